@@ -16,10 +16,11 @@ from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 
 
 def as_plan(candidate: PlanCandidate) -> Schedule | Rejected:
-    """Return a candidate's plan (a Schedule), or a Rejected that names what the lowering lacks for the candidate.
+    """Convert a candidate of the search to its plan (a Schedule, from which the lowering generates code).
 
-    The plan has one `repack` statement per repacked operand. If the candidate has a second kernel, the plan of the
-    second kernel is in the field `then`.
+    Return a Rejected instead, which names what the lowering lacks, if the lowering cannot do the candidate. The plan
+    has one `repack` statement per operand that is copied to another layout before the kernel. If the candidate runs two
+    kernels, the plan of the second kernel is in the field `then`.
     """
     kernel = candidate.kernel
     plan: Schedule | Rejected

@@ -27,19 +27,18 @@ class DimClass:
 
     @property
     def is_batch(self) -> bool:
-        """True if these dimensions are M, N or K of no MMA: each MMA has them as batch dimensions or not at all."""
+        """True if these dimensions are M, N or K of no MMA: every MMA has them as batch dimensions or not at all."""
         return set(self.roles) <= {BATCH, NONE}
 
 
 def classes_of(facts: Facts, flips: tuple[bool, ...]) -> tuple[DimClass, ...]:
-    """Return a tuple of DimClass: the program's dimensions grouped by role; each class becomes one axis of the
-    schedule.
+    """Group the program's dimensions into classes, returned as a tuple of DimClass; each class is tiled as one axis.
 
-    Two dimensions are in one class if they have the same role (row, column, K, batch or none) in every MMA, if the grid
-    may split both or neither, and if both or neither can be processed tile by tile in one pass (a dimension that is
-    scanned cannot). Classes, and the dimensions in each class, are in this order: dimensions that the grid may split,
-    then the memory order of the first write, then of the reads, then all others. `flips` has one entry per MMA: True if
-    N lies on the atom's rows, so that the roles of rows and columns swap.
+    Two dimensions are in one class if they agree in three things: their role (row, column, K, batch or none) in every
+    MMA; whether the grid may split them; and whether a loop may process them tile by tile in one pass (not if they are
+    scanned). Classes, and the dimensions in a class, are in this order: dimensions that the grid may split, then the
+    memory order of the first write, then of the reads, then all others. `flips` has one entry per MMA: True if N lies
+    on the atom's rows, which swaps the roles of rows and columns.
     """
     order = [dim for n in (*facts.writes[:1], *facts.reads) for form in n.place.coords for dim, _ in form]
     sides = [(*p.side(flip)[:2], p.k, p.batch) for p, flip in zip(facts.products, flips, strict=True)]

@@ -39,18 +39,22 @@ class BlockedKernelSchedule:
 
     @property
     def family(self) -> str:
-        """Return text: the unit of this kernel; the lowering tends to refuse all kernels of a unit alike."""
+        """Return the name of the CPU unit that this kernel multiplies with: "tile registers", "vectors" or "lanes".
+
+        "lanes" are vectors along a batch dimension, as in a depthwise convolution. Candidates with the same name are a
+        family: the lowering tends to refuse all of them or none.
+        """
         blocking = self.candidate.blocking
         return "tile registers" if blocking.in_tiles else LANES if blocking.by_lanes else "vectors"
 
     @property
     def plan(self) -> Schedule:
-        """Return the plan (a Schedule) of this kernel."""
+        """Return the plan (a Schedule) of this kernel; it marks the extents of M that are known only at the call."""
         return self.candidate.plan.with_open(self.opened)
 
     @property
     def choice(self) -> Choice:
-        """Return the ranking of this kernel's blockings, this one first."""
+        """Return a Choice: all blockings (tile sizes) of the product in order of cycles, but this kernel's first."""
         others = (x for x in self.ranked.candidates if x is not self.candidate)
         return replace(self.ranked, candidates=(self.candidate, *others))
 
@@ -65,7 +69,11 @@ class Variant:
 
 
 def product_space(facts: Facts, machine: Machine) -> Contraction | str:
-    """Return the index space of the product of a program; or text: why its tiles have no lowering in registers."""
+    """Return the index space (a Contraction: M, N, K, operands) of a program's product; or text: why it has none.
+
+    Text if the program is not one product with elementwise work after it. Text also if an access of B or the result may
+    be out of bounds, or an access of A that reads something other than zero there.
+    """
     space = contraction_of(facts, machine)
     if isinstance(space, str):
         return space
@@ -75,10 +83,11 @@ def product_space(facts: Facts, machine: Machine) -> Contraction | str:
 
 
 def kernels_of_blocks(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[PlanCandidate]:
-    """Yield a candidate for every blocking of the program's product that fits a unit of a machine without lanes.
+    """Yield CPU candidates for a program of one product: one per blocking (tile sizes) that fits a unit of the machine.
 
-    Yields nothing on a machine with lanes (a GPU), and if the program has no product. If no blocking fits, or the
-    lowering has no such kernel for the program, `ranking` gets the reason.
+    Yields nothing on a machine with lanes (a GPU), if the program has no product, if it logs, or if its elements must
+    be computed in order. If no blocking fits, or the lowering has no such kernel for the program, the reason is noted
+    in `ranking`.
     """
     if machine.lanes is not None or not facts.products or facts.logs or facts.in_order:
         return
@@ -103,10 +112,12 @@ def kernels_of_blocks(facts: Facts, machine: Machine, ranking: Ranking) -> Itera
 
 
 def _ranked_variants(space: Contraction, machine: Machine, fixed: Fixed) -> Iterator[tuple[Variant, Choice]]:
-    """Yield (variant of a product's index space, its ranked blockings), the product as it is first.
+    """Yield (Variant, Choice) pairs: each way to prepare operands for a CPU unit, with its ranked blockings.
 
-    Operands are widened to the accumulator's type only if no atom takes them as they are: only lanes do, which convert
-    what they load, or nothing does.
+    The variants, in this order:
+    - the operands as they are;
+    - operands widened to the accumulator's type, only if no atom takes them as they are (at best lanes, which convert);
+    - for each vector atom that multiplies several neighbours along K: K zero-padded to a multiple of that number.
     """
     ranked = choose(space, machine, fixed)
     yield Variant(space), ranked
@@ -120,25 +131,32 @@ def _ranked_variants(space: Contraction, machine: Machine, fixed: Fixed) -> Iter
             Variant(wide, copies, f"operands are widened from {space.a.dtype} to {space.sum_dtype} first"),
             replace(by_atoms, candidates=fit),
         )
-    for group in sorted({atom.shape[2] for atom in machine.multiply.values() if _adds_neighbours(atom, space)}):
+    for group in sorted({atom.shape[2] for atom in machine.multiply.values() if _is_vector_atom_for(atom, space)}):
         padded = pad_k(space, group)
         if padded is not space:
             yield _padded_variant(space, padded, machine), choose(padded, machine, fixed)
 
 
 def _widened(space: Contraction) -> Contraction:
-    """Return a product's index space with operands of the accumulator's type."""
+    """Return the index space of the same product with operands A and B of the accumulator's type."""
     a, b = (replace(operand, dtype=space.sum_dtype) for operand in (space.a, space.b))
     return replace(space, a=a, b=b)
 
 
-def _adds_neighbours(atom: MultiplyAtom, space: Contraction) -> bool:
-    """True if an atom multiplies vectors of a product's operand types, perhaps several neighbours along K at once."""
+def _is_vector_atom_for(atom: MultiplyAtom, space: Contraction) -> bool:
+    """True if an atom multiplies vectors (not tiles) and takes exactly the operand types of a product.
+
+    Such an atom may multiply and add several neighbours along K at once.
+    """
     return (atom.a.dtype, atom.b.dtype) == (space.a.dtype, space.b.dtype) and atom.shape[0] == 1
 
 
 def _padded_variant(space: Contraction, padded: Contraction, machine: Machine) -> Variant:
-    """Return the Variant of a product with zeros after K; `padded` is its index space with a longer K."""
+    """Return the Variant of a product whose operands are first copied with zeros after the end of K.
+
+    `space` is the product's index space, `padded` the same with the longer K. The Variant's cycles are those of copying
+    A.
+    """
     last, longer = space.depth[-1], padded.depth[-1]
     note = (
         f"{space.a.name} and {space.b.name} are copied with zeros after {last.name}: {size(longer)} instead of "
@@ -148,9 +166,11 @@ def _padded_variant(space: Contraction, padded: Contraction, machine: Machine) -
 
 
 def _open_kernels(facts: Facts, space: Contraction, machine: Machine, ranking: Ranking) -> Iterator[PlanCandidate]:
-    """Yield a candidate for every blocking in tile registers of a product whose batches are known only at the call.
+    """Yield CPU candidates for a product with extents of M known only at the call: one per blocking in tile registers.
 
-    Images must be whole. If other units are predicted faster at typical sizes, `ranking` gets the reason instead.
+    The two innermost digits (mixed-radix parts) of M, the position in an image, must be known. If they are not, if the
+    machine has no tile registers, or if another unit is predicted faster at typical sizes, `ranking` gets the reason
+    and nothing is yielded.
     """
     if not machine.limits.tile_registers or not space.open or {*space.open} & {*space.rows[-2:]}:
         ranking.reject(WHAT, "rows that are open are planned as such in tile registers only")
@@ -170,9 +190,11 @@ def _open_kernels(facts: Facts, space: Contraction, machine: Machine, ranking: R
 
 
 def space_for(plan: Schedule, space: Contraction, machine: Machine) -> Variant:
-    """Return the variant of a product's index space that a plan's atom takes: widened, with zeros after K, or as it is.
+    """Return the Variant (index space with prepared operands) of a product that the atom of a given plan takes.
 
-    Rows, and few channels with their taps, are merged as the atom computes them.
+    Operands are widened to the accumulator's type if only that suits the atom; else K is zero-padded if the atom
+    multiplies several neighbours along K; else they stay as they are. The dimensions of M are merged into one if memory
+    allows, and few channels are merged with a filter dimension. A plan without an atom gets merged M only.
     """
     atom = machine.multiply.get(plan.atom or "")
     if atom is None:
@@ -180,15 +202,16 @@ def space_for(plan: Schedule, space: Contraction, machine: Machine) -> Variant:
     chosen = Variant(space)
     if (atom.a.dtype, atom.b.dtype) != (space.a.dtype, space.b.dtype) and atom.a.dtype is space.sum_dtype:
         chosen = Variant(_widened(space))
-    elif _adds_neighbours(atom, space) and (padded := pad_k(space, atom.shape[2])) is not space:
+    elif _is_vector_atom_for(atom, space) and (padded := pad_k(space, atom.shape[2])) is not space:
         chosen = _padded_variant(space, padded, machine)
     return replace(chosen, space=variant(merge_rows(chosen.space), atom))
 
 
 def blocking_of_plan(facts: Facts, space: Contraction, machine: Machine, plan: Schedule) -> tuple[Variant, Blocking]:
-    """Return (the variant of a product's index space that a plan is for, the plan's blocking); refuse an illegal plan.
+    """Return (Variant of the product that a given plan is for, the plan's Blocking); raise if the plan is illegal.
 
-    Blockings are for typical sizes where extents of M are known only at the call; the variant has the open extents.
+    A Variant is an index space with prepared operands, a Blocking has the tile sizes. If extents of M are known only at
+    the call, the Blocking is for typical sizes, and the plan must use tile registers.
     """
     chosen = space_for(plan, space, machine)
     if not space.open:
@@ -202,7 +225,10 @@ def blocking_of_plan(facts: Facts, space: Contraction, machine: Machine, plan: S
 
 
 def rate_blocks(facts: Facts, machine: Machine, plan: Schedule) -> PlanCandidate | str:
-    """Return a given plan of blocks as a PlanCandidate with its predicted cycles; or text: why it has none."""
+    """Return a given CPU plan of one product as a PlanCandidate with its predicted cycles; or text: why it has none.
+
+    Raises an error if the plan is illegal.
+    """
     space = product_space(facts, machine)
     if isinstance(space, str):
         return space

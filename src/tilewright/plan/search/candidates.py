@@ -21,15 +21,12 @@ from tilewright.plan.search.work import Work
 def kernels_with_atoms(
     facts: Facts, machine: Machine, ranking: Ranking, best: float, only_lowered: bool
 ) -> Iterator[PlanCandidate]:
-    """Yield candidates that run a program as one kernel whose MMAs all run on atoms (MMA instructions) fed by a
-    pipeline.
+    """Yield candidates that run a program as one GPU kernel, with all MMAs on MMA instructions fed by a pipeline.
 
-    Candidates without split-K come first, then, if all sizes are known before the call, candidates with split-K. `best`
-    is the time of the best candidate so far, in cycles: tilings whose lower bound exceeds it are skipped.
-    `only_lowered` drops candidates that the lowering cannot do.
-
-    Yields nothing in three cases: the machine has no lanes (a CPU), the program has no MMA, or some result is not a
-    plain store. In the last two cases `ranking` gets the reason, unless the program is half of a split one.
+    Candidates without split-K come first, then those with split-K, if all sizes are known before the call. `best` is
+    the time of the best candidate so far, in cycles: slower tilings are skipped. `only_lowered` drops candidates that
+    the lowering cannot do. Yields nothing on a machine without lanes (a CPU), if the program has no MMA, or if a result
+    is not a plain store; `ranking` gets the reason in the last two cases, unless the program is half of a split one.
     """
     if machine.lanes is None:
         return
@@ -48,11 +45,11 @@ def kernels_with_atoms(
 
 
 def all_tilings(facts: Facts, machine: Machine, ranking: Ranking, only_lowered: bool) -> list[Tiling]:
-    """Return a list of Tiling: the tilings of every orientation (choice of M or N for the atom's rows).
+    """Return a list of all Tilings to try: for every choice of M or N for the atom's rows, every choice of tile sizes.
 
-    If the author's constraints state how waves split a tile, and some tilings do exactly that, only these tilings are
-    returned. `only_lowered` drops orientations and tilings that the lowering cannot do. Dropped orientations and
-    tilings, and reasons against halo tiles, are noted in `ranking`.
+    If the author's constraints state how waves split a tile, and some tilings do exactly that, only these are returned.
+    `only_lowered` drops choices that the lowering cannot do. Dropped choices, and reasons against halo tiles (input
+    patches loaded once for all filter taps), are noted in `ranking`.
     """
     possible: list[Tiling] = []
     for o in orientations(facts, machine, ranking):
@@ -75,11 +72,10 @@ def all_tilings(facts: Facts, machine: Machine, ranking: Ranking, only_lowered: 
 
 
 def _splits_waves_as_stated(t: Tiling) -> bool:
-    """True if the number of waves along each dimension of a task's (workgroup's) tile is the number that the author
-    states.
+    """True if a tiling splits a workgroup's tile among waves exactly as the author's constraints state.
 
-    Waves can be stated along the atom's rows only: False if a constraint of several waves names a dimension that is not
-    on the atom's rows, or if the tiling splits the tile's columns among wave groups.
+    Waves can be stated along the atom's rows only. So it is False if a constraint of several waves names a dimension
+    that is not on the atom's rows, or if the tiling splits the tile's columns among wave groups.
     """
     p = t.o.products[0]
     rows = {owner for owner in t.facts.stated_waves if p.rows & {owner, *t.facts.digits.get(owner, ())}}

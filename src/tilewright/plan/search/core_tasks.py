@@ -22,10 +22,10 @@ from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 
 
 def kernels_of_cores(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[PlanCandidate]:
-    """Yield one candidate: the program as one kernel on a machine without lanes (a CPU).
+    """Yield one candidate: the program as one CPU kernel, in which each task (a tile of the grid) runs on one thread.
 
-    Yields nothing on a machine with lanes (a GPU). Each dimension that tasks (one thread's work each) cannot split is
-    noted in `ranking` with the reason.
+    Yields nothing on a machine with lanes (a GPU). Each dimension that the grid cannot split is noted in `ranking` with
+    the reason.
     """
     if machine.lanes is not None:
         return
@@ -42,9 +42,10 @@ def kernels_of_cores(facts: Facts, machine: Machine, ranking: Ranking) -> Iterat
 
 
 def keeps_cores_busy(ranking: Ranking, machine: Machine) -> bool:
-    """True if the ranking's best candidate on a machine without lanes (a CPU) has at least one task per core.
+    """True if the best candidate is a CPU kernel with at least one task (one thread's work) per core.
 
-    False on a machine with lanes, and if the ranking has no candidate. A task is one thread's work.
+    False on a machine with lanes (a GPU), if the ranking has no candidate, and for a kernel of one product in
+    accumulator tiles (a BlockedKernelSchedule).
     """
     best = ranking.best
     if machine.lanes is not None or best is None or not isinstance(best.kernel, UniformKernelSchedule):
@@ -56,19 +57,19 @@ def keeps_cores_busy(ranking: Ranking, machine: Machine) -> bool:
 def _cpu_kernel(
     facts: Facts, machine: Machine, widths: dict[Expr, int], loops: dict[Expr, int]
 ) -> UniformKernelSchedule:
-    """Return a UniformKernelSchedule: the kernel with `widths` elements per task and `loops` elements per loop
-    iteration.
+    """Return the CPU kernel (a UniformKernelSchedule) with `widths` elements per task and `loops` per iteration.
 
-    A task is one thread's work. If the program has a single MMA whose accumulator tile stays in registers, the widths
-    are rounded up to whole accumulator tiles. If in addition the author states no widths, nothing is logged and all
-    sizes are known before the call, the widths and the accumulator tile are first replaced by the fastest blocking on
-    vector registers, if there is one.
+    A task is one thread's work. If the program has a single MMA whose accumulator tile stays in registers, each width
+    is rounded up to whole accumulator tiles. If also the author states no widths, nothing is logged and all sizes are
+    known before the call, the widths and the accumulator tile are first taken from the fastest blocking on vector
+    registers, if there is one.
     """
     size = numbers_of(facts.sizes)
 
     def width(d: Expr) -> int:
-        """Return the number of elements of `d` per task if the grid splits `d`; else per iteration if the kernel loops
-        over `d`; else all of `d`.
+        """Return the extent of `d` in the innermost tile, in elements.
+
+        It is per task if the grid splits `d`; else per iteration if the kernel loops over `d`; else all of `d`.
         """
         return widths.get(d) or loops.get(d) or size(d)
 
@@ -90,8 +91,8 @@ def _whole_tiles(facts: Facts, widths: Mapping[Expr, int], blocks: Mapping[Expr,
     """Return {dimension: elements per task}: `widths` rounded up to multiples of the accumulator tile `blocks`.
 
     A task is one thread's work. A width that the author states stays as it is. A width is clamped to the extent of its
-    dimension, unless that extent is known only at the call. A dimension of such an extent along which a window slides
-    gets no entry: a task has all of it.
+    dimension, unless that extent is known only at the call. If it is, and a sliding window reads along the dimension,
+    the dimension is left out of the result, so that a task has all of it.
     """
     size, rounded = numbers_of(facts.sizes), dict(widths)
     for d, n in blocks.items():

@@ -41,8 +41,8 @@ class KernelTime:
 def launch_cycles(machine: Machine) -> float:
     """Return the cycles to launch one kernel.
 
-    If kernels can launch early (programmatic dependent launch), it is the smaller of the cycles of a plain launch and
-    of a launch that begins while the kernel before ends.
+    If the machine can launch a kernel while the one before it ends (programmatic dependent launch), it is the smaller
+    of the cycles of that and of a plain launch.
     """
     limits = machine.limits
     early = "programmatic" in machine.launches
@@ -59,45 +59,44 @@ def roofline(machine: Machine, mma: float, lanes: float, moved: float) -> float:
     return max(mma / cores, lanes / cores, moving_cycles(machine, moved)) + launch_cycles(machine)
 
 
-def line_factor(machine: Machine, row: int, pitch: int) -> float:
-    """Return the factor (1 or more) by which L2 takes longer if rows do not start at multiples of their own width.
+def line_factor(machine: Machine, row_bytes: int, pitch: int) -> float:
+    """Return the factor (1 or more) by which L2 takes longer because rows are not aligned to multiples of their width.
 
-    A row has `row` bytes, and rows start `pitch` bytes apart in global memory. The factor is 1 if `row` divides
-    `pitch`.
+    A row has `row_bytes` bytes, and rows start `pitch` bytes apart in global memory. The factor is 1 if `row_bytes`
+    divides `pitch`.
     """
-    return 1 + (machine.limits.crossing - 1) * (1 - gcd(row, pitch) / row)
+    return 1 + (machine.limits.crossing - 1) * (1 - gcd(row_bytes, pitch) / row_bytes)
 
 
-def row_cycles(machine: Machine, k: int, slab: int, element: int, pitch: int) -> float:
-    """Return the L2 cycles of one core to copy one operand row of `k` elements to shared memory.
+def row_cycles(machine: Machine, k: int, slab: int, element_bytes: int, pitch: int) -> float:
+    """Return the L2 cycles of one core to copy one operand row of `k` elements from global to shared memory.
 
-    The row is copied in slabs (rows of shared memory) of `slab` elements, each `element` bytes; a last slab that is not
-    full takes at least as long as a full one. Misaligned rows take longer. `pitch` is the number of bytes between the
-    starts of rows in global memory; 0 means that all rows are aligned.
+    The row is copied in slabs (rows of shared memory) of `slab` elements, `element_bytes` bytes each. A last slab that
+    is not full takes at least as long as a full one. `pitch` is the number of bytes between the starts of rows in
+    global memory; a `pitch` that is no multiple of an L2 sector makes copies longer. 0 means that all rows are aligned.
     """
-    limits, row = machine.limits, slab * element
+    limits, row = machine.limits, slab * element_bytes
     whole, rest = divmod(k, slab)
     misaligned = limits.askew if pitch % limits.sector_bytes else 1.0
-    tail = rest * element
+    tail = rest * element_bytes
     last = limits.askew_partial if pitch and tail > limits.sector_bytes and tail % limits.sector_bytes else misaligned
     factor = line_factor(machine, row, pitch) / limits.l2_rate
     return row * factor * (whole * misaligned + (last if rest else 0))
 
 
-def step_cycles(machine: Machine, p: Phase, o: Overlap, share: float, more: float = 0.0) -> float:
-    """Return the cycles of one pipelined iteration on one core; `p` has the cycles and bytes of the iteration's work.
+def step_cycles(machine: Machine, p: Phase, o: Overlap, share: float, extra_copy_cycles: float = 0.0) -> float:
+    """Return the cycles of one iteration of a pipelined loop on one core; `p` has the cycles and bytes of its work.
 
     It is the maximum of three: arithmetic (the longer of MMAs and lanes, plus the exposed share of the shorter), reads
     of shared memory, and copies to shared memory. Exposed latencies are added, and too few stages make it longer. `o`
-    says which of MMAs, lanes and copies overlap, `share` is the fraction of the machine's cores at work, `more` is a
-    number of cycles to add to copies.
+    says what overlaps, `share` is the fraction of the machine's cores at work, `extra_copy_cycles` are added to copies.
     """
     limits = machine.limits
     mma, lanes = p.mma * (limits.lone_group if p.is_lone else 1), p.lanes
     if p.is_dependent:
         mma, lanes = mma + limits.group_latency * o.groups, lanes + limits.lane_latency / o.groups
     busy = max(mma, lanes) + min(mma, lanes) * _exposed_share(limits, p, o)
-    copies = max(p.copied / limits.l2_rate, p.l2 * share, p.gather) + more
+    copies = max(p.copied / limits.l2_rate, p.l2 * share, p.gather) + extra_copy_cycles
     cycles = max(busy, p.shared / limits.shared_rate, copies) + limits.copy_shown * copies
     if not p.is_dependent and o.stages > 1 and copies:  # a stage is used, and filled again, while the others are used
         cycles = max(cycles, (busy + copies + limits.copy_latency / p.per_stage) / o.stages)
@@ -107,11 +106,10 @@ def step_cycles(machine: Machine, p: Phase, o: Overlap, share: float, more: floa
 
 
 def _exposed_share(limits: Limits, p: Phase, o: Overlap) -> float:
-    """Return the fraction (0 to 1) of the shorter of MMA and lane cycles that other work does not hide in one
-    iteration.
+    """Return the fraction (0 to 1) of the shorter of MMA and ALU (lane) cycles that stays exposed in an iteration.
 
-    Other wave groups hide it, or MMAs that start one iteration ahead. An MMA that waits for another MMA of the same
-    iteration can start ahead only with two stages or more.
+    Exposed means not hidden by other work: by other wave groups, or by MMAs that start one iteration ahead. An MMA that
+    waits for another MMA of the same iteration can start ahead only with two pipeline stages or more.
     """
     ahead = o.ahead and o.stages > 1
     if not p.is_dependent:
@@ -122,10 +120,10 @@ def _exposed_share(limits: Limits, p: Phase, o: Overlap) -> float:
 
 
 def end_cycles(machine: Machine, e: TaskEnd, groups: int) -> float:
-    """Return the cycles of one task's (workgroup's) epilogue `e`, which writes results through shared to global memory.
+    """Return the cycles of one workgroup's epilogue `e`, which writes results through shared to global memory.
 
-    `groups` is the number of wave groups that compute the task: the more groups, the shorter the waits between
-    accumulator tiles.
+    `groups` is the number of wave groups (such as warpgroups) that share the epilogue: the more groups, the shorter the
+    waits between accumulator tiles.
     """
     limits = machine.limits
     stored = e.outputs * machine.register_file.word_bytes / limits.shared_rate
@@ -135,7 +133,7 @@ def end_cycles(machine: Machine, e: TaskEnd, groups: int) -> float:
 
 
 def kernel_time(machine: Machine, w: Work, o: Overlap) -> KernelTime:
-    """Return a KernelTime: cycles of a kernel with the bound of memory bandwidth, and cycles without that bound.
+    """Predict the time of a kernel; return a KernelTime: cycles with and without the bound of memory bandwidth.
 
     Both include the launch: the first the shortest launch that the machine has, the second a plain launch. `w` is the
     kernel's work, `o` says how the work overlaps. With pipeline stages, copies overlap MMAs; with zero stages, all
@@ -150,11 +148,11 @@ def kernel_time(machine: Machine, w: Work, o: Overlap) -> KernelTime:
 
 
 def _unpipelined_cycles(machine: Machine, w: Work) -> tuple[float, float]:
-    """Return (cycles of computing and loading, cycles of memory bandwidth) of a kernel whose waves all run the same
-    code.
+    """Return (cycles of arithmetic and loads, cycles of memory bandwidth) of a kernel without a pipeline.
 
-    Both are for all tasks (one workgroup's work each) of the kernel, without the launch, and include the waits for
-    memory. If a core runs several tasks at a time, the waits of one task overlap the memory traffic of the other tasks.
+    All waves of such a kernel run the same code. Both numbers are for all tasks (one workgroup's work each), without
+    the launch, and include waits for memory. If a core runs several tasks at a time, the waits of one task overlap the
+    memory traffic of the others.
     """
     limits, cores = machine.limits, machine.limits.cores or 1
     rounds = ceil(w.tasks / cores)
@@ -166,7 +164,7 @@ def _unpipelined_cycles(machine: Machine, w: Work) -> tuple[float, float]:
         full = w.tasks / (cores * w.at_a_time)
         waiting = max(0.0, full - 1) * limits.copy_latency + full * w.exchange
         own = max(1.0, full) * w.moved / w.tasks / limits.far_rate  # a task waits for its own bytes, and no longer
-        overlapping = together(machine.costs.resident.sharpness, moved, waiting + own)
+        overlapping = overlapped_cycles(machine.costs.resident.sharpness, moved, waiting + own)
         return max(busy, min(overlapping, moved + waiting)) + w.waits, moved + w.waits
     return max(busy, w.latency) + w.waits, moved + w.waits
 
@@ -174,7 +172,8 @@ def _unpipelined_cycles(machine: Machine, w: Work) -> tuple[float, float]:
 def _phase_cycles(machine: Machine, p: Phase) -> float:
     """Return the cycles of one core for one iteration of a phase (loop nest) of a kernel without a pipeline.
 
-    Cycles of lanes, MMAs and copies add up; on a machine without lanes (a CPU) loads overlap the MMAs that they feed.
+    It is the sum of the cycles of lanes (ALUs), MMAs, shared memory and copies. On a machine without lanes (a CPU) only
+    the longer of MMAs and copies counts, as loads overlap the MMAs that they feed.
     """
     limits = machine.limits
     copies = p.copied / limits.l2_rate
@@ -182,10 +181,10 @@ def _phase_cycles(machine: Machine, p: Phase) -> float:
     return busy + p.lanes + p.shared / limits.shared_rate
 
 
-def together(sharpness: float, *cycles: float) -> float:
-    """Return the cycles of several activities that overlap: about the longest, and more if others are nearly as long.
+def overlapped_cycles(sharpness: float, *cycles: float) -> float:
+    """Return the total time of several activities that overlap: about the longest, more if others are nearly as long.
 
-    It is the p-norm of `cycles`, with the exponent p = `sharpness`: 1 gives the sum, infinity the maximum. 0 if all are
+    It is the p-norm of `cycles` with the exponent p = `sharpness`: 1 gives the sum, infinity the maximum. 0 if all are
     0.
     """
     longest = max(cycles)
@@ -193,10 +192,10 @@ def together(sharpness: float, *cycles: float) -> float:
 
 
 def _pipelined_cycles(machine: Machine, w: Work, o: Overlap) -> float:
-    """Return the cycles of all tasks (one workgroup's work each) of a kernel that copies operands ahead of their use.
+    """Return the cycles of all tasks of a pipelined kernel, in which copies of operands run ahead of the MMAs.
 
-    They include the first copies, the iterations and the epilogues, but not the launch, nor the bound of memory
-    bandwidth.
+    A task is one workgroup's work. The cycles include the first copies, the iterations and the epilogues, but neither
+    the launch nor the bound of memory bandwidth.
     """
     limits, cores = machine.limits, machine.limits.cores or 1
     share = min(w.tasks, cores) / cores
@@ -217,9 +216,9 @@ def _pipelined_cycles(machine: Machine, w: Work, o: Overlap) -> float:
 def _loop_cycles(w: Work, steps: list[float], share: float, masked: float) -> float:
     """Return the cycles of all iterations of one task (one workgroup's work): the sum over its phases (loop nests).
 
-    `steps` are the cycles per iteration of each phase. `share` is the fraction (0 to 1) of iterations that masks leave
-    to this task; it applies to phases with masks, and to phases in which MMAs wait for each other. `masked` is the
-    number of the task's partly masked iterations.
+    `steps` are the cycles per iteration of each phase. `share` is the fraction (0 to 1) of iterations that this task
+    does not skip because of masks; it applies to phases with masks, and to phases in which MMAs wait for each other.
+    `masked` is the number of the task's partly masked iterations.
     """
     total = 0.0
     for p, step in zip(w.phases, steps, strict=True):
@@ -228,11 +227,11 @@ def _loop_cycles(w: Work, steps: list[float], share: float, masked: float) -> fl
 
 
 def _even_tasks_cycles(machine: Machine, w: Work, o: Overlap, steps: list[float], end: float, share: float) -> float:
-    """Return the cycles of all tasks (workgroups) of a kernel if all tasks are equally long.
+    """Return the cycles of all tasks (workgroups) of a pipelined kernel whose tasks are equally long.
 
-    It is the sum over rounds; in a round each core computes one task. `steps` are the cycles per iteration of each
-    phase (loop nest), `end` the cycles per epilogue, `share` the fraction of cores at work. With ping-pong in `o`, the
-    epilogue of a task overlaps the iterations of the next task.
+    Cores work in rounds, each core on one task per round; the result is the sum over rounds. `steps` are the cycles per
+    iteration of each phase (loop nest), `end` the cycles per epilogue, `share` the fraction of cores at work. With
+    ping-pong in `o`, the epilogue of a task overlaps the iterations of the next task.
     """
     limits = machine.limits
     of_trips, masked, _ = w.lengths[0]
@@ -247,10 +246,10 @@ def _even_tasks_cycles(machine: Machine, w: Work, o: Overlap, steps: list[float]
 
 
 def _uneven_tasks_cycles(machine: Machine, w: Work, steps: list[float], end: float) -> float:
-    """Return the cycles of all tasks (workgroups) of a kernel if tasks differ in length.
+    """Return the cycles of all tasks (workgroups) of a pipelined kernel if masks make tasks differ in length.
 
     An idle core takes the longest task that is left. `steps` are the cycles per iteration of each phase (loop nest),
-    `end` the cycles per epilogue. Every task waits for its first operands. The result is at least the cycles of the
+    `end` the cycles per epilogue. Each task also waits for its first operands. The result is at least the cycles of the
     longest task.
     """
     limits, cores = machine.limits, machine.limits.cores or 1
@@ -261,10 +260,10 @@ def _uneven_tasks_cycles(machine: Machine, w: Work, steps: list[float], end: flo
 
 
 def _edge_cycles(machine: Machine, w: Work, o: Overlap, share: float) -> float:
-    """Return the extra cycles of one core to copy out-of-bounds rows, summed over its tasks at edges of C; 0 without
-    edges.
+    """Return the extra cycles per core because tiles at the edges of C also copy out-of-bounds rows; 0 if none does.
 
-    A task is one workgroup's work. `share` is the fraction of the machine's cores at work.
+    An edge tile extends past the end of M or N; the cycles are summed over all edge tiles of the core. `share` is the
+    fraction of the machine's cores at work.
     """
     if not w.edges:
         return 0.0

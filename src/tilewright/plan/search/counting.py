@@ -38,12 +38,11 @@ def count_work(
     phases: dict[int, Loops],
     copying_waves: int,
 ) -> Work | None:
-    """Return the Work of a kernel: cycles and bytes per iteration, per epilogue and in all; None if no accumulator is
-    written.
+    """Count the work of a pipelined kernel; return a Work: cycles and bytes per iteration, per epilogue and in all.
 
-    `mmas` are the MMA tiles, `live` has the numbers of live registers per lane, `placed` the operands in shared memory
-    and the bytes copied for them; `phases` maps each MMA (node number) to the loops around it. `copying_waves` is the
-    number of waves whose lanes copy operands, if bulk copies do not.
+    None if no MMA's accumulator is written. `mmas` are the MMA tiles, `live` has the numbers of live registers per
+    lane, `placed` the operands in shared memory and the bytes copied for them; `phases` maps each MMA (node number) to
+    the loops around it. `copying_waves` is the number of waves whose lanes copy operands, if bulk copies do not.
     """
     lanes = LaneCycles(t)
     last = next((m for m in mmas if m.node == live.results[-1]), None) if live.results else None
@@ -69,9 +68,10 @@ def count_work(
 
 
 def result_rows(t: Tiling, last: MmaTile) -> ResultRows:
-    """Return a ResultRows: the rows of global memory that one task (one workgroup's work) writes per accumulator tile.
+    """Return a ResultRows: the rows of global memory into which a workgroup writes one accumulator tile.
 
-    `last` is the tile of the MMA that computes the result.
+    `last` is the tile of the MMA that computes the result. The ResultRows has the number of rows, the elements per row,
+    the bytes per element, and the bytes between rows.
     """
     accesses = [w.place for w in t.facts.writes]
     flip = t.o.flips[t.o.products.index(last.oriented)]
@@ -81,11 +81,11 @@ def result_rows(t: Tiling, last: MmaTile) -> ResultRows:
 
 
 def task_end(t: Tiling, last: MmaTile, result: ResultRows, lanes: float, blocks: int, reduces: bool) -> TaskEnd:
-    """Return a TaskEnd: the cycles and bytes of one task's (workgroup's) epilogue, summed over its accumulator tiles.
+    """Return a TaskEnd: the cycles and bytes of a workgroup's epilogue, summed over its accumulator tiles.
 
     `last` is the MMA that computes the result, `result` the rows of one accumulator tile in memory, `blocks` the number
-    of accumulator tiles per task. `lanes` is the number of ALU cycles per accumulator tile for elementwise work after
-    the MMA. `reduces` says that lanes reduce the result before it is stored.
+    of accumulator tiles per workgroup. `lanes` is the number of ALU cycles per accumulator tile for elementwise work
+    after the MMA. `reduces` says that lanes reduce the result before it is stored.
     """
     machine, limits, widths = t.machine, t.machine.limits, store_widths(t.machine)
     width = result.columns * result.bytes
@@ -102,9 +102,9 @@ def task_end(t: Tiling, last: MmaTile, result: ResultRows, lanes: float, blocks:
 
 @lru_cache
 def store_widths(machine: Machine) -> tuple[int, ...]:
-    """Return the row widths in bytes, widest first, that bulk copies from shared to global memory can store.
+    """Return the row widths, in bytes and widest first, that asynchronous bulk stores to global memory can write.
 
-    Return () if the machine has no such copies.
+    Return () if the machine has no such stores.
     """
     return next((a.rows for a in machine.copies_between("shared", "global") if a.asynchronous and a.rows), ())
 
@@ -118,10 +118,9 @@ def _phase_work(
     lanes: LaneCycles,
     copying_waves: int,
 ) -> tuple[Phase, ...]:
-    """Return a tuple of Phase: cycles and bytes of one iteration of each loop nest of a task, the nest of fewest loops
-    first.
+    """Return a tuple of Phase: the work of one iteration of each loop nest of a workgroup, in cycles and bytes.
 
-    A task is one workgroup's work. `lanes` has the ALU cycles of elementwise work per loop nest. `mmas`, `live`,
+    Nests with fewer loops come first. `lanes` has the ALU cycles of elementwise work per loop nest. `mmas`, `live`,
     `placed`, `phases` and `copying_waves` are as in `count_work`.
     """
     limits = t.machine.limits
@@ -163,11 +162,10 @@ def _phase_work(
 
 
 def _share_of_k_in_bounds(t: Tiling, nest_mmas: list[MmaTile]) -> float:
-    """Return the fraction (0 to 1) of K that is in bounds once K is padded to whole slabs (rows of shared memory).
+    """Return the fraction (0 to 1) of K that is no padding, after K is padded to whole slabs (rows of shared memory).
 
-    `nest_mmas` are the MMAs of one loop nest; the first MMA with a K dimension decides. If that MMA has several K
-    dimensions, the fraction is of the dimension that is contiguous in memory, if there is one. 1 if no MMA has a K
-    dimension.
+    `nest_mmas` are the MMAs of one loop nest; the first MMA with a K dimension decides. If it has several K dimensions,
+    the fraction is of the one that is contiguous in memory, if there is one. 1 if no MMA has a K dimension.
     """
     for m in nest_mmas:
         rows = [t.facts.nodes[r].place.contiguous for r in (*m.oriented.a.reads, *m.oriented.b.reads)]
@@ -179,11 +177,10 @@ def _share_of_k_in_bounds(t: Tiling, nest_mmas: list[MmaTile]) -> float:
 
 
 def _edge_copies(t: Tiling, mmas: tuple[MmaTile, ...]) -> tuple[float, int]:
-    """Return (number of out-of-bounds rows that a tile at an edge of M or N copies per K step, number of such tiles per
-    core).
+    """Return (out-of-bounds rows that an edge tile copies per K step, number of edge tiles per core).
 
-    A tile is what one workgroup computes of C. (0, 0) if lanes copy operands, or if a workgroup does several MMAs, or
-    an MMA and reductions of its rows.
+    A tile is the part of C that one workgroup computes; an edge tile extends past the end of M or N. (0, 0) if lanes
+    copy operands without bulk copies, or if a workgroup does several MMAs, or an MMA and reductions of its rows.
     """
     if t.o.by_threads or t.o.is_chained:
         return 0.0, 0
@@ -204,11 +201,10 @@ def _edge_copies(t: Tiling, mmas: tuple[MmaTile, ...]) -> tuple[float, int]:
 
 
 def _task_lengths(t: Tiling) -> tuple[tuple[float, float, int], ...]:
-    """Return (fraction of the loop's iterations, number of partly masked iterations, number of tasks) for each length
-    of task.
+    """Return (fraction of all iterations, number of partly masked iterations, number of tasks) for each task length.
 
-    A task is one workgroup's work. Tasks differ in length only if masks skip iterations; otherwise there is one entry:
-    (1, 0, number of all tasks).
+    A task is one workgroup's work. Tasks differ in length only if masks skip iterations of a loop. Otherwise the tuple
+    has one entry: (1, 0, number of all tasks).
     """
     for axis, masks in t.facts.masks.items():
         number = t.o.class_of.get(axis)
@@ -219,14 +215,14 @@ def _task_lengths(t: Tiling) -> tuple[tuple[float, float, int], ...]:
     return ((1.0, 0.0, t.tasks),)
 
 
-def state_bytes(t: Tiling, number: int) -> float:
-    """Return the number of bytes, over the whole problem, of the values that one loop carries.
+def state_bytes(t: Tiling, class_index: int) -> float:
+    """Return the bytes of all values that one loop carries from iteration to iteration, over the whole problem.
 
-    `number` says which loop: it is the index of a class of dimensions (same role in every MMA) in the orientation's
-    list. The values are the states of the program's loop if there is one, else the accumulators of MMAs that reduce the
-    class. Each element takes one register word.
+    `class_index` says which loop: it is the index of a class of dimensions (same role in every MMA) in the
+    orientation's list. The values are the states of the program's own loop over these dimensions if there is one; else
+    the accumulators of MMAs that reduce them. Each element takes one register word.
     """
-    facts, dims = t.facts, set(t.o.classes[number].dims)
+    facts, dims = t.facts, set(t.o.classes[class_index].dims)
     loop = next((x for axis, x in facts.loops.items() if axis in dims), None)
     if loop is not None:
         values = [facts.nodes[s] for s in loop.states]

@@ -11,15 +11,15 @@ from tilewright.plan.facts import Facts, ProductFacts, ValueFacts
 from tilewright.plan.schedule import DIAGONAL, PADDED
 from tilewright.plan.search.kernel import KernelSchedule
 from tilewright.plan.search.ranking import PlanCandidate, Rewrite
-from tilewright.plan.search.row_copies import Repacked, RowCopy, copy_cycles, copy_of, strides, with_accesses
+from tilewright.plan.search.row_copies import Repacked, RowCopy, copy_cycles, row_copy_of, strides, with_accesses
 
 
 def block_diagonal(candidate: PlanCandidate, machine: Machine, constant: Collection[str]) -> PlanCandidate:
-    """Return the candidate with a copy of operand B to block-diagonal form before its kernel; its cycles include the
-    copy.
+    """Return the candidate with operand B copied to block-diagonal form before its kernel, if its tiles need that.
 
-    A candidate is returned unchanged if its kernel has no pipeline, or if its tile has one GEMM of a batch only.
-    Arguments named in `constant` are repacked once, before any call, so that their copy costs nothing.
+    Tiles need it if they have several GEMMs of a batch, which then run as one GEMM; the cycles of the copy are added.
+    Any other candidate is returned unchanged. Arguments named in `constant` are repacked once, before any call, so that
+    their copy costs nothing.
     """
     kernel = candidate.kernel
     if not isinstance(kernel, KernelSchedule) or kernel.tiling.batch == 1:
@@ -36,13 +36,12 @@ def block_diagonal(candidate: PlanCandidate, machine: Machine, constant: Collect
 def padded_blocks(
     facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine: Machine, constant: Collection[str]
 ) -> Iterator[Repacked]:
-    """Yield at most one Repacked: the program with K zero-padded, so that GEMMs of a batch share a row of shared
-    memory.
+    """Yield at most one Repacked: K is zero-padded, so that several GEMMs of a batch fit a row of shared memory.
 
-    `p` is the MMA, `reads` are its A and B, `constant` names the arguments that are repacked once, at no cost. K is
-    padded to the atom's K times a power of two. Yields nothing if no atom takes the operands' type, if the K of
-    neighbouring GEMMs are not adjacent in memory, if K is a multiple of the atom's K already, or if two padded K are
-    longer than a row of shared memory.
+    The Repacked has the rewritten program. `p` is the MMA, `reads` are its A and B, `constant` names arguments that are
+    repacked once, at no cost. K is padded to the atom's K times a power of two. Yields nothing if no atom takes the
+    type of A, if the K of neighbouring GEMMs are not adjacent in memory, if K is a multiple of the atom's K already, or
+    if two padded K are longer than a row of shared memory.
     """
     a, b = reads
     k = a.place.contiguous
@@ -65,7 +64,7 @@ def padded_blocks(
         shape = (*n.place.shape[:-1], n.place.shape[-1] * padded_k // extent)
         name = f"{n.place.memory}_rows"
         accesses[n.id] = replace(n.place, memory=name, coords=coords, shape=shape, strides=strides(shape))
-    copies = [copy_of(a, accesses[a.id].shape, machine)]
+    copies = [row_copy_of(a, accesses[a.id].shape, machine)]
     rewrite = Rewrite("K padded to whole atoms", forms=((a.place.memory, PADDED),))
     repacked = replace(facts, nodes=with_accesses(facts, accesses), extents={**facts.extents, k: padded_k})
     cycles = copy_cycles(machine, [c for c in copies if c.memory not in constant])

@@ -19,11 +19,10 @@ NEXT = 3
 
 
 def explain_ranking(ranking: Ranking, machine: Machine) -> list[str]:
-    """Return the text lines of `explain`: predicted time and roofline, limits of the best candidate, one line per
-    refusal.
+    """Return the lines of `explain`: predicted time and roofline, limits of the best candidate, and refusals.
 
-    A refusal is a slower candidate or a rejected choice. If the ranking has no candidate, return the line "no plan" and
-    one line per refusal.
+    There is one line per refusal, which is a slower candidate or a rejected choice. If the ranking has no candidate,
+    the first line is "no plan", and the other lines are the refusals.
     """
     best = ranking.best
     if best is None:
@@ -38,11 +37,13 @@ def explain_ranking(ranking: Ranking, machine: Machine) -> list[str]:
 
 
 def refusals(ranking: Ranking) -> list[Rejected]:
-    """Return a list of Rejected: the choices that were not made, each with its reason.
+    """Return a list of Rejected (a choice, and why it was not made) to explain why the best candidate was chosen.
 
-    First come up to NEXT (3) slower tiles of the best candidate's family (candidates with the same rewrites and kinds
-    of kernels). Then comes the best candidate of each slower family, with its time relative to the best. Then come up
-    to SHOWN (12) rejected choices: choices that only the lowering lacks before illegal choices.
+    In this order:
+    - up to NEXT (3) slower tile sizes of the best candidate's family (same rewrites of the program, same kinds of
+      kernels);
+    - the fastest candidate of each other family, with its time relative to the best;
+    - up to SHOWN (12) rejected choices, those that only the lowering lacks before illegal ones.
     """
     best = ranking.best
     firsts: dict[tuple[str, ...], PlanCandidate] = {}
@@ -55,18 +56,17 @@ def refusals(ranking: Ranking) -> list[Rejected]:
     ]
     rejected = sorted(ranking.rejected.items(), key=lambda item: not item[1].startswith(LACKING))
     return [
-        *_next_tiles(ranking),
+        *_slower_tiles_of_best_family(ranking),
         *slower,
-        *_merged_by_resource([Rejected(what, why) for what, why in rejected])[:SHOWN],
+        *_merge_by_resource([Rejected(what, why) for what, why in rejected])[:SHOWN],
     ]
 
 
-def _next_tiles(ranking: Ranking) -> list[Rejected]:
-    """Return up to NEXT (3) Rejected: slower tiles of the best candidate's family, with their times relative to the
-    best.
+def _slower_tiles_of_best_family(ranking: Ranking) -> list[Rejected]:
+    """Return up to NEXT (3) Rejected: slower tile sizes of the best candidate's family, with relative times.
 
-    A family is candidates with the same rewrites and kinds of kernels. Return [] if the ranking has no candidate, or if
-    no other candidate of the family has MMA tiles.
+    A family is all candidates with the same rewrites of the program and the same kinds of kernels. Return [] if the
+    ranking has no candidate, or if no other candidate of the family has MMA tiles.
     """
     best, ratios = ranking.best, dict[str, str]()
     for candidate in ranking.candidates[1:]:
@@ -80,19 +80,19 @@ def _next_tiles(ranking: Ranking) -> list[Rejected]:
 
 
 def _tile_text(m: MmaTile, *, transposed: bool) -> str:
-    """Return text: the MMA's name, M x N of its tile of C, "transposed" if N lies on the atom's rows, and the atom's
-    name.
+    """Return text that describes an MMA's tile, such as "mma 128x256 by ATOM".
+
+    It has the MMA's name, M x N of its tile of C, "transposed" if N lies on the atom's rows, and the atom's name.
     """
     rows, columns = (m.columns, m.rows) if transposed else (m.rows, m.columns)
     return f"{m.oriented.product.name} {rows}x{columns}{' transposed' if transposed else ''} by {m.atom.name}"
 
 
-def _merged_by_resource(rejected: list[Rejected]) -> list[Rejected]:
-    """Return a list of Rejected in which all refusals for one resource (registers, shared memory) are a single
-    Rejected.
+def _merge_by_resource(rejected: list[Rejected]) -> list[Rejected]:
+    """Merge all refusals for one exhausted resource (registers, shared memory) into one Rejected; return the new list.
 
-    Its text has the number of merged refusals. The resource is the text before the colon of a reason. Refusals for
-    something that the lowering lacks, and reasons without a colon, are not merged.
+    The merged Rejected has the first refusal's text and the number of others. The resource is the text before the colon
+    of a reason. Refusals for something that the lowering lacks, and reasons without a colon, are not merged.
     """
     alike: dict[str, list[Rejected]] = {}
     for each in rejected:

@@ -27,7 +27,7 @@ SHALLOWEST = 32
 
 
 def kernels_of_fragments(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[PlanCandidate]:
-    """Yield candidates: kernels with MMAs and without a pipeline, in which all waves run the same code.
+    """Yield GPU candidates with MMAs but without a pipeline: all waves run the same code, and load what they multiply.
 
     There is one for each distinct choice of task widths (extents of a workgroup's tile) and K tiles. Yields nothing if
     the program has no MMA, or on a machine without lanes (a CPU).
@@ -48,8 +48,7 @@ def kernels_of_fragments(facts: Facts, machine: Machine, ranking: Ranking) -> It
 def _fragment_kernel(
     facts: Facts, machine: Machine, widths: Mapping[Expr, int], loops: dict[Expr, int], *, narrowed: bool
 ) -> UniformKernelSchedule:
-    """Return the kernel (a UniformKernelSchedule) with `widths` elements per task (workgroup) and `loops` per
-    iteration.
+    """Return the kernel (a UniformKernelSchedule) with `widths` elements per workgroup and `loops` per iteration.
 
     If the program has a single MMA, each workgroup gets one accumulator tile, unless that exceeds a width that the
     author states. `narrowed` says that the widths were halved to save shared memory: the atom of a single MMA then
@@ -58,14 +57,16 @@ def _fragment_kernel(
     size = numbers_of(facts.sizes)
 
     def width(d: Expr) -> int:
-        """Return the number of elements of `d` per task if the grid splits `d`; else per iteration if the kernel loops
-        over `d`; else all of `d`.
+        """Return the extent of `d` in the innermost tile, in elements.
+
+        It is per workgroup if the grid splits `d`; else per iteration if the kernel loops over `d`; else all of `d`.
         """
         return widths.get(d) or loops.get(d) or size(d)
 
     def most_in_task(d: Expr) -> int:
-        """Return the largest number of elements of `d` that a task may have: all of `d` if the grid may split `d` and
-        the author states no width for it; else `width(d)`.
+        """Return the largest number of elements of `d` that a workgroup may have.
+
+        It is all of `d` if the grid may split `d` and the author states no width for it; else `width(d)`.
         """
         return size(d) if d in facts.cut and str(d) not in facts.stated_tasks else width(d)
 
@@ -84,11 +85,11 @@ def _fragment_kernel(
 
 
 def _smaller_k_tiles(facts: Facts, tiles: dict[Expr, int]) -> Iterator[dict[Expr, int]]:
-    """Yield {loop dimension: elements per iteration}: first `tiles`, then choices with one smaller K tile, to save
-    shared memory.
+    """Yield choices of {loop dimension: elements per iteration}: first `tiles`, then with one K tile made smaller.
 
-    Each smaller choice halves the tile of one K loop again, down to SHALLOWEST (32) elements and in multiples of it.
-    Loops that carry more than an accumulator, and loops whose tile the author states, keep their tiles.
+    Smaller K tiles save shared memory. Each choice halves the tile of one K loop again, down to SHALLOWEST (32)
+    elements and in multiples of it. Loops that carry more than an accumulator, and loops whose tile the author states,
+    keep their tiles.
     """
     yield tiles
     for axis, extent in tiles.items():
@@ -99,9 +100,9 @@ def _smaller_k_tiles(facts: Facts, tiles: dict[Expr, int]) -> Iterator[dict[Expr
 
 
 def _smaller_tasks(widths: dict[Expr, int]) -> Iterator[dict[Expr, int]]:
-    """Yield NARROWED (6) choices of {dimension: elements per task (workgroup)}, to save shared memory.
+    """Yield NARROWED (6) smaller and smaller choices of {dimension: elements per workgroup}, to save shared memory.
 
-    Each choice halves, rounded up, the widest dimension of the choice before it; the first choice halves `widths`.
+    Each choice halves, rounding up, the widest dimension of the choice before it; the first choice halves `widths`.
     Yields nothing if `widths` is empty.
     """
     for _ in range(NARROWED if widths else 0):
@@ -111,13 +112,12 @@ def _smaller_tasks(widths: dict[Expr, int]) -> Iterator[dict[Expr, int]]:
 
 
 def task_widths(facts: Facts, machine: Machine, loops: Mapping[Expr, int]) -> dict[Expr, int]:
-    """Return {dimension that the grid splits: elements per task (workgroup)} for a kernel with MMAs and without a
-    pipeline.
+    """Return {dimension that the grid splits: elements per workgroup} for a kernel with MMAs and without a pipeline.
 
-    A width that the author states is used as it is. The other dimensions start whole. They are narrowed until there are
-    enough tasks for all cores and each value of a task fits in L2: first batch dimensions, then dimensions that are not
-    M or N, then M and N, to ROWS (16) elements at the least. If the MMAs have dimensions in common, only these are
-    narrowed. `loops` are the numbers of elements per loop iteration.
+    A width that the author states is used as it is. Other dimensions start whole, and are narrowed until there are
+    enough workgroups for all cores and each value of a workgroup fits in L2: first batch dimensions, then dimensions
+    that are not M or N, then M and N, these to no less than ROWS (16) elements. If the MMAs have dimensions in common,
+    only these are narrowed. `loops` are the numbers of elements per loop iteration.
     """
     size, room = numbers_of(facts.sizes), room_of(machine)
     products = [facts.nodes[p.node] for p in facts.products]
@@ -130,7 +130,7 @@ def task_widths(facts: Facts, machine: Machine, loops: Mapping[Expr, int]) -> di
     widths = {d: size(d) for d in dims}
 
     def largest_value() -> int:
-        """Return the number of elements per task of the largest value that a task with the present `widths` holds."""
+        """Return the number of elements of the largest value that a workgroup holds, with the present `widths`."""
         return max(prod(max(1, widths.get(d) or loops.get(d) or size(d)) for d in value) for value in held)
 
     around = [d for d in dims if d not in batch and d not in blocked]
@@ -146,15 +146,13 @@ def task_widths(facts: Facts, machine: Machine, loops: Mapping[Expr, int]) -> di
 
 
 def _digits_of(facts: Facts, d: Expr) -> frozenset[str]:
-    """Return the names of the digits (i//56 and i%56 of a flattened i) that a program dimension was split into.
+    """Return the names of the digits (such as i//56 and i%56 of a flattened i) of a program dimension.
 
-    A dimension that was not split has its own name only.
+    Digits are the mixed-radix parts into which it was split. A dimension that was not split gives its own name alone.
     """
     return frozenset(facts.digits.get(str(d), (str(d),)))
 
 
 def _program_dims(facts: Facts, n: ValueFacts) -> list[Expr]:
-    """Return the program dimensions of the value `n`: dimensions as they were before the split into digits (mixed-radix
-    parts).
-    """
+    """Return the dimensions of the value `n` as the program has them, not split into digits (mixed-radix parts)."""
     return [d for d in facts.order if _digits_of(facts, d) & n.dims]

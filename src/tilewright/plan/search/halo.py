@@ -25,47 +25,47 @@ class HaloWindow:
     reach: tuple[int, ...]
 
     def tile_extents(self, box: Mapping[str, int]) -> tuple[int, ...]:
-        """Return the extents of the halo tile that a box (rectangle) of output positions reads: one per memory
-        coordinate of A.
+        """Return the extents of the halo tile (input patch) that a box of output positions reads, for all filter taps.
 
-        The last coordinate, the channels, is left out. `box` maps each output dimension to its extent in the box.
+        There is one extent per memory coordinate of A, without the last coordinate, the channels. `box` is a rectangle:
+        it maps each output dimension to its extent.
         """
         forms = zip(self.access.coords[:-1], self.reach, strict=True)
         return tuple(1 + far + sum(box[d] - 1 for d, _ in form if d in box) for form, far in forms)
 
     def fits(self, box: Mapping[str, int], machine: Machine) -> bool:
-        """True if one bulk copy can load the halo tile of `box`, which maps each output dimension to its extent in a
-        rectangle.
+        """True if one bulk copy can load the halo tile (input patch) of `box`, a rectangle of output positions.
+
+        `box` maps each output dimension to its extent in the rectangle.
         """
         return max(self.tile_extents(box)) <= machine.bulk_copy.box_extent
 
-    def lines(self, box: Mapping[str, int]) -> int:
-        """Return the number of rows of the halo tile of `box`; a row has the channels of one input position, for one K
-        step.
+    def row_count(self, box: Mapping[str, int]) -> int:
+        """Return the number of rows in shared memory of the halo tile (input patch) of `box`.
 
-        `box` is a rectangle of output positions: it maps each output dimension to its extent.
+        A row has the channels of one input position, for one K step. `box` is a rectangle of output positions: it maps
+        each output dimension to its extent.
         """
         return prod(self.tile_extents(box))
 
 
 @lru_cache
 def halo_window(o: Orientation, c: DimClass) -> HaloWindow | None:
-    """Return the HaloWindow of operand A along `c`, a class of dimensions (same role in every MMA); None if there is
-    none.
+    """Return the HaloWindow: how a sliding window reads A along the dimensions `c`; None if halo tiles are impossible.
 
-    There is none if no window of A slides along `c`, if addresses are not sums of output positions and filter taps, if
-    lanes and not bulk copies load A, if atoms are synchronous, if an operand is computed, or if the program has several
-    MMAs.
+    `c` is a class of dimensions (same role in every MMA). With a HaloWindow, a workgroup can load a halo tile: the
+    input patch of a box of output positions, once for all filter taps. There is none if A does not slide along `c`, if
+    addresses are not sums of output positions and filter taps, if lanes and not bulk copies load A, if atoms are
+    synchronous, if an operand is computed, or if the program has several MMAs.
     """
     window = _window_or_reason(o, c)
     return None if isinstance(window, str) else window
 
 
 def why_no_halo(o: Orientation) -> str:
-    """Return text: why the program's single MMA has no halo tile although a sliding window reads operand A.
+    """Return text: why a convolution cannot load A as halo tiles (input patches, loaded once for all filter taps).
 
-    Empty if the MMA has a halo tile, if A does not slide, if an operand is computed, or if the program has several
-    MMAs.
+    Empty if it can, if no sliding window reads A, if an operand is computed, or if the program has several MMAs.
     """
     for c in o.classes:
         window = _window_or_reason(o, c)
@@ -75,10 +75,10 @@ def why_no_halo(o: Orientation) -> str:
 
 
 def _window_or_reason(o: Orientation, c: DimClass) -> HaloWindow | str:
-    """Return the HaloWindow of operand A along `c` (dimensions of one role); or text: why A has no halo tile.
+    """Return the HaloWindow (how a sliding window reads A) along the dimensions `c`; or text: why A has no halo tile.
 
-    The text is empty if A does not slide along `c`, if `c` is not M on the atom's rows, if an operand is computed, or
-    if the program has several MMAs.
+    `c` is a class of dimensions (same role in every MMA). The text is empty if A does not slide along `c`, if `c` is
+    not M on the atom's rows, if an operand is computed, or if the program has several MMAs.
     """
     if len(o.products) != 1 or c.roles != (ROWS,) or o.flips[0]:
         return ""
@@ -94,10 +94,11 @@ def _window_or_reason(o: Orientation, c: DimClass) -> HaloWindow | str:
 
 
 def _window_of_read(facts: Facts, p: ProductFacts, read: int, c: DimClass) -> HaloWindow | str:
-    """Return the HaloWindow along `c` (dimensions of one role) of operand A of `p`; or text: why there is no window.
+    """Return the HaloWindow (how a sliding window reads A of `p`) along the dimensions `c`; or text: why there is none.
 
-    `read` is the node number of A. There is a window if every memory coordinate is a sum of output positions (stride 1)
-    and filter taps, no two output positions have the same coordinates, and the channels are contiguous.
+    `read` is the node number of A, `c` a class of dimensions (same role in every MMA). There is a window if every
+    memory coordinate is a sum of output positions (stride 1) and filter taps, no two output positions have the same
+    coordinates, and the channels are contiguous.
     """
     access = facts.nodes[read].place
     source = facts.nodes[read].source

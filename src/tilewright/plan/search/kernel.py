@@ -53,29 +53,30 @@ class KernelSchedule:
 
     @property
     def cuts_both(self) -> bool:
-        """True if this kernel has a single MMA, and the grid, not a loop, splits M and N; only then does it have a
-        raster.
+        """True if this kernel has a single MMA and the grid, not a loop, splits both its M and N.
+
+        Only then does the kernel have a raster (an order in which the grid visits tiles of C).
         """
         sides = [tile for c, tile in self.tiling.pairs() if {ROWS, COLUMNS} & set(c.roles)]
         return len(self.mmas) == 1 and all(tile.level == GRID for tile in sides)
 
     @property
     def family(self) -> str:
-        """Return text: how operands reach shared memory (halo tiles, in parts for split-K, or a pipeline), and who
-        copies.
+        """Return a name for this kind of kernel, such as "a pipeline, bulk copies"; `explain` shows one of each kind.
 
-        `explain` shows one candidate of each family.
+        The first half is "halo tiles" (input patches of a convolution), "parts" (split-K) or "a pipeline"; the second
+        says whether bulk copies or lanes copy operands.
         """
         tiles = "halo tiles" if self.pipeline.offsets is not None else "parts" if self.parts else "a pipeline"
         return f"{tiles}, {'lanes copy' if self.tiling.o.by_threads else 'bulk copies'}"
 
 
 def candidates_of_tiling(t: Tiling, ranking: Ranking, best: float) -> Iterator[tuple[PlanCandidate, Work]]:
-    """Yield (PlanCandidate, its Work) for each pipeline of a tiling that fits registers and shared memory.
+    """Yield (PlanCandidate, its Work) for each pipeline with which a tiling fits registers and shared memory.
 
-    `best` is the time of the best candidate so far, in cycles. Yields nothing if the tiling's lower bound exceeds
-    `best`, if some MMA has no atom that fits, if a tile is a box (rectangle) of output positions without a halo tile,
-    if no accumulator is written, or if rows of the result cannot be stored.
+    `best` is the time of the best candidate so far, in cycles. Yields nothing in five cases: the tiling's lower bound
+    exceeds `best`; some MMA has no atom that fits; a tile is a box (rectangle) of output positions without a halo tile;
+    no accumulator is written; rows of the result cannot be stored.
     """
     mmas = tuple(m for p in t.o.products if (m := mma_tile(t, p)) is not None)
     if len(mmas) < len(t.o.products):
@@ -84,7 +85,7 @@ def candidates_of_tiling(t: Tiling, ranking: Ranking, best: float) -> Iterator[t
     if _least_cycles(t, mmas, phases) > best:
         return
     placed = place_operands(t, mmas, phases)
-    if placed is None or _least_copies(t, placed, phases) > best:
+    if placed is None or _least_copy_cycles(t, placed, phases) > best:
         return
     live = liveness(t, mmas, phases)
     waves = mmas[0].atom.c.lanes // (t.machine.lanes or 1)
@@ -100,7 +101,7 @@ def candidates_of_tiling(t: Tiling, ranking: Ranking, best: float) -> Iterator[t
 
 
 def _can_store_rows(t: Tiling, mmas: tuple[MmaTile, ...], live: Liveness) -> bool:
-    """True if bulk copies or lanes can store a task's (workgroup's) rows of the result.
+    """True if a workgroup can store its rows of the result, by bulk copies or by lanes.
 
     Bulk copies can if the bytes of a row are a multiple of the machine's row bytes. Lanes can if the tile has exactly
     all columns, and if a write past the last column would not be out of bounds (and dropped). `mmas` are the MMA tiles;
@@ -117,9 +118,9 @@ def _can_store_rows(t: Tiling, mmas: tuple[MmaTile, ...], live: Liveness) -> boo
 def _least_cycles(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops]) -> float:
     """Return a lower bound of the cycles of any kernel with this tiling, without the launch.
 
-    It is the sum over one core's tasks (one workgroup's work each) of the MMA cycles; if there is a single MMA, of the
-    longer of MMA and copy cycles. It is 0 if the program's loops carry states and there are fewer tasks than cores.
-    `phases` maps each MMA (node number) to the loops around it.
+    It sums the MMA cycles of one core's tasks (one workgroup's work each). If there is a single MMA without boxes
+    (rectangles of positions), it sums the longer of MMA and copy cycles. It is 0 if the program's loops carry values
+    and there are fewer tasks than cores. `phases` maps each MMA (node number) to the loops around it.
     """
     facts, limits = t.facts, t.machine.limits
     each = t.batch * sum(m.cycles * t.trips(phases[m.node]) for m in mmas)
@@ -131,12 +132,11 @@ def _least_cycles(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops]
             count * place.bytes for place, count in reads if place.linear and m.oriented.product.k & place.dims
         )
         each = max(each, brought * m.depth * t.trips(phases[m.node]) / limits.l2_rate)
-    return each * _least_rounds(t)
+    return each * _least_tasks_per_core(t)
 
 
-def _least_copies(t: Tiling, placed: OperandPlacement, phases: dict[int, Loops]) -> float:
-    """Return a lower bound of the cycles of any kernel with this tiling: the cycles of its copies from L2 to shared
-    memory.
+def _least_copy_cycles(t: Tiling, placed: OperandPlacement, phases: dict[int, Loops]) -> float:
+    """Return a lower bound of the cycles of any kernel with this tiling: the time of its copies to shared memory.
 
     The cycles are summed over one core's tasks (one workgroup's work each). `placed` has the copied bytes per iteration
     of each loop nest; `phases` maps each MMA (node number) to the loops around it.
@@ -145,15 +145,15 @@ def _least_copies(t: Tiling, placed: OperandPlacement, phases: dict[int, Loops])
     copied = sum(t.trips(loops) * placed.copied[loops] for loops in set(phases.values()) if loops in placed.copied)
     share = min(1, t.tasks / (limits.cores or 1))
     read = 0.0 if t.facts.loops else placed.l2_read * share  # masks may leave out a part of it
-    return max(copied / limits.l2_rate, read) * _least_rounds(t)
+    return max(copied / limits.l2_rate, read) * _least_tasks_per_core(t)
 
 
-def _least_rounds(t: Tiling) -> float:
-    """Return a lower bound of the number of tasks (one workgroup's work each) that one core computes, one after the
-    other.
+def _least_tasks_per_core(t: Tiling) -> float:
+    """Return a lower bound of the number of workgroups that the busiest core computes, one after the other.
 
-    It is 0 if the program's loops carry states and there are fewer tasks than cores. Else it is tasks divided by cores,
-    rounded up, unless loops carry states (masks make tasks uneven) or split-K may fill the last round.
+    It is the number of workgroups per core, less what masks skip. It is rounded up, unless the program's loops carry
+    values (masks make workgroups uneven) or split-K may fill the last round. It is 0 if loops carry values and there
+    are fewer workgroups than cores.
     """
     facts, cores = t.facts, t.machine.limits.cores or 1
     if facts.loops and t.tasks < cores:
@@ -164,10 +164,10 @@ def _least_rounds(t: Tiling) -> float:
 
 
 def work_of(kernel: KernelSchedule) -> Work | None:
-    """Return the Work (cycles and bytes) of a kernel as if it had no split-K, for example after its machine was
-    replaced.
+    """Count the work of a kernel as if it had no split-K; return a Work (cycles and bytes).
 
-    None if a tile is a box (rectangle) of output positions without a halo tile, or if no MMA's accumulator is written.
+    For example, the work is counted again after the kernel's machine was replaced. None if a tile is a box (rectangle)
+    of output positions without a halo tile, or if no MMA's accumulator is written.
     """
     t, mmas = kernel.tiling, kernel.mmas
     phases = {m.node: t.phase(t.facts.nodes[m.node]) for m in mmas}
@@ -182,9 +182,11 @@ def work_of(kernel: KernelSchedule) -> Work | None:
 def _with_pipeline(work: Work, kernel: KernelSchedule, placed: OperandPlacement) -> Work:
     """Return `work`, which was counted from the tiling alone, adjusted to the kernel's pipeline and raster.
 
-    The raster is the order in which the grid visits tiles of C; one that is worse than the best makes copies longer. If
-    A stays in registers, it is not read from shared memory again. With a halo tile of A, a stage of B has several
-    filter taps, or all of B is resident and copied once per core. `placed` has the operands in shared memory.
+    `placed` has the operands in shared memory. The adjustments:
+    - a raster (order in which the grid visits tiles of C) that is worse than the best makes copies longer;
+    - if A stays in registers, it is not read from shared memory again;
+    - with a halo tile (input patch) of A, a stage of B has several filter taps, or all of B is resident and copied once
+      per core.
     """
     pipeline, t = kernel.pipeline, kernel.tiling
     phases = work.phases
@@ -210,7 +212,7 @@ def _with_pipeline(work: Work, kernel: KernelSchedule, placed: OperandPlacement)
 
 
 def _l2_cycles_of_b(kernel: KernelSchedule, placed: OperandPlacement) -> float:
-    """Return the L2 cycles of one core to copy all of operand B once, in a kernel with a halo tile of A."""
+    """Return the L2 cycles of one core to copy all of operand B once, for a convolution that loads A as halo tiles."""
     t, m, halo = kernel.tiling, kernel.mmas[0], placed.halo
     assert halo is not None
     access = t.facts.nodes[halo.b_read].place
@@ -227,7 +229,7 @@ def _l2_cycles_of_b(kernel: KernelSchedule, placed: OperandPlacement) -> float:
 
 
 def time_of(kernel: KernelSchedule, work: Work) -> KernelTime:
-    """Return a KernelTime: the predicted cycles of a kernel from its `work`, overlapped as its pipeline says."""
+    """Predict the time of a kernel from its `work` and its pipeline's overlap; return a KernelTime (in cycles)."""
     t, pipeline = kernel.tiling, kernel.pipeline
     roles, overlap = pipeline.roles, pipeline.overlap
     overlaps = Overlap(t.groups, roles.stages, overlap in (AHEAD, ORDERED), overlap == ORDERED, roles.pingpong)
@@ -235,8 +237,9 @@ def time_of(kernel: KernelSchedule, work: Work) -> KernelTime:
 
 
 def candidate_of(kernel: KernelSchedule, work: Work, extra: float = 0.0) -> PlanCandidate:
-    """Return a kernel as a PlanCandidate; its cycles are predicted from `work`, plus `extra` (such as split-K's
-    merge).
+    """Return a kernel as a PlanCandidate with its predicted cycles and sort key.
+
+    The cycles are predicted from `work`; `extra` cycles, such as those of merging the parts of split-K, are added.
     """
     time = time_of(kernel, work)
     kernel = replace(kernel, at_memory_bound=_is_memory_bound(kernel, work, time))
@@ -254,12 +257,11 @@ def _is_memory_bound(kernel: KernelSchedule, work: Work, time: KernelTime) -> bo
 
 
 def _sort_key(kernel: KernelSchedule, work: Work, time: KernelTime, extra: float) -> Key:
-    """Return the sort key of a candidate, a tuple: its rounded cycles plus `extra`, then tie-breakers; smaller is
-    better.
+    """Return the sort key of a candidate, a tuple: rounded cycles with `extra`, then tie-breakers; smaller is better.
 
-    Ties prefer no ping-pong, no halo tiles, deep pipelines, few copied bytes, large tiles that do not exceed the
-    problem, M on the atom's rows, few wave groups (many with halo tiles), MMAs that start ahead, A in registers, and
-    narrow atoms, in this order.
+    Ties prefer no ping-pong, no halo tiles, deep pipelines, many epilogue stages, few copied bytes, large tiles that do
+    not exceed the problem, M on the atom's rows, few wave groups (many with halo tiles), MMAs that start ahead, A in
+    registers, and narrow atoms, in this order.
     """
     t, roles = kernel.tiling, kernel.pipeline.roles
     grid = [(c, tile) for c, tile in t.pairs() if tile.level == GRID and not c.is_batch]

@@ -11,7 +11,7 @@ from tilewright.plan.general import axis_of, words_for
 from tilewright.plan.microkernel import Axes, axes_in
 from tilewright.plan.schedule import Axis, Digit, ProductUnit, Schedule, Split, ValuePlacement
 from tilewright.plan.search.kernel import KernelSchedule
-from tilewright.plan.search.launch import DYNAMIC, heads_together
+from tilewright.plan.search.launch import DYNAMIC, batch_entries_per_group
 from tilewright.plan.search.lowered import why_not_lowered, why_not_oriented, why_not_split
 from tilewright.plan.search.ranking import Rejected
 from tilewright.plan.search.tiles import LOOP, AxisTile
@@ -39,18 +39,15 @@ class KernelPlan:
         self.axes = {op: axes_in(op, self._tile_extent) for op in self.products}
 
     def _tile_extent(self, d: Expr) -> int:
-        """Return the number of elements of the program dimension `d` per iteration if the kernel loops over `d`, else
-        per task.
+        """Return the number of elements of the program dimension `d` in a tile of this kernel.
 
-        A task is one workgroup's work. If `d` was split into digits (mixed-radix parts), it is the extent of the widest
-        digit.
+        It is per iteration if the kernel loops over `d`, else per workgroup. If `d` was split into digits (mixed-radix
+        parts), it is the extent of the widest digit.
         """
         return max(self.t.size.get(name, 1) for name in self.facts.digit_names(d))
 
     def plan(self) -> Schedule | Rejected:
-        """Return the plan (a Schedule) of the kernel; or a Rejected that names what the lowering lacks for the
-        kernel.
-        """
+        """Return the plan (a Schedule) of the kernel; or a Rejected that names what the lowering lacks for it."""
         why = why_not_oriented(self.t.o) or why_not_lowered(self.t) or self._why_not_mmas_or_split()
         if why:
             return Rejected(refusal_name(self.kernel.mmas), f"{LACKS} {why}")
@@ -68,7 +65,7 @@ class KernelPlan:
             order = [split, *order]
         group = self._raster_group()
         if self.kernel.order == DYNAMIC:  # how many there are of an open size, only a call tells
-            group = 1 if self.facts.opened else heads_together(self.t, self._dims_before_m(tasks))
+            group = 1 if self.facts.opened else batch_entries_per_group(self.t, self._dims_before_m(tasks))
         return Schedule(
             tuple(axes),
             tuple(order),
@@ -82,7 +79,7 @@ class KernelPlan:
         )
 
     def _why_not_mmas_or_split(self) -> str:
-        """Return text: what the lowering lacks for this kernel's MMAs or for its split-K; empty if nothing.
+        """Return text: what the lowering lacks for this kernel's MMAs or for its split-K; empty if it lacks nothing.
 
         The orientation and the tiles of the kernel are not checked here.
         """
@@ -95,7 +92,7 @@ class KernelPlan:
     # -- axes -----------------------------------------------------------------------------------------------------
 
     def _grid_dims(self) -> list[Expr]:
-        """Return the list of program dimensions that the grid splits, in the order of the plan's axes.
+        """Return the program dimensions that the grid splits, as a list in the order of the plan's axes.
 
         With several MMAs, the list includes each M that has one element only. With a single MMA whose M and N the grid
         splits, the dimensions of C come last, and the list includes dimensions of C that have one element only.
@@ -111,8 +108,9 @@ class KernelPlan:
         return [*(d for d in cut if d not in result), *result]
 
     def _with_unit_rows(self, cut: list[Expr]) -> list[Expr]:
-        """Return the grid dimensions: `cut` extended by each M that has one element; `cut` itself if there is no such
-        M.
+        """Return the grid dimensions `cut`, extended by the M of each MMA that has one element only.
+
+        The result is in the order of the first write. It is `cut` itself if there is no such M.
         """
         rows = {axes.m for axes in self.axes.values() if isinstance(axes, Axes) and self.size(axes.m) == 1}
         if not rows - set(cut):
@@ -122,8 +120,8 @@ class KernelPlan:
     def _grid_order(self, tasks: list[Expr]) -> list[Expr]:
         """Return the grid dimensions `tasks` in the order in which the grid visits them, outermost first.
 
-        It is the memory order of the result if memory bandwidth limits the kernel and a task (one workgroup's work) has
-        whole rows of the result; else the order of `tasks`.
+        It is the memory order of the result if memory bandwidth limits the kernel and a workgroup has whole rows of the
+        result; else the order of `tasks`.
         """
         if not self.kernel.at_memory_bound or not self.kernel.cuts_both:
             return tasks
@@ -139,7 +137,7 @@ class KernelPlan:
         )
 
     def _dims_before_m(self, tasks: list[Expr]) -> list[str]:
-        """Return the names of the grid dimensions that come before M of the first MMA, such as batch and heads.
+        """Return the names of the grid dimensions before M of the first MMA, such as batch and heads of attention.
 
         `tasks` are the dimensions of the grid, in order. Return [] if the grid does not split M.
         """
@@ -148,26 +146,24 @@ class KernelPlan:
         return [str(d) for d in tasks[: tasks.index(rows.m)]] if rows.m in tasks else []
 
     def _raster_group(self) -> int:
-        """Return the raster group: the number of tiles of C along M that run next to each other.
+        """Return the raster group: how many neighbouring tiles of C along M the grid visits before it steps along N.
 
         It is 1 if the grid does not split both M and N of a single MMA.
         """
         return self.kernel.raster if self.kernel.cuts_both else 1
 
     def _axis_name(self, d: Expr) -> str:
-        """Return the name of the plan's axis of the dimension `d`: with the suffix `_part` if split-K splits `d`."""
+        """Return the name of the plan's axis of `d`: the dimension's name, plus `_part` if split-K splits `d`."""
         parts = self.kernel.parts
         return f"{d}_part" if parts is not None and str(d) == parts.dim else str(d)
 
     def _extent(self, d: Expr) -> int:
-        """Return the number of elements of the plan's axis of `d`: per part if split-K splits `d`, else of the whole
-        problem.
-        """
+        """Return the number of elements of the plan's axis of `d`: per part if split-K splits `d`, else in all."""
         parts = self.kernel.parts
         return parts.width if parts is not None and str(d) == parts.dim else self._unsplit_extent(d)
 
     def _unsplit_extent(self, d: Expr) -> int:
-        """Return the number of elements of the plan's axis of `d`, as if there were no split-K.
+        """Return the number of elements of the plan's axis of `d` over the whole problem, as if there were no split-K.
 
         With a block-diagonal B, the axes of N and K have the columns and rows of all GEMMs of a tile together, and the
         axis of the batch dimension has one element per tile.
@@ -181,19 +177,19 @@ class KernelPlan:
         return extent // self.t.batch if self._is_in_blocks(d) else extent
 
     def _is_in_blocks(self, d: Expr) -> bool:
-        """True if a tile has several GEMMs along the batch dimension `d`, as blocks of a block-diagonal B."""
+        """True if a tile has several GEMMs along the batch dimension `d`, the blocks of a block-diagonal B."""
         return any(c.is_batch and str(d) == c.dims[-1] and tile.size > 1 for c, tile in self.t.pairs())
 
     def _splits(self, d: Expr) -> tuple[Split, ...]:
-        """Return a tuple of Split (level and size) for the plan's axis of `d`, outermost first: by tasks, by a loop, or
-        by both.
+        """Return how the plan splits the axis of `d`: a tuple of Split (level and elements), outermost first.
 
-        A task is one workgroup's work. Return () if neither the grid nor a loop splits `d`.
+        "task" elements are per workgroup, "loop" elements per iteration; an axis may have both. Return () if neither
+        the grid nor a loop splits `d`.
         """
         cut = d in self._grid_dims()
         tile = next((self.t.tile_of(n) for n in self.facts.digit_names(d) if n in self.t.o.class_of), None)
         if tile is None:
-            return (Split("task", self._task_extent(d)),) if cut else self._unit_loop(d)
+            return (Split("task", self._task_extent(d)),) if cut else self._loop_of_unit_k(d)
         if tile.level == LOOP and cut:
             return (Split("task", tile.count * tile.size), Split("loop", tile.size))
         if cut:
@@ -201,15 +197,14 @@ class KernelPlan:
         if tile.level == LOOP:
             box = max(dict(tile.box)[n] for n in self.facts.digit_names(d) if n in self.t.size)
             return (Split("loop", tile.size if self._has_k_steps(d, tile) else box),)
-        return self._k_steps_between(d)
+        return self._loop_of_linking_dim(d)
 
-    def _k_steps_between(self, d: Expr) -> tuple[Split, ...]:
-        """Return (the loop Split of `d`,) if `d` is N of one MMA and K of the next, and a task (workgroup) holds all of
-        it.
+    def _loop_of_linking_dim(self, d: Expr) -> tuple[Split, ...]:
+        """Return (loop Split,) for a dimension `d` that links two MMAs and that a workgroup holds whole; else ().
 
-        The accumulator of the first MMA has all of `d`, but the second MMA's B is loaded one row of shared memory at a
-        time. Return () for a dimension that does not link two MMAs, if the program itself loops over `d`, if `d` takes
-        one step only, or if resident operands have two stages.
+        `d` is N of the first MMA and K of the second. The accumulator of the first has all of `d`, but B of the second
+        is loaded one row of shared memory at a time. () also if the program itself loops over `d`, if `d` takes one
+        step only, or if resident operands have two stages.
         """
         looped = any(op.name == "iterate" and op.attrs["axis"] is d for op in self.facts.program.walk())
         if looped or self.kernel.pipeline.roles.resident_stages > 1:
@@ -218,11 +213,10 @@ class KernelPlan:
         steps = self.t.steps_between(frozenset(self.facts.digit_names(d)), slab)
         return (Split("loop", slab),) if steps > 1 else ()
 
-    def _unit_loop(self, d: Expr) -> tuple[Split, ...]:
-        """Return (the loop Split of `d`,) if `d` is a K dimension with one element that takes one K step; else ().
+    def _loop_of_unit_k(self, d: Expr) -> tuple[Split, ...]:
+        """Return the loop Split, as a tuple of one, of a K dimension `d` that has one element; () if `d` needs no loop.
 
-        The innermost K dimension takes a step only in a program with a single MMA, an outer K dimension only if a loop
-        splits K.
+        The innermost K dimension needs a loop in a program with a single MMA; an outer K dimension if a loop splits K.
         """
         for op, axes in self.axes.items():
             steps = isinstance(axes, Axes) and self.t.loops_over(self.kernel.mmas[0].oriented.product.k)
@@ -233,14 +227,12 @@ class KernelPlan:
         return ()
 
     def _has_k_steps(self, d: Expr, tile: AxisTile) -> bool:
-        """True if the K steps of the loop tile `tile` run along `d`; False if they run along another dimension of the
-        tile.
-        """
+        """True if the K steps of the loop tile `tile` run along `d`, not along another dimension of the tile."""
         inner = [axes.k for axes in self.axes.values() if isinstance(axes, Axes)]
         return len(tile.box) == 1 or d in inner
 
     def _task_extent(self, d: Expr) -> int:
-        """Return the number of elements of the program dimension `d` per task (one workgroup's work).
+        """Return the number of elements of the program dimension `d` per workgroup.
 
         For M and N of an MMA it is padded to whole atoms. It is 1 for a batch dimension whose GEMMs are the blocks of a
         block-diagonal B.
@@ -256,8 +248,9 @@ class KernelPlan:
     # -- products -------------------------------------------------------------------------------------------------
 
     def _tile_of_c(self, m: MmaTile) -> tuple[int, int]:
-        """Return (rows along M, columns along N) of the tile of C that a task (workgroup) computes with the MMA `m`, in
-        elements.
+        """Return (rows along M, columns along N), in elements, of the tile of C that the MMA `m` computes.
+
+        It is the tile of one workgroup.
         """
         flip = self.t.o.flips[self.t.o.products.index(m.oriented)]
         columns = m.columns * self.t.batch
@@ -275,7 +268,7 @@ class KernelPlan:
         return tuple(statements)
 
     def _atom_name(self, m: MmaTile) -> str:
-        """Return the name of the atom of the MMA `m` in the plan.
+        """Return the name of the atom that the plan states for the MMA `m`.
 
         It is the atom of the same shape that takes A from registers, if the pipeline loads A to registers once and
         keeps it there over the loop; else the atom of `m`.
@@ -289,11 +282,11 @@ class KernelPlan:
     # -- halo tiles -----------------------------------------------------------------------------------------------
 
     def _halo_plan(self) -> Schedule | Rejected:
-        """Return the plan (a Schedule) of a kernel with halo tiles; its tasks (workgroups) are boxes of output
-        positions.
+        """Return the plan (a Schedule) of a convolution that loads A as halo tiles: input patches, for all filter taps.
 
-        A is loaded as a halo tile; B is loaded in stages of some filter taps each, or once if B is resident. Return a
-        Rejected if a stage has several taps along a dimension that is no axis of the plan.
+        Each workgroup computes a box (rectangle) of output positions. B is loaded in stages of some filter taps each,
+        or once if B is resident. Return a Rejected if a stage has several taps along a dimension that is no axis of the
+        plan.
         """
         (op,), (m,) = self.products, self.kernel.mmas
         axes, offsets = self.axes[op], self.kernel.pipeline.offsets

@@ -33,19 +33,18 @@ class LaneCycles:
             is_mask = n.source in masks or (n.source is not None and not conditions.isdisjoint(n.source.results))
             self._add_value(n, is_mask, n.id in feeding)
 
-    def _add_value(self, n: ValueFacts, is_mask: bool, feeds: bool) -> None:
-        """Add the ALU cycles of the value `n` to at most one field of this object.
+    def _add_value(self, n: ValueFacts, is_mask: bool, feeds_mma: bool) -> None:
+        """Add the ALU cycles of the value `n` to at most one field of this object. The first case that fits decides:
 
-        The first case that applies decides. In a loop between two MMAs: per iteration, to `masked` if `is_mask` (the
-        value is part of a mask), else to `by_phase`. Ops that take no ALU cycles: nothing. Values of single rows within
-        a loop: nothing, as the latency of an iteration includes them. If `feeds` (an MMA's operand is computed from
-        `n`): per iteration, to `serial` if `n` depends on an MMA, else to `by_phase`. Reductions: nothing, but after
-        the loops they set `reduces_at_end`. Values with all dimensions of some accumulator: per task, to `end`. Else
-        nothing.
+        - In a loop that links two MMAs: per iteration, to `masked` if `is_mask` (part of a mask), else to `by_phase`.
+        - Ops that take no ALU cycles, and values of single rows within a loop: to none.
+        - If `feeds_mma` (an operand is computed from `n`): to `serial` if `n` depends on an MMA, else to `by_phase`.
+        - Reductions: to none, but after the loops they set `reduces_at_end`.
+        - Values with all dimensions of some accumulator: per workgroup, to `end`. All others: to none.
         """
         t, limits = self.t, self.t.machine.limits
         loops = t.phase(n)
-        between = bool(n.dims & t.between)
+        between = bool(n.dims & t.linking_dims)
         element_cycles = self.facts.lane_cycles(n, t.machine)
         if loops and between:  # every value between products passes through registers once
             element_cycles = max(element_cycles, 1 / limits.lane_rate)
@@ -53,12 +52,12 @@ class LaneCycles:
             return
         if n.op in UNTIMED or n.op in RENAMING:
             return
-        if loops and (n.carried or n.reduces & t.between):
+        if loops and (n.carried or n.reduces & t.linking_dims):
             return  # of rows alone: reductions and what rescales accumulators are part of an iteration's latency
-        if feeds and n.id not in self.after_product:
+        if feeds_mma and n.id not in self.after_product:
             cast = 1 / limits.function_rate if n.op == "cast" else 0.0
             self.by_phase[loops] += t.span(n.dims) * (element_cycles + cast)
-        elif feeds:
+        elif feeds_mma:
             self.serial[loops] += t.span(n.space) * element_cycles
         elif n.reduces and n.op != "mma":
             self.reduces_at_end = self.reduces_at_end or not loops
@@ -72,7 +71,7 @@ class LaneCycles:
 
 @lru_cache
 def _nodes_after_mmas(facts: Facts) -> set[int]:
-    """Return the node numbers of all MMAs and of all values that depend on an MMA; cached, as all tilings ask."""
+    """Return the node numbers of all MMAs and of all values computed from their results; cached for all tilings."""
     after: set[int] = set()
     for n in facts.nodes:
         if n.op == "mma" or any(arg in after for arg in n.args):

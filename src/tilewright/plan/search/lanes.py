@@ -20,16 +20,16 @@ from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 
 
 def kernels_of_lanes(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[PlanCandidate]:
-    """Yield at most one candidate: a program without MMAs as one kernel.
+    """Yield at most one GPU candidate: a program without MMAs (elementwise, or reductions of rows) as one kernel.
 
-    Yields nothing if the program has MMAs, or if the machine has no lanes (a CPU). Yields nothing for a half of a split
-    program if the grid can split all of its dimensions, if it has loops, or if an access is not contiguous along a row.
+    Yields nothing if the program has MMAs, or on a machine without lanes (a CPU). For one half of a program that is
+    split into two kernels, it yields what `_kernel_of_half` yields.
     """
     if facts.products or machine.lanes is None:
         return
     ranking.timed += 1
     if facts.part:
-        yield from _kernel_of_part(facts, machine)
+        yield from _kernel_of_half(facts, machine)
         return
     size = numbers_of(facts.sizes)
     loops = loop_tiles(facts)
@@ -43,16 +43,16 @@ def kernels_of_lanes(facts: Facts, machine: Machine, ranking: Ranking) -> Iterat
         return
     widths, waves = rows_and_waves(facts.program, whole, lambda d: loops.get(d) or size(d), machine)
     widths |= {d: min(n, size(d)) for d in facts.cut if (n := facts.stated_tasks.get(str(d))) is not None}
-    kernel = UniformKernelSchedule(facts, machine, widths, waves, loops, backward=reads_backward(facts, machine))
+    kernel = UniformKernelSchedule(facts, machine, widths, waves, loops, backward=should_run_backward(facts, machine))
     yield uniform_candidate(kernel)
 
 
-def _kernel_of_part(facts: Facts, machine: Machine) -> Iterator[PlanCandidate]:
-    """Yield at most one candidate: the kernel of one half of a split program.
+def _kernel_of_half(facts: Facts, machine: Machine) -> Iterator[PlanCandidate]:
+    """Yield at most one candidate: the kernel of one half, without MMAs, of a program that is split into two kernels.
 
-    A row is the dimensions that the grid cannot split. A task (workgroup) has as many rows as the registers of its
-    lanes hold. Yields nothing if there are no such dimensions, if the half has loops, or if an access is not contiguous
-    along a row.
+    A row is the dimensions that the grid cannot split. A workgroup has as many rows as the registers of its lanes hold.
+    Yields nothing if there are no such dimensions, if the half has loops, or if an access is not contiguous along a
+    row.
     """
     rows = [d for d in facts.extents if d not in facts.parallel]
     along = [n.place.contiguous for n in (*facts.reads, *facts.writes) if set(rows) & n.dims]
@@ -69,13 +69,12 @@ def _kernel_of_part(facts: Facts, machine: Machine) -> Iterator[PlanCandidate]:
     widths, waves = widths_of_rows(
         machine, row, min(a.bytes for a in accesses), (read, written), {d: size(d) for d in facts.cut}
     )
-    kernel = UniformKernelSchedule(facts, machine, widths, waves, {}, backward=reads_backward(facts, machine))
+    kernel = UniformKernelSchedule(facts, machine, widths, waves, {}, backward=should_run_backward(facts, machine))
     yield uniform_candidate(kernel)
 
 
-def reads_backward(facts: Facts, machine: Machine) -> bool:
-    """True if the grid should visit tasks (one workgroup's work each) in reverse order, as L2 has the end of an
-    operand.
+def should_run_backward(facts: Facts, machine: Machine) -> bool:
+    """True if a kernel should run its workgroups in reverse order, because L2 still has the end of an operand.
 
     That is so if the kernel before wrote the operand, and the operand has more bytes than L2 holds.
     """

@@ -19,33 +19,33 @@ DYNAMIC, CYCLIC = "dynamic", "cyclic"
 
 
 def order_of(work: Work) -> str:
-    """Return text: the order in which cores take tasks (one workgroup's work each).
+    """Return the order in which cores take tasks (one workgroup's work each): "dynamic" or "cyclic".
 
-    "dynamic" if masks give tasks different lengths, so that each idle core takes the next task; else "cyclic".
+    "dynamic" if masks make tasks differ in length: each idle core then takes the next task. Else "cyclic": tasks are
+    dealt to cores in turn.
     """
     return DYNAMIC if len(work.lengths) > 1 else CYCLIC
 
 
 @lru_cache
 def raster_of(t: Tiling) -> int:
-    """Return the raster group (number of tiles of C along M that run next to each other) with the fewest rows read at a
-    time.
+    """Return the raster group with the best L2 reuse: how many neighbouring tiles of C along M run side by side.
 
-    Rows are the distinct rows of A and of B that all concurrent tiles read. If groups are equal, it is the largest if C
-    has fewer tiles along M than along N, else the smallest.
-    It is cached: every pipeline of a tiling asks for it.
+    It is the group with which all concurrent tiles read the fewest distinct rows of A and B. If groups are equal, it is
+    the largest if C has fewer tiles along M than along N, else the smallest. It is cached: every pipeline of a tiling
+    asks for it.
     """
-    rows, columns = _sides(t)
+    rows, columns = _grid_tiles_of_c(t)
     tall, wide = rows[1], columns[1]
     choices = {group for group in RASTERS if group <= tall} | ({tall} if tall <= RASTERS[-1] else set())
     return min(choices, key=lambda group: (_rows_read(t, (rows, columns), group), -group if tall < wide else group))
 
 
 def _rows_read(t: Tiling, sides: tuple[Side, Side], group: int) -> int:
-    """Return the number of distinct rows of A and B together that all concurrent tiles of C read.
+    """Return the number of distinct rows of A and B (their sum) that all concurrently running tiles of C read.
 
-    `group` of these tiles lie along the first side of C. `sides` is ((tile size, number of tiles) along the first side,
-    (tile size, number of tiles) along the second side), in grid order.
+    `group` of these tiles lie along the first side of C. `sides` has, for the first and for the second side of C in
+    grid order, the pair (tile size in elements, number of tiles).
     """
     (tile, tall), (width, wide) = sides
     running = min(t.machine.limits.cores or 1, tall * wide)
@@ -54,17 +54,17 @@ def _rows_read(t: Tiling, sides: tuple[Side, Side], group: int) -> int:
 
 
 def raster_factor(t: Tiling, raster: int, columns_first: bool) -> float:
-    """Return the factor (1 or more) by which copies take longer with the raster group `raster` than with the best
-    group.
+    """Return the factor (1 or more) by which copies take longer with the raster group `raster` than with the best.
 
-    If all tiles of C run at the same time, the factor exceeds 1 only if neighbouring tiles share operand A where the
-    best group shares B, or the other way round. Otherwise it grows with the number of rows that concurrent tiles read.
-    `columns_first` says that the grid has N before M.
+    A raster group is the number of neighbouring tiles of C along M that run side by side; `columns_first` says that the
+    grid has N before M. The factor grows with the number of rows that concurrent tiles read. But if all tiles run at
+    the same time, it exceeds 1 only if neighbouring tiles share operand A where the best group shares B, or the other
+    way round.
     """
     best = raster_of(t)
     if raster == best and not columns_first:
         return 1.0
-    rows, columns = _sides(t)
+    rows, columns = _grid_tiles_of_c(t)
     walked = (columns, rows) if columns_first else (rows, columns)
     if rows[1] * columns[1] <= (t.machine.limits.cores or 1):
         along_rows = (min(raster, walked[0][1]) > 1) != columns_first
@@ -74,10 +74,10 @@ def raster_factor(t: Tiling, raster: int, columns_first: bool) -> float:
     return float(max(1.0, more) ** t.machine.limits.read_power)
 
 
-def _sides(t: Tiling) -> tuple[Side, Side]:
-    """Return ((tile size, number of tiles) along M of C, the same along N), for the tiles into which the grid splits C.
+def _grid_tiles_of_c(t: Tiling) -> tuple[Side, Side]:
+    """Return ((tile size in elements, number of tiles) along M of C, the same pair along N) for the grid's tiles.
 
-    Neighbouring tiles that read nearly the same elements through a sliding window count as one.
+    Neighbouring tiles that read nearly the same elements through a sliding window count as one tile.
     """
     sides = []
     for role in "rc":
@@ -87,10 +87,10 @@ def _sides(t: Tiling) -> tuple[Side, Side]:
 
 
 def _distinct_tasks(t: Tiling, tile: AxisTile) -> int:
-    """Return the number of tasks (workgroups' tiles) along an axis that read different elements.
+    """Return the number of workgroups along an axis that read different elements.
 
-    Along a dimension of a sliding window with one position per task, neighbouring tasks read nearly the same elements
-    and count as one.
+    Along a dimension of a sliding window with one position per workgroup, neighbouring workgroups read nearly the same
+    elements and count as one.
     """
     windows = t.o.window_dims
     sliding = [d for d, n in tile.box if d in windows and n == 1]
@@ -99,17 +99,16 @@ def _distinct_tasks(t: Tiling, tile: AxisTile) -> int:
     return max(1, tile.count // t.facts.size(sliding))
 
 
-def heads_together(t: Tiling, around: list[str]) -> int:
-    """Return the number of batch entries (such as attention heads) that the grid visits together, if tasks differ in
-    length.
+def batch_entries_per_group(t: Tiling, outer_dims: list[str]) -> int:
+    """Return the number of batch entries (such as attention heads) whose workgroups the grid visits together.
 
-    A task is one workgroup's work; `around` names the grid dimensions before M. It is the larger of two numbers: the
-    most entries whose operands stay in L2, and the fewest entries that have two tasks per core, so that all cores stay
-    busy if the longest tasks come first.
+    It is for workgroups of different lengths, and the larger of two numbers: the most entries whose operands stay in
+    L2, and the fewest entries that have two workgroups per core, so that all cores stay busy if the longest come first.
+    `outer_dims` names the grid dimensions before M.
     """
     limits, facts = t.machine.limits, t.facts
     cores = limits.cores or 1
-    extents = [facts.extents.get(d, 1) for d in around]
+    extents = [facts.extents.get(d, 1) for d in outer_dims]
     each = moving_cycles(t.machine, facts.moved_bytes) * limits.far_rate * cores / prod(extents)
     counts = [1]
     for extent in reversed(extents):

@@ -11,23 +11,23 @@ from tilewright.plan.search.kernel import KernelSchedule, time_of, work_of
 from tilewright.plan.search.partial_reductions import work_in_parts
 from tilewright.plan.search.parts import split_work
 from tilewright.plan.search.ranking import CandidateKernel, PlanCandidate
-from tilewright.plan.search.simt import TermKernelSchedule, count_terms
+from tilewright.plan.search.simt import TermKernelSchedule, count_simt_work
 from tilewright.plan.search.tiling import Tiling
-from tilewright.plan.search.uniform import count_uniform
+from tilewright.plan.search.uniform import count_uniform_work
 from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 
 
 def limits_of(candidate: PlanCandidate, machine: Machine) -> dict[str, float]:
-    """Return {resource: cycles of the candidate's kernels if only this resource takes time}, the longest first.
+    """Return {resource: cycles of the candidate if only this resource takes time}, the longest first.
 
-    Resources are MMAs and the machine's rates, such as lanes and memory. The cycles that the kernels take if nothing
-    takes time are subtracted from each.
+    This shows what limits the candidate. Resources are MMAs and the machine's rates, such as lanes and memory. The
+    cycles that remain if no resource takes time are subtracted from each number.
     """
     return cycles_alone(machine, lambda other: cycles_on(candidate, other))
 
 
 def cycles_on(candidate: PlanCandidate, machine: Machine) -> float:
-    """Return the sum of the cycles of a candidate's kernels, without repacking, on a given machine.
+    """Predict the cycles of a candidate on another machine: the sum over its kernels, without repacking operands.
 
     The machine must have atoms of the same names as the candidate's; its rates may differ.
     """
@@ -36,21 +36,21 @@ def cycles_on(candidate: PlanCandidate, machine: Machine) -> float:
 
 
 def _kernel_cycles(kernel: CandidateKernel, machine: Machine) -> float:
-    """Return the cycles of one kernel, and of the merge of its parts if a reduction is split, on a given machine.
+    """Predict the cycles of one kernel on another machine, including the merge of its parts if a reduction is split.
 
     The machine must have atoms of the same names as the kernel's; its rates may differ. Return 0 if the work of the
     kernel cannot be counted.
     """
     if isinstance(kernel, TermKernelSchedule):
         moved = replace(kernel, program=replace(kernel.program, machine=machine))
-        return kernel_time(machine, count_terms(moved), SAME_WAVES).cycles
+        return kernel_time(machine, count_simt_work(moved), SAME_WAVES).cycles
     if isinstance(kernel, UniformKernelSchedule):
         products = {
             op: None if microkernel is None else replace(microkernel, atom=machine.multiply[microkernel.atom.name])
             for op, microkernel in kernel.products.items()
         }
         uniform = replace(kernel, machine=machine, products=products)
-        work_in_all, merge = count_uniform(uniform), 0.0
+        work_in_all, merge = count_uniform_work(uniform), 0.0
         if kernel.parts is not None:
             work_in_all, merge = work_in_parts(uniform, kernel.parts)
         return kernel_time(machine, work_in_all, SAME_WAVES).cycles + merge

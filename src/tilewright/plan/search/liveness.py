@@ -26,12 +26,11 @@ class Liveness:
 
 
 def liveness(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops]) -> Liveness:
-    """Return a Liveness: the maximum number of live registers per lane, for accumulators and for operands A in
-    registers.
+    """Return a Liveness: the maximum number of live registers per lane, for accumulators and operands A in registers.
 
-    The three numbers are: in loops, in loops if MMAs start one iteration ahead, and in the epilogue. The Liveness also
-    has the MMAs whose accumulators are written, and the MMAs that wait for another MMA of the same iteration. `mmas`
-    are the MMA tiles; `phases` maps each MMA (node number) to the loops around it.
+    It has three such numbers: in loops, in loops if MMAs start one iteration ahead, and in the epilogue. It also has
+    the MMAs whose accumulators are written, and the MMAs that wait for another MMA of the same iteration. `mmas` are
+    the MMA tiles; `phases` maps each MMA (node number) to the loops around it.
     """
     facts = t.facts
     lanes, word = mmas[0].atom.c.lanes, t.machine.register_file.word_bytes
@@ -67,8 +66,9 @@ def operand_registers(t: Tiling, m: MmaTile) -> float:
 def _live_accumulators(facts: Facts, order: list[int], n: int, into: dict[int, int]) -> set[int]:
     """Return the set of MMAs (node numbers) whose accumulators are live while MMA number `n` of `order` runs.
 
-    `order` has all MMAs. MMA number `n` itself is live; an MMA before it is live if its result is written, or if an MMA
-    after number `n` reads it or adds to it. `into` maps an MMA to the MMA whose accumulator it adds to.
+    `order` has all MMAs in program order. MMA number `n` itself is live. An earlier MMA is live if its result is
+    written, or if an MMA after number `n` reads its result or adds to it. `into` maps an MMA to the MMA whose
+    accumulator it adds to.
     """
     later = [p for p in facts.products if p.node in order[n + 1 :]]
     written = {x for w in facts.writes for x in facts.behind(w.args[0], ("read", "mma")) if facts.nodes[x].op == "mma"}
@@ -77,19 +77,20 @@ def _live_accumulators(facts: Facts, order: list[int], n: int, into: dict[int, i
 
 
 def _is_carried(t: Tiling, phases: dict[int, Loops], q: int, node: int) -> bool:
-    """True if the MMAs `q` and `node` are in the same loops, and one of these loops carries the accumulator of `q`.
+    """True if the accumulator of MMA `q` stays live while MMA `node` runs, because a loop around both carries it.
 
-    `phases` maps each MMA (node number) to the loops around it.
+    That is so if both MMAs are in the same loops, and one of these loops reduces K of `q`. `phases` maps each MMA (node
+    number) to the loops around it.
     """
     loops = phases[node]
     return phases[q] == loops and bool(t.loops_over(t.facts.nodes[q].reduces) & loops)
 
 
 def _last_mmas(facts: Facts, order: list[int], into: dict[int, int]) -> tuple[int, ...]:
-    """Return the last MMAs (node numbers): a write depends on the accumulator, and no other MMA does.
+    """Return the node numbers of the last MMAs: a write depends on the MMA's accumulator, and no other MMA does.
 
-    An MMA depends on an accumulator if an operand is computed from it, or if it adds to it.
-    `order` has all MMAs; `into` maps an MMA to the MMA whose accumulator it adds to.
+    Another MMA depends on it if an operand is computed from it, or if the MMA adds to it. `order` has all MMAs; `into`
+    maps an MMA to the MMA whose accumulator it adds to.
     """
     inner = {q for p in facts.products for q in (*p.a.products, *p.b.products)}
     behind = _nodes_behind_writes(facts)
@@ -98,5 +99,5 @@ def _last_mmas(facts: Facts, order: list[int], into: dict[int, int]) -> tuple[in
 
 @lru_cache
 def _nodes_behind_writes(facts: Facts) -> set[int]:
-    """Return the node numbers of all values that a result is computed from; cached, as all tilings ask."""
+    """Return the node numbers of all values that any written result is computed from; cached, as all tilings ask."""
     return {q for w in facts.writes for q in facts.behind(w.args[0], ("read",))}

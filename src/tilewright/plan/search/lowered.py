@@ -28,9 +28,9 @@ def why_not_oriented(o: Orientation) -> str:
 
 
 def _why_not_one_row_or_column(o: Orientation) -> str:
-    """Return text: why the lowering cannot do an MMA with a single row (M is 1) or column (N is 1); empty if it can.
+    """Return text: why the lowering cannot do an MMA whose M or N has one element; empty if it can.
 
-    It cannot if some result of the program lacks that dimension with one element. The text is of the first such MMA.
+    It cannot if some result of the program lacks that dimension. The text is of the first such MMA.
     """
     size = numbers_of(o.facts.sizes)
     for p in o.facts.products:
@@ -46,7 +46,7 @@ def _why_not_one_row_or_column(o: Orientation) -> str:
 
 
 def why_not_lowered(t: Tiling) -> str:
-    """Return text: what the lowering lacks for a tiling, apart from its orientation; empty if nothing."""
+    """Return text: what the lowering lacks for a choice of tiles, apart from its orientation; empty if nothing."""
     if t.facts.opened and any(tile.fold == BOX and halo_window(t.o, c) for c, tile in t.pairs()):
         return "halo tiles of sizes that only a call tells"
     facts = t.facts
@@ -80,7 +80,7 @@ def why_not_lowered(t: Tiling) -> str:
 def _why_not_class_tile(o: Orientation, c: DimClass, tile: AxisTile) -> str:
     """Return text: what the lowering lacks for one tile of the class `c` (dimensions of one role); empty if nothing.
 
-    It checks the tile's shape and the size of its K steps. The result is cached: the same tile is combined with many
+    Checked are the tile's shape and the size of its K steps. The result is cached: the same tile is combined with many
     tiles of other classes, on which the result does not depend.
     """
     return _why_not_tile_shape(o, c, tile) or _why_not_step_size(o, c, tile)
@@ -89,8 +89,8 @@ def _why_not_class_tile(o: Orientation, c: DimClass, tile: AxisTile) -> str:
 def _why_not_tile_shape(o: Orientation, c: DimClass, tile: AxisTile) -> str:
     """Return text: what the lowering lacks for the shape of the tile of `c` (dimensions of one role); empty if nothing.
 
-    The lowering can do a run (contiguous flat indices) over the digits (mixed-radix parts) of one program dimension, a
-    box (rectangle of digits) that is a halo tile, and a box that extends along one digit only, as that is a run.
+    The lowering can do a run (contiguous flat indices) of one program dimension, a box (rectangle) that is a halo tile,
+    and a box that extends along one dimension only, as that is a run.
     """
     if tile.level == WHOLE:
         return ""
@@ -126,7 +126,7 @@ def _why_not_step_size(o: Orientation, c: DimClass, tile: AxisTile) -> str:
 
 
 def _can_be_block_diagonal(t: Tiling) -> bool:
-    """True if the GEMMs of a batch in one tile can be the blocks of a block-diagonal B.
+    """True if the GEMMs of a batch in one tile can run as one GEMM, with a block-diagonal B.
 
     They can if M lies on the atom's rows, each GEMM has all of its columns and is one atom wide, and all GEMMs of the
     tile together are not wider than the widest atom.
@@ -139,12 +139,13 @@ def _can_be_block_diagonal(t: Tiling) -> bool:
 
 
 def _program_dim(facts: Facts, name: str) -> str:
-    """Return the name of the program dimension that has `name` as a digit (mixed-radix part); `name` itself if it is no
-    digit.
-    """
+    """Return the program dimension of which `name` is a digit (mixed-radix part); `name` itself if it is no digit."""
     return next((d for d, digits in facts.digits.items() if name in digits), name)
 
 
 def why_not_split(facts: Facts) -> str:
-    """Return text: why the lowering cannot do split-K of a program; empty if it can."""
+    """Return text: why the lowering cannot do split-K of a program; empty if it can.
+
+    It can if the program has a single MMA, and no loops of its own that carry more than an accumulator.
+    """
     return "kernels that merge the states of a split loop" if facts.loops or len(facts.products) > 1 else ""

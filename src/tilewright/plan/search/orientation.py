@@ -55,7 +55,7 @@ class Orientation:
 
     @cached_property
     def is_chained(self) -> bool:
-        """True if a task (one workgroup's work) has several MMAs, or an MMA whose M or N the grid cannot split.
+        """True if a workgroup does more than a GEMM tile: several MMAs, or one whose M or N the grid cannot split.
 
         The grid cannot split M or N if the program reduces the MMA's result along it, for example.
         """
@@ -64,9 +64,9 @@ class Orientation:
 
     @cached_property
     def inner_k(self) -> dict[int, str | None]:
-        """Return {MMA (node number): the K dimension along which one K step runs; None if the MMA has no K dimension}.
+        """Return {MMA (node number): name of the K dimension along which one K step runs}.
 
-        It is the dimension that is contiguous in memory, else the last.
+        It is the K dimension that is contiguous in memory, else the last one; None if the MMA has no K dimension.
         """
         found: dict[int, str | None] = {}
         for p in self.products:
@@ -76,12 +76,12 @@ class Orientation:
 
     @cached_property
     def window_dims(self) -> frozenset[str]:
-        """Return the dimensions of all sliding windows of the program's reads."""
+        """Return the names of all dimensions of sliding windows (output position plus filter tap) of any read."""
         return frozenset(d for r in self.facts.reads for window in r.place.windows for d in window)
 
 
 def orientations(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[Orientation]:
-    """Yield the Orientation of every choice of M or N for the atom's rows, per MMA, that the machine's atoms can do.
+    """Yield an Orientation for every way to put M or N of each MMA on the atom's rows that the machine's atoms can do.
 
     MMAs whose results have the same dimensions get the same rows, as these results may be combined elementwise. A
     choice that no atom can do is noted in `ranking`.
@@ -95,12 +95,11 @@ def orientations(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[O
 
 
 def orient(facts: Facts, machine: Machine, flips: tuple[bool, ...], ranking: Ranking) -> Orientation | None:
-    """Return the Orientation with the choice `flips`; None if that choice is impossible, with the reason noted in
-    `ranking`.
+    """Return the Orientation with M or N of each MMA on the atom's rows, as `flips` says; None if it is impossible.
 
-    `flips` has one entry per MMA: True if N lies on the atom's rows. The choice is impossible if no atom takes the
-    operands of some MMA in that orientation, or if lanes compute an operand A from reads and bulk copies cannot load
-    some operand.
+    `flips` has one entry per MMA: True if N lies on the atom's rows. It is impossible if no atom takes the operands of
+    some MMA so, or if lanes compute an operand A from reads and bulk copies cannot load some operand. The reason is
+    noted in `ranking`.
     """
     rows_of = {p.node: p.side(flip)[0] for p, flip in zip(facts.products, flips, strict=True)}
     products: list[OrientedProduct] = []
@@ -108,15 +107,15 @@ def orient(facts: Facts, machine: Machine, flips: tuple[bool, ...], ranking: Ran
     by_threads = ""
     for p, flip in zip(facts.products, flips, strict=True):
         rows, columns, a, b = p.side(flip)
-        held = not a.is_read
+        a_in_registers = not a.is_read
         if any(rows_of[q] != rows for q in a.products):  # made with other rows: another layout
             through_shared.append((a, p))
-            held = False
+            a_in_registers = False
         if not b.is_read:
             through_shared.append((b, p))
-        oriented = _oriented_product(facts, machine, p, (rows, columns, a, b), held)
+        oriented = _oriented_product(facts, machine, p, (rows, columns, a, b), a_in_registers)
         if not oriented.atoms:
-            where = " with A in registers" if held else ""
+            where = " with A in registers" if a_in_registers else ""
             ranking.reject(f"{p.name}, rows {', '.join(sorted(rows)) or 'none'}", f"no atom takes operands so{where}")
             return None
         by_threads = by_threads or _why_not_bulk_copied(facts, machine, oriented) or _why_not_k_steps(facts, oriented)
@@ -132,13 +131,17 @@ def orient(facts: Facts, machine: Machine, flips: tuple[bool, ...], ranking: Ran
 
 
 def _oriented_product(
-    facts: Facts, machine: Machine, p: ProductFacts, sides: tuple[Dims, Dims, OperandFacts, OperandFacts], held: bool
+    facts: Facts,
+    machine: Machine,
+    p: ProductFacts,
+    sides: tuple[Dims, Dims, OperandFacts, OperandFacts],
+    a_in_registers: bool,
 ) -> OrientedProduct:
     """Return the MMA `p` as an OrientedProduct with the atoms that take its operands; `atoms` is empty if no atom does.
 
     `sides` is (dimensions on the atom's rows, dimensions on its columns, the operand with the rows, the operand with
-    the columns). `held` asks for atoms that take the operand with the rows from registers. If an asynchronous atom
-    fits, or if the program has several MMAs, `atoms` has asynchronous atoms only.
+    the columns). With `a_in_registers`, only atoms that take the operand with the rows from registers count. If an
+    asynchronous atom fits, or if the program has several MMAs, `atoms` has asynchronous atoms only.
     """
     rows, columns, a, b = sides
     source = facts.nodes[p.node].source
@@ -154,20 +157,19 @@ def _oriented_product(
     )
     atoms, kept = (
         tuple(x for x in shared_atoms(machine, types, along, precision_of(source), in_registers))
-        for in_registers in (held, True)
+        for in_registers in (a_in_registers, True)
     )
     if any(x.asynchronous for x in atoms) or len(facts.products) > 1:
         atoms = tuple(x for x in atoms if x.asynchronous)
-    kept = kept if all(along) and not held else ()
-    return OrientedProduct(p, rows, columns, a, b, held, atoms, kept)
+    kept = kept if all(along) and not a_in_registers else ()
+    return OrientedProduct(p, rows, columns, a, b, a_in_registers, atoms, kept)
 
 
 def _rows_run_along_k(facts: Facts, operand: OperandFacts, p: ProductFacts, side: Dims) -> bool:
-    """True if the contiguous rows of an operand in memory run along K of `p`; False if they run along `side` (its M or
-    N).
+    """True if an operand is contiguous along K of `p` (K-major); False if it is contiguous along `side`, its M or N.
 
-    True also if they run along neither K nor `side`. If a row of memory has one element, it is True if that dimension
-    is K. The operand must be read, not computed.
+    True also if it is contiguous along neither. If the innermost memory dimension has one element, it is True if that
+    dimension is K. The operand must be read, not computed.
     """
     read = facts.nodes[operand.reads[0]]
     access = read.place
@@ -178,16 +180,16 @@ def _rows_run_along_k(facts: Facts, operand: OperandFacts, p: ProductFacts, side
 
 
 def _why_not_bulk_copied(facts: Facts, machine: Machine, p: OrientedProduct) -> str:
-    """Return text: why bulk copies cannot load the memory that the operands of `p` are read or computed from.
+    """Return text: why bulk copies cannot load what the operands of `p` are read or computed from; empty if they can.
 
-    Empty if they can. Of an operand that is computed, reads that lanes can load without bulk copies are not checked:
-    reads without K, without the operand's M or N, or of one element per row and K step.
+    For a computed operand, reads that lanes can load themselves are not checked: reads without K, reads without the
+    operand's M or N, and reads of one element per row and K step.
     """
     k, slab = p.product.k, p.atoms[0].slab or 1
     for operand, side in ((p.a, p.rows), (p.b, p.columns)):
         for access in (facts.nodes[read].place for read in operand.reads):
             made_of = access.linear and not operand.products and access.dims & k and access.dims & side
-            if operand.is_read or (made_of and not is_one_a_step(facts, p, access, slab)):
+            if operand.is_read or (made_of and not reads_one_element_per_step(facts, p, access, slab)):
                 why = why_not_bulk(access, k | side, machine) or _why_not_within_row(
                     facts, access, k | side, slab, machine
                 )
@@ -197,10 +199,10 @@ def _why_not_bulk_copied(facts: Facts, machine: Machine, p: OrientedProduct) -> 
 
 
 def _why_not_within_row(facts: Facts, access: AccessFacts, dims: Dims, slab: int, machine: Machine) -> str:
-    """Return text: why bulk copies cannot stop at the end of K within a row of memory; empty if they can, or need not.
+    """Return text: why bulk copies cannot stop at the end of K inside a row of memory; empty if they can, or need not.
 
-    They need to if a row of memory has several batch entries and K is not a multiple of `slab` (elements in a row of
-    shared memory). The copy then needs one more tensor dimension, and the machine's bulk copies may have none left.
+    They need to if a row of memory has several batch entries side by side and K is not a multiple of `slab` (elements
+    in a row of shared memory). The copy then needs one more tensor dimension, and bulk copies may have none left.
     `dims` are K and M (or N) of the operand.
     """
     beside = any(d not in dims for d, _ in access.row)
@@ -211,9 +213,8 @@ def _why_not_within_row(facts: Facts, access: AccessFacts, dims: Dims, slab: int
     return f"{access.memory}: it has {used} dimensions where a row has several of a batch, and bulk copies have {most}"
 
 
-def is_one_a_step(facts: Facts, p: OrientedProduct, access: AccessFacts, slab: int) -> bool:
-    """True if `access` reads one element of memory per row in each K step, so that lanes can load it without bulk
-    copies.
+def reads_one_element_per_step(facts: Facts, p: OrientedProduct, access: AccessFacts, slab: int) -> bool:
+    """True if `access` reads one element per row in a whole K step, so that lanes can load it without bulk copies.
 
     `access` belongs to an operand of `p`; a K step has `slab` elements (a row of shared memory).
     """
@@ -222,7 +223,7 @@ def is_one_a_step(facts: Facts, p: OrientedProduct, access: AccessFacts, slab: i
 
 
 def contiguous_k(facts: Facts, p: OrientedProduct) -> str | None:
-    """Return the name of the K dimension along which an operand of `p` is contiguous in memory; None if none is.
+    """Return the name of the K dimension along which an operand of `p` is contiguous in memory; None if there is none.
 
     If several reads of the operands are contiguous along K, the read with the most dimensions of K decides.
     """
@@ -235,8 +236,8 @@ def contiguous_k(facts: Facts, p: OrientedProduct) -> str | None:
 def _why_not_k_steps(facts: Facts, p: OrientedProduct) -> str:
     """Return text: why bulk copies cannot load K in steps of whole slabs (rows of shared memory); empty if they can.
 
-    They cannot if the last step runs past the end of a sliding window and finds elements of other windows in memory,
-    not zeros.
+    They cannot if K is no multiple of a slab and a sliding window reads along K: the last step then finds elements of
+    other windows in memory, not zeros.
     """
     k, alike, slab = p.product.k, p.product.k | p.product.batch, p.atoms[0].slab or 1 if p.atoms else 1
     reads = [facts.nodes[r].place for x in (p.a, p.b) for r in x.reads]
@@ -249,7 +250,7 @@ def _why_not_k_steps(facts: Facts, p: OrientedProduct) -> str:
 
 
 def _unit_row_is_k(facts: Facts, read: Op, p: ProductFacts) -> bool:
-    """True if `read` reads a tensor whose innermost dimension, of one element, is K of the MMA `p`.
+    """True if the innermost dimension of the tensor that `read` reads, which has one element, is K of the MMA `p`.
 
     True also if M, N and K of the MMA cannot be told apart.
     """
@@ -264,7 +265,7 @@ def _unit_row_is_k(facts: Facts, read: Op, p: ProductFacts) -> bool:
 
 
 def why_not_bulk(access: AccessFacts, dims: Dims, machine: Machine) -> str:
-    """Return text: why bulk copies cannot load the operand with this access; empty if they can.
+    """Return text: why asynchronous bulk copies cannot load an operand that is read by `access`; empty if they can.
 
     `dims` are the operand's dimensions: K, and M or N.
     """
@@ -284,9 +285,9 @@ def why_not_bulk(access: AccessFacts, dims: Dims, machine: Machine) -> str:
 
 @lru_cache
 def bulk_pitch(machine: Machine) -> int:
-    """Return the number of bytes that must divide a row stride, so that bulk copies can load rows to shared memory.
+    """Return the alignment of row strides, in bytes, that asynchronous bulk loads to shared memory need.
 
-    Return 0 if the machine has no bulk copies from global to shared memory.
+    Return 0 if the machine has no such loads.
     """
     loads = machine.copies_between("global", "shared")
     return max((c.pitch for c in loads if c.asynchronous and c.bytes_moved is None), default=0)

@@ -19,11 +19,12 @@ from tilewright.plan.search.row_copies import Repacked
 
 
 def paired_rows(facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine: Machine) -> Iterator[Repacked]:
-    """Yield at most one Repacked: the program with several neighbouring rows of operand A as one row of as many GEMMs.
+    """Yield at most one Repacked: several neighbouring rows of operand A are seen as one row of as many GEMMs.
 
-    `p` is the MMA, `reads` are its A and B. Yields nothing if the MMA has a batch or several K dimensions, if rows of A
-    are not contiguous or not shorter than a row of shared memory, if no number of rows that fits a row of shared memory
-    divides M, or if a value other than A has the rows and either lacks N or is a reduction other than the MMA.
+    The Repacked has the rewritten program. It is for a K shorter than a row of shared memory. `p` is the MMA, `reads`
+    are its A and B. Yields nothing if the MMA has a batch or several K dimensions, if rows of A are not contiguous or
+    not short, if no number of rows that fits divides M, or if a value other than A has the rows and either lacks N or
+    is a reduction other than the MMA.
     """
     a, b = reads
     k = a.place.contiguous
@@ -44,9 +45,9 @@ def paired_rows(facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine:
 
 
 def _rows_stay_independent(facts: Facts, p: ProductFacts, row: str, a: int) -> bool:
-    """True if each value with the dimension `row`, except operand A (node `a`), has all of N and is no reduction.
+    """True if neighbours along `row` may become separate GEMMs: all values keep N, and only the MMA `p` reduces.
 
-    The MMA `p` itself is the only reduction that is allowed.
+    All values with the dimension `row` are checked, except operand A (node `a`).
     """
     others = [n for n in facts.nodes if row in n.dims and n.id != a]
     return all(p.n <= n.dims and (not n.reduces or n.id == p.node) for n in others)
@@ -55,8 +56,8 @@ def _rows_stay_independent(facts: Facts, p: ProductFacts, row: str, a: int) -> b
 def _facts_of_pairs(facts: Facts, row: str, b: int, count: int) -> Facts | None:
     """Return the Facts (analysed program) in which `count` neighbours along `row` are a new batch dimension.
 
-    Operand B (node `b`) gets the new dimension too. None if, for some access, `count` neighbours are not one row of
-    memory.
+    Operand B (node `b`) gets the new dimension too. None if, for some access, the `count` neighbours are not contiguous
+    in memory.
     """
     batch, nodes = f"{row}_pair", []
     for n in facts.nodes:
@@ -69,8 +70,7 @@ def _facts_of_pairs(facts: Facts, row: str, b: int, count: int) -> Facts | None:
 
 
 def _access_of_pairs(access: AccessFacts, row: str, batch: str, count: int) -> AccessFacts | None:
-    """Return the access in which `count` neighbours along `row` are one row of memory, and `batch` counts the
-    neighbours.
+    """Return the access in which `count` neighbours along `row` are one row of memory; `batch` is their new dimension.
 
     None if the neighbours are not contiguous, or if the access may be out of bounds.
     """

@@ -17,7 +17,7 @@ from tilewright.plan.search.cost import SAME_WAVES, kernel_time, launch_cycles
 from tilewright.plan.search.kernel import CROWDED, Parts
 from tilewright.plan.search.parts import has_dimension
 from tilewright.plan.search.ranking import PlanCandidate, Ranking
-from tilewright.plan.search.uniform import count_uniform
+from tilewright.plan.search.uniform import count_uniform_work
 from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 from tilewright.plan.search.work import Phase, Work
 
@@ -29,10 +29,10 @@ WHAT = "a reduction in parts"
 
 
 def kernels_in_parts(whole: PlanCandidate, ranking: Ranking) -> Iterator[PlanCandidate]:
-    """Yield at most one candidate: the kernel of `whole` with its single reduction split over tasks (workgroups).
+    """Yield at most one candidate: the kernel of `whole` with its single reduction split over more workgroups.
 
-    Yields nothing if `whole` has a task for more than half of the cores, if the program has no reduction that can be
-    split, or if the reduction is too short (noted in `ranking`).
+    A second kernel combines the partial results. Yields nothing if `whole` has workgroups for more than half of the
+    cores, if the program has no reduction that can be split, or if the reduction is too short (noted in `ranking`).
     """
     kernel = whole.kernel
     assert isinstance(kernel, UniformKernelSchedule)
@@ -58,11 +58,11 @@ def _reduced_dim(reduction: ValueFacts) -> str:
 
 
 def _single_reduction(facts: Facts) -> ValueFacts | None:
-    """Return the program's only reduction if it can be split; else None.
+    """Return the program's only reduction if it can be split into parts that different workgroups reduce; else None.
 
-    It can be split if it reduces one dimension of values that are computed elementwise from plain reads in bounds and
-    that nothing else uses, and if it accumulates in its own type. None also if the program has loops, scans or
-    constraints of the author, or is half of a split one.
+    It can be split if it reduces one dimension, accumulates in its own type, and reduces values that are computed
+    elementwise from plain reads in bounds and that nothing else uses. None also if the program has loops, scans or
+    constraints of the author, or is half of a split program.
     """
     reductions = [n for n in facts.nodes if n.reduces]
     if len(reductions) != 1 or facts.loops or facts.stated_tasks or facts.stated_loops or facts.part or facts.scanned:
@@ -84,7 +84,7 @@ def _single_reduction(facts: Facts) -> ValueFacts | None:
 
 
 def _best_part_count(kernel: UniformKernelSchedule, reduction: ValueFacts) -> int:
-    """Return the number of parts of a reduction that gives the shortest memory time.
+    """Return the number of parts into which to split a reduction, so that reading its input takes the least time.
 
     It is 1 if the kernel without a split takes no longer than a perfectly split one plus a launch.
     """
@@ -101,9 +101,7 @@ def _best_part_count(kernel: UniformKernelSchedule, reduction: ValueFacts) -> in
     extent = facts.extents[_reduced_dim(reduction)]
 
     def cost(parts: int) -> tuple[float, int]:
-        """Return a sort key of `parts` parts: (memory time divided by the time with all cores busy, elements left
-        over).
-        """
+        """Return a sort key of `parts` parts: (memory time relative to all cores busy, elements left over)."""
         rounds = ceil(parts * fewest_tasks / cores)
         busy = max(1, rounds * cores / (parts * fewest_tasks) / limits.far_alone)
         return busy + rounds * limits.copy_latency / moved, extent % parts
@@ -115,7 +113,7 @@ def _best_part_count(kernel: UniformKernelSchedule, reduction: ValueFacts) -> in
 def _part_width(facts: Facts, machine: Machine, axis: str, width: int) -> int:
     """Return the number of elements of one part along `axis`: `width`, rounded down to whole cache lines if it is long.
 
-    It is long if it has more than WHOLE_LINES (16) cache lines.
+    Long means more than WHOLE_LINES (16) cache lines.
     """
     sides = [n.place.bytes for n in facts.reads if n.place.contiguous == axis]
     line = max((machine.lane_access.line_bytes // n for n in sides), default=1)
@@ -123,10 +121,9 @@ def _part_width(facts: Facts, machine: Machine, axis: str, width: int) -> int:
 
 
 def _split_candidate(kernel: UniformKernelSchedule, parts: Parts) -> PlanCandidate:
-    """Return `kernel`, with its reduction in `parts`, as a candidate; task widths and waves are chosen anew for one
-    part.
+    """Return `kernel` with its reduction split into `parts` as a candidate; task widths and waves are chosen anew.
 
-    The cycles include the kernel that combines the partial results.
+    Widths and waves are those for one part. The cycles include the kernel that combines the partial results.
     """
     facts, machine, numbers = kernel.facts, kernel.machine, numbers_of(kernel.facts.sizes)
     split = symbol(f"{parts.dim}_split", 1)
@@ -134,8 +131,8 @@ def _split_candidate(kernel: UniformKernelSchedule, parts: Parts) -> PlanCandida
     def size(d: Expr) -> int:
         """Return the extent of the dimension `d` in the kernel that reduces the parts.
 
-        It is the number of parts for the new dimension `split`; the elements per part for the dimension that is
-        reduced; else the extent in the program.
+        It is the number of parts for the new dimension `split`, the elements per part for the dimension that is
+        reduced, and the extent in the program for others.
         """
         return parts.count if d is split else parts.width if str(d) == parts.dim else numbers(d)
 
@@ -147,8 +144,9 @@ def _split_candidate(kernel: UniformKernelSchedule, parts: Parts) -> PlanCandida
 
 
 def candidate_in_parts(kernel: UniformKernelSchedule, parts: Parts) -> PlanCandidate:
-    """Return the split reduction `kernel` as a candidate; its cycles include the kernel that combines the partial
-    results.
+    """Return a kernel with a split reduction as a PlanCandidate with its predicted cycles.
+
+    The cycles include the kernel that combines the partial results of `parts`.
     """
     work, merge = work_in_parts(kernel, parts)
     cycles = kernel_time(kernel.machine, work, SAME_WAVES).cycles + merge
@@ -156,11 +154,11 @@ def candidate_in_parts(kernel: UniformKernelSchedule, parts: Parts) -> PlanCandi
 
 
 def work_in_parts(kernel: UniformKernelSchedule, parts: Parts) -> tuple[Work, float]:
-    """Return (Work of the kernel that reduces `parts`, cycles of the kernel that combines the partial results).
+    """Return (Work of the kernel that reduces `parts`, cycles of the second kernel, which combines partial results).
 
-    The Work has cycles and bytes; the cycles of the second kernel include its launch.
+    The Work has the first kernel's cycles and bytes. The cycles of the second kernel include its launch.
     """
-    facts, machine, whole = kernel.facts, kernel.machine, count_uniform(kernel)
+    facts, machine, whole = kernel.facts, kernel.machine, count_uniform_work(kernel)
     tasks = whole.tasks * ceil(parts.count / kernel.parts_of_task)
     states = parts.count * sum(facts.size(n.dims) * n.bytes for n in facts.nodes if n.reduces)
     lanes = sum(p.lanes for p in whole.phases) * whole.tasks

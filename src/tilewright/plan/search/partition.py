@@ -35,11 +35,12 @@ class GraphCut:
     after: str
 
 
-def cuts(facts: Facts, ranking: Ranking) -> Iterator[GraphCut]:
-    """Yield a GraphCut for each way to split a program into two kernels with one value in memory between them.
+def two_kernel_splits(facts: Facts, ranking: Ranking) -> Iterator[GraphCut]:
+    """Yield a GraphCut (the facts of both kernels) for each way to split a program in two, with one value between.
 
-    If several values leave the same MMAs, reductions and scans to the first kernel, the value with the fewest bytes is
-    used. A value with more than TIMES (3) the bytes of all arguments is not used, but noted in `ranking`.
+    The value between the kernels goes through memory. If several values leave the same MMAs, reductions and scans to
+    the first kernel, the value with the fewest bytes is used. A value with more than TIMES (3) times the bytes of all
+    arguments is not used, but noted in `ranking`.
     """
     best: dict[frozenset[int], tuple[float, int]] = {}
     heavy = {n.id for n in facts.nodes if n.op == "mma" or n.reduces or n.op in SCANS}
@@ -47,7 +48,7 @@ def cuts(facts: Facts, ranking: Ranking) -> Iterator[GraphCut]:
         if v.op in RENAMING or v.op in ("read", "write", STATE) or not v.dims:
             continue
         first = set(facts.behind(v.id))
-        if not first & heavy or not heavy - first or not _separates(facts, v.id, first):
+        if not first & heavy or not heavy - first or not _can_split_after(facts, v.id, first):
             continue
         moved = float(facts.size(v.dims) * v.bytes)
         work = frozenset(first & heavy)
@@ -70,7 +71,7 @@ def cuts(facts: Facts, ranking: Ranking) -> Iterator[GraphCut]:
 
 
 def _loop_has_later_mmas(first: Facts) -> bool:
-    """True if a loop that carries an accumulator of the first kernel also has MMAs of the second kernel."""
+    """True if a loop that carries an accumulator of the first of two kernels also has MMAs of the second kernel."""
     around, inside = loops_around(first.program), {first.nodes[p.node].source for p in first.products}
     carrying = {
         loop
@@ -83,7 +84,7 @@ def _loop_has_later_mmas(first: Facts) -> bool:
 
 
 def _reduces_products(first: Facts) -> bool:
-    """True if the first of two kernels reduces or scans a value that depends on an MMA."""
+    """True if the first of two kernels reduces or scans a value that is computed from an MMA's result."""
     after = set[int]()
     for n in first.nodes:
         if n.op == "mma" or any(arg in after for arg in n.args):
@@ -92,7 +93,7 @@ def _reduces_products(first: Facts) -> bool:
 
 
 def _feeds_heavy_node(facts: Facts, value: int, heavy: set[int]) -> bool:
-    """True if a node in `heavy` (all MMAs, reductions and scans) depends on the node `value`."""
+    """True if an MMA, reduction or scan (a node in `heavy`) depends on the node `value`, directly or indirectly."""
     todo, seen = [value], set[int]()
     while todo:
         for user in facts.users[todo.pop()]:
@@ -102,11 +103,11 @@ def _feeds_heavy_node(facts: Facts, value: int, heavy: set[int]) -> bool:
     return bool(seen & heavy)
 
 
-def _separates(facts: Facts, value: int, first: set[int]) -> bool:
-    """True if the program can be split after node `value`: no computed value but `value` is used in both kernels.
+def _can_split_after(facts: Facts, value: int, first: set[int]) -> bool:
+    """True if a program can be split in two kernels after the node `value`, with no other computed value between.
 
     `first` are the nodes of the first kernel. Reads and renamings (such as broadcasts) may be used in both kernels.
-    False if both kernels would have states of loops.
+    False if both kernels would have values that loops carry.
     """
     carried = any(facts.nodes[i].carried for i in range(len(facts.nodes)) if i not in first)
     if any(facts.nodes[i].op == STATE for i in first) and carried:
@@ -116,11 +117,10 @@ def _separates(facts: Facts, value: int, first: set[int]) -> bool:
 
 
 def _packed_access(facts: Facts, v: ValueFacts) -> AccessFacts:
-    """Return the access to a contiguous row-major tensor that holds the value `v`, with one coordinate per program
-    dimension.
+    """Return the AccessFacts of a contiguous row-major tensor that holds the value `v` between two kernels.
 
-    A program dimension that was split into digits (mixed-radix parts) has one coordinate for all of them. The memory
-    has the name that binding gives it.
+    It has one coordinate per program dimension, even if the dimension was split into digits (mixed-radix parts). The
+    tensor's name is BETWEEN ("between"), with underscores appended until no argument has that name.
     """
     every = [facts.digit_names(d) for d in _tile_dims(v)]
     digits = [[n for n in names if n in v.dims] for names in every]
@@ -137,17 +137,13 @@ def _packed_access(facts: Facts, v: ValueFacts) -> AccessFacts:
 
 
 def _tile_dims(v: ValueFacts) -> tuple[Expr, ...]:
-    """Return the program dimensions of the tile `v`, outermost first; () if the operation of `v` does not make a
-    tile.
-    """
+    """Return the program dimensions of the value `v`, outermost first; () if its operation does not make a tile."""
     kind = v.source.results[0].type if v.source is not None and v.source.results else None
     return kind.dims if isinstance(kind, TileType) else ()
 
 
 def _first_kernel(facts: Facts, value: int) -> Facts:
-    """Return the Facts (analysed program) of the first kernel: the node `value`, all nodes it depends on, and a write
-    of it.
-    """
+    """Return the Facts (analysed program) of the first of two kernels, which computes and writes the node `value`."""
     inside, v = set(facts.behind(value)), facts.nodes[value]
     nodes = [n for n in facts.nodes if n.id in inside]
     write = ValueFacts(len(facts.nodes), "write", v.dims, v.dtype, (value,), access=_packed_access(facts, v))
@@ -155,7 +151,7 @@ def _first_kernel(facts: Facts, value: int) -> Facts:
 
 
 def _second_kernel(facts: Facts, value: int) -> Facts:
-    """Return the Facts (analysed program) of the second kernel, which reads the node `value` from memory.
+    """Return the Facts (analysed program) of the second of two kernels: it reads the node `value` from memory.
 
     Its other nodes are all nodes that the program's writes depend on without passing through `value`.
     """
@@ -173,11 +169,10 @@ def _second_kernel(facts: Facts, value: int) -> Facts:
 
 
 def _facts_of_half(facts: Facts, nodes: list[ValueFacts], part: str) -> Facts:
-    """Return the Facts (analysed program) of `nodes` alone: renumbered, with only the dimensions and loops that they
-    use.
+    """Return the Facts (analysed program) of one of two kernels: `nodes`, with only the dimensions and loops they use.
 
-    `part` is FIRST or SECOND (kernel); the last two nodes of the first kernel are the value between the kernels and its
-    write.
+    `part` says which kernel: FIRST or SECOND. The last two nodes of the first kernel must be the value between the
+    kernels and its write.
     """
     number = {n.id: i for i, n in enumerate(nodes)}
     renumbered = tuple(replace(n, id=number[n.id], args=tuple(number[a] for a in n.args)) for n in nodes)
@@ -212,17 +207,17 @@ def _facts_of_half(facts: Facts, nodes: list[ValueFacts], part: str) -> Facts:
 
 
 def _dims_in_grid_order(facts: Facts, nodes: tuple[ValueFacts, ...]) -> list[str]:
-    """Return the names of the program's parallel dimensions, then of further dimensions of the writes among `nodes`, in
-    memory order.
+    """Return the names of dimensions that the grid of a kernel might split, in the order of the grid.
+
+    First the parallel dimensions of the whole program, then further dimensions of the writes among `nodes`, in memory
+    order.
     """
     written = [d for n in nodes if n.op == "write" for form in n.place.coords for d, _ in form]
     return list(dict.fromkeys([*(d for d in facts.parallel), *written]))
 
 
 def _is_parallel(nodes: tuple[ValueFacts, ...], loops: Mapping[str, object], dim: str) -> bool:
-    """True if the grid may split `dim`: every write has `dim`, no node reduces it, no loop iterates over it, no node is
-    a scan.
-    """
+    """True if the grid may split `dim`: all writes have it, no node reduces it or is a scan, no loop runs over it."""
     writes = [n for n in nodes if n.op == "write"]
     stuck = any(dim in n.reduces or n.op in SCANS for n in nodes)
     return all(dim in w.dims for w in writes) and not stuck and dim not in loops

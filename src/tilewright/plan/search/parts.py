@@ -25,12 +25,11 @@ UNROLLED = 16
 
 
 def split_k_candidates(wholes: list[tuple[PlanCandidate, Work]], ranking: Ranking) -> Iterator[PlanCandidate]:
-    """Yield split-K candidates, if the best kernel without split-K has fewer tasks (workgroups) than the machine has
-    cores.
+    """Yield split-K candidates, if the best kernel without split-K has fewer workgroups than the machine has cores.
 
     `wholes` has all candidates without split-K, each with its work. A number of parts is skipped if even the kernel
-    with the fewest tasks would have more than CROWDED (2) tasks per core. A split whose lower bound exceeds the cycles
-    of the best candidate so far is skipped, unless `ranking` keeps all. Kernels with halo tiles or ping-pong are not
+    with the fewest workgroups would have more than CROWDED (2) per core. A split is skipped if its lower bound exceeds
+    the cycles of the best candidate so far, unless `ranking` keeps all. Kernels with halo tiles or ping-pong are not
     split.
     """
     best, _ = min(wholes, key=lambda x: x[0].key)
@@ -49,7 +48,7 @@ def split_k_candidates(wholes: list[tuple[PlanCandidate, Work]], ranking: Rankin
             or kernel.pipeline.roles.pingpong
         ):
             continue
-        for parts in _ways_to_split(kernel.tiling):
+        for parts in _split_k_choices(kernel.tiling):
             crowded = parts.count * fewest_tasks > CROWDED * cores
             if not crowded and (ranking.keeps_all or _least_cycles(kernel, work, parts) < cycles):
                 split = _split_candidate(kernel, work, parts)
@@ -58,7 +57,7 @@ def split_k_candidates(wholes: list[tuple[PlanCandidate, Work]], ranking: Rankin
 
 
 def _least_cycles(kernel: KernelSchedule, work: Work, parts: Parts) -> float:
-    """Return a lower bound of the cycles of `kernel` with split-K.
+    """Return a lower bound of the cycles of `kernel` with split-K into `parts`, the launches included.
 
     It is the sum of the longer of MMAs and copies, the merge of the parts, two waits for memory, and both launches.
     `work` is the work of the kernel without split-K.
@@ -72,7 +71,7 @@ def _least_cycles(kernel: KernelSchedule, work: Work, parts: Parts) -> float:
     return waves * task_cycles / parts.count + merge + 2 * limits.copy_latency + launch_cycles(t.machine)
 
 
-def _ways_to_split(t: Tiling) -> Iterator[Parts]:
+def _split_k_choices(t: Tiling) -> Iterator[Parts]:
     """Yield a Parts for each way to do split-K of a tiling: a K dimension, the number of parts, the elements per part.
 
     Only loops whose parts can be merged afterwards are split. If the program itself has loops around MMAs, only
@@ -88,18 +87,18 @@ def _ways_to_split(t: Tiling) -> Iterator[Parts]:
 
 
 def _splits_of_dim(t: Tiling, dim: str, box: int, step: int) -> Iterator[Parts]:
-    """Yield a Parts for each split of the K dimension `dim` into two or more parts.
+    """Yield a Parts for each way to split the K dimension `dim` into two or more parts.
 
     If reads past the end of `dim` give zeros, parts are whole K steps and the last part may be shorter; else all parts
-    are equal. `box` is the number of elements of one K step along `dim`, `step` its number of elements over all
-    dimensions.
+    are equal. `box` is the number of elements of one K step along `dim`, `step` the number of elements of one K step
+    over all dimensions of K.
     """
     extent = t.facts.extents[dim]
     reads = [r for r in t.facts.reads if dim in r.place.dims]
     plain = (
         all(r.place.is_plain_coordinate(dim) and has_dimension(r, dim) for r in reads)
         and box == min(step, extent)
-        and not _is_computed(t)
+        and not _has_computed_operand(t)
     )
     plain = plain and dim in _loop_dims(t)
     if plain and len(t.o.classes[t.o.class_of[dim]].dims) == 1:
@@ -116,24 +115,20 @@ def _splits_of_dim(t: Tiling, dim: str, box: int, step: int) -> Iterator[Parts]:
 
 
 def has_dimension(read: ValueFacts, dim: str) -> bool:
-    """True if the memory of a read has a dimension named `dim`, so that reads past its end give zeros.
+    """True if the tensor that is read has a dimension named `dim`, so that reads past the end of `dim` give zeros.
 
-    True also if the read has no operation in the program, so that its memory is not known.
+    True also if the read has no operation in the program, so that its tensor is not known.
     """
     return read.source is None or dim in map(str, read.source.operands[0].type.dims)
 
 
 def _loop_dims(t: Tiling) -> set[str]:
-    """Return the set of names of the dimensions that the program's loops around MMAs iterate over; empty without such
-    loops.
-    """
+    """Return the names of the dimensions that the program's own loops around MMAs iterate over; empty if none."""
     return {str(loop.attrs["axis"]) for loops in loops_around(t.facts.program).values() for loop in loops}
 
 
-def _is_computed(t: Tiling) -> bool:
-    """True if an operand of some MMA is computed and not read: its elements past the end of K may then differ from
-    zero.
-    """
+def _has_computed_operand(t: Tiling) -> bool:
+    """True if an operand of some MMA is computed, not read: past the end of K its elements may differ from zero."""
     return any(not x.is_read for p in t.facts.products for x in (p.a, p.b))
 
 
@@ -147,9 +142,9 @@ def _split_candidate(kernel: KernelSchedule, work: Work, parts: Parts) -> PlanCa
 
 
 def split_work(kernel: KernelSchedule, work: Work, parts: Parts) -> tuple[Work, float]:
-    """Return (Work of the kernel with split-K, cycles of the kernels that merge the parts, with their launches).
+    """Return (Work of the kernel with split-K, cycles of the kernels that merge the parts, including their launches).
 
-    `work` is the work of the kernel without split-K. A Work has cycles and bytes.
+    `work` is the work (cycles and bytes) of the kernel without split-K.
     """
     t, machine, mmas = kernel.tiling, kernel.tiling.machine, kernel.mmas
     number = t.o.class_of[parts.dim]

@@ -47,7 +47,7 @@ class KernelPipeline:
 def pipelines(
     t: Tiling, mmas: tuple[MmaTile, ...], live: Liveness, placed: OperandPlacement, ranking: Ranking
 ) -> Iterator[KernelPipeline]:
-    """Yield a KernelPipeline for each pipeline of a tiling that fits registers and shared memory.
+    """Yield a KernelPipeline (roles of waves, stages, overlap) for each pipeline that fits registers and shared memory.
 
     A pipeline that does not fit is noted in `ranking`. `mmas` are the MMA tiles, `live` has the numbers of live
     registers per lane, `placed` the bytes of shared memory that operands take. Yields nothing if atoms are synchronous
@@ -80,11 +80,11 @@ def pipelines(
 def _fit_registers(
     t: Tiling, mmas: tuple[MmaTile, ...], live: Liveness, placed: OperandPlacement, choice: tuple[bool, bool]
 ) -> tuple[tuple[int, int], tuple[int, int]] | str:
-    """Return ((waves, registers per lane) of the producer, (waves, registers per lane) of the consumer).
+    """Return ((waves, registers per lane) of the producer, the same of the consumer); or text if they do not fit.
 
-    Return text if the consumer needs more registers per lane than it gets. `choice` is (True if A stays in registers
-    over the loop, True for ping-pong). `mmas` are the MMA tiles, `live` has the numbers of live registers per lane,
-    `placed` the operands in shared memory.
+    Text if the consumer needs more registers per lane than it gets. `choice` is (True if A stays in registers over the
+    loop, True for ping-pong). `mmas` are the MMA tiles, `live` has the numbers of live registers per lane, `placed` the
+    operands in shared memory.
     """
     keeps, pingpong = choice
     limits, atom = t.machine.limits, mmas[0].atom
@@ -104,8 +104,9 @@ def _fit_registers(
 def consumer_registers(machine: Machine, atom: MultiplyAtom, groups: int, by_threads: bool) -> tuple[int, int]:
     """Return (registers per lane of the producer, registers per lane of the consumer), which share the register file.
 
-    The consumer has `groups` wave groups, each of the atom's lanes. `by_threads` says that the producer's lanes copy
-    without bulk copies, for which they need more registers.
+    The producer copies operands, the consumer multiplies them. The consumer has `groups` wave groups, each with as many
+    lanes as the atom. `by_threads` says that the producer's lanes copy without bulk copies, for which they need more
+    registers.
     """
     limits, file, registers = machine.limits, machine.register_file, machine.spaces["register"].bytes
     assert registers is not None
@@ -131,10 +132,9 @@ def _fit_stages(
 ) -> Pipeline | str:
     """Return a Pipeline with as many stages as latency needs and shared memory holds; or text if too few stages fit.
 
-    `waves` is ((waves, registers per lane) of the producer, (waves, registers per lane) of the consumer). `keeps` says
-    that A stays in registers over the loop, `pingpong` that two halves of the consumers take tasks in turn. `mmas` are
-    the MMA tiles, `live` has the numbers of live registers per lane, `placed` the bytes of shared memory that operands
-    take.
+    `waves` is ((waves, registers per lane) of the producer, the same of the consumer). `keeps` says that A stays in
+    registers over the loop, `pingpong` that two halves of the consumers take tasks in turn. `mmas` are the MMA tiles,
+    `live` has the live registers per lane, `placed` the bytes of shared memory that operands take.
     """
     machine, space, halves = t.machine, t.machine.spaces["shared"], 1 + pingpong
     last = next(m for m in mmas if m.node == live.results[-1])
@@ -166,18 +166,14 @@ def _fit_stages(
 
 
 def _result_bytes_per_operand_byte(t: Tiling, last: MmaTile) -> float:
-    """Return the ratio of bytes per element of the widest result to bytes per element of operand A of the MMA
-    `last`.
-    """
+    """Return the bytes per element of the widest result divided by the bytes per element of A of the MMA `last`."""
     return max(w.bytes for w in t.facts.writes) / (last.atom.a.dtype.bits / 8)
 
 
 def _exchange_bytes(t: Tiling, m: MmaTile) -> float:
-    """Return the number of bytes of shared memory per task in which wave groups that share rows of C combine
-    reductions.
+    """Return the bytes of shared memory per workgroup that wave groups need to combine reductions along rows of C.
 
-    The reductions are along the rows. It is 0 if each row belongs to a single wave group. A task is one workgroup's
-    work.
+    Wave groups need them if several of them share a row. It is 0 if each row belongs to a single wave group.
     """
     if t.across == 1:
         return 0.0
@@ -188,12 +184,12 @@ def _exchange_bytes(t: Tiling, m: MmaTile) -> float:
 def _halo_pipelines(
     t: Tiling, m: MmaTile, halo: HaloTile, waves: tuple[tuple[int, int], tuple[int, int]], pingpong: bool
 ) -> Iterator[tuple[Pipeline, int]]:
-    """Yield up to two pairs (Pipeline, number of filter taps per stage of B) for a kernel that loads A as halo tiles.
+    """Yield up to two pairs (Pipeline, filter taps per stage of B) for a convolution that loads A as halo tiles.
 
-    The first pair has B in stages. The second pair has all of B resident in shared memory (0 taps per stage), and is
-    only yielded if all tasks (one workgroup's work each) use the same B. A pair that does not fit shared memory is left
-    out. `waves` is ((waves, registers per lane) of the producer, (waves, registers per lane) of the consumer);
-    `pingpong` says that two halves of the consumers take tasks in turn.
+    A halo tile is an input patch. The first pair has B in stages. The second has all of B resident in shared memory (0
+    taps per stage), and is only yielded if all workgroups use the same B. A pair that does not fit shared memory is
+    left out. `waves` is ((waves, registers per lane) of the producer, the same of the consumer); `pingpong` says that
+    two halves of the consumers take tasks (workgroups' tiles) in turn.
     """
     space, halves = t.machine.spaces["shared"], 1 + pingpong
     assert space.bytes is not None

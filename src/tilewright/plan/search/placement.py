@@ -14,7 +14,7 @@ from tilewright.algebra.expr import Expr
 from tilewright.plan.computed import equal_neighbours
 from tilewright.plan.search.cost import row_cycles
 from tilewright.plan.search.halo import HaloWindow, halo_window
-from tilewright.plan.search.orientation import is_one_a_step
+from tilewright.plan.search.orientation import reads_one_element_per_step
 from tilewright.plan.search.tiles import BOX, GRID
 from tilewright.plan.search.tiling import Loops, Tiling
 from tilewright.plan.search.unit import MmaTile
@@ -60,14 +60,12 @@ class OperandPlacement:
 
     @property
     def staged(self) -> float:
-        """Return the number of bytes of shared memory per pipeline stage of this kernel: the sum over its loop
-        nests.
-        """
+        """Return the bytes of shared memory per pipeline stage of this kernel: the sum over its loop nests."""
         return sum(self.stages.values())
 
 
 def place_operands(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops]) -> OperandPlacement | None:
-    """Return an OperandPlacement: the bytes of shared memory of all MMAs' operands, and the bytes copied for them.
+    """Return an OperandPlacement: the shared memory that the operands of all MMAs take, and the bytes copied for them.
 
     An operand counts if it is read, or computed from reads alone. Values between MMAs that change their layout are
     counted separately. None if a grid tile is a box (rectangle) of positions that a sliding window reads, and the
@@ -84,7 +82,7 @@ def place_operands(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops
                 n = t.facts.nodes[read]
                 made_of = n.dims & side and n.dims & p.product.k and not operand.products
                 if operand.is_read or made_of:
-                    _place_read(t, placement, m, read, is_a, phases, halo)
+                    _count_read(t, placement, m, read, is_a, phases, halo)
     placement.halo = halo
     for x, _ in t.o.through_shared:
         value = t.facts.nodes[x.value]
@@ -92,7 +90,7 @@ def place_operands(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops
     return placement
 
 
-def _place_read(
+def _count_read(
     t: Tiling,
     placement: OperandPlacement,
     m: MmaTile,
@@ -103,9 +101,9 @@ def _place_read(
 ) -> None:
     """Add one read, for an operand of the MMA `m`, to `placement`: its shared-memory bytes, copied bytes and L2 cycles.
 
-    `read` is the node number of the read; the operand is, or is computed from, the read. `is_a` says that it is A.
-    `phases` maps each MMA to the loops around it; `halo` is the halo tile of A, or None. Nothing is added if a K step
-    needs one element per row of the read.
+    `read` is the node number of the read; the operand is, or is computed from, the read. `is_a` says that the operand
+    is A. `phases` maps each MMA to the loops around it; `halo` is the halo tile (input patch) of A, or None. Nothing is
+    added if a K step needs one element per row of the read.
     """
     facts, machine, p = t.facts, t.machine, m.oriented
     n, side = facts.nodes[read], p.rows if is_a else p.columns
@@ -119,7 +117,7 @@ def _place_read(
     slab = m.atom.slab or 1
     deep = ceil(k / slab) * slab if along and not held else k
     thin = 1 / _equal_neighbours(t, m, read, slab)
-    if thin * slab <= 1 or (held and is_one_a_step(facts, p, access, slab)):
+    if thin * slab <= 1 or (held and reads_one_element_per_step(facts, p, access, slab)):
         return  # one element for all of a step: lanes that have the row read it
     count = float(rows * deep * access.bytes) * thin
     overlap = 1.0
@@ -132,7 +130,7 @@ def _place_read(
     pitch = 0 if overlap > 1 or t.o.by_threads or in_blocks else access.pitch
     trips = t.trips(loops)
     if halo is not None and read == halo.window.read:
-        lines = halo.window.lines(halo.box)
+        lines = halo.window.row_count(halo.box)
         brought = lines * m.row_bytes * limits.box_overlap if access.rows_overlap else halo.bytes
         placement.copied[loops] += brought * halo.chunks / trips
         of_row = 0.0 if access.rows_overlap else row_cycles(machine, extent, slab, access.bytes, access.pitch)
@@ -168,8 +166,9 @@ def _needs_halo(t: Tiling) -> bool:
 
 
 def _halo_tile(t: Tiling, mmas: tuple[MmaTile, ...]) -> HaloTile | None:
-    """Return the HaloTile of operand A if the grid tile of the single MMA is a box (rectangle) of output positions;
-    else None.
+    """Return the HaloTile (input patch) of operand A, if the grid tile of the single MMA is a box of output positions.
+
+    A box is a rectangle over several dimensions. None if no tile is a box that a sliding window reads.
     """
     for c, tile in t.pairs():
         window = halo_window(t.o, c) if tile.level == GRID and tile.fold == BOX and len(tile.box) > 1 else None
@@ -178,7 +177,7 @@ def _halo_tile(t: Tiling, mmas: tuple[MmaTile, ...]) -> HaloTile | None:
         (m,) = mmas
         unit = t.machine.spaces["shared"].alignment
         box, k = dict(tile.box), m.oriented.product.k
-        size = ceil(window.lines(box) * m.row_bytes / unit) * unit
+        size = ceil(window.row_count(box) * m.row_bytes / unit) * unit
         channels = window.access.contiguous
         steps = next(class_ for class_ in t.o.classes if channels in class_.dims)
         taps = tuple(t.facts.extents[d] for d in steps.dims if d in k and d != channels)
@@ -189,13 +188,12 @@ def _halo_tile(t: Tiling, mmas: tuple[MmaTile, ...]) -> HaloTile | None:
 
 
 def halo_taps(halo: HaloTile) -> int:
-    """Return the number of filter taps of a halo tile: the product of the filter's extents."""
+    """Return the number of filter taps that read a halo tile (input patch): the product of the filter's extents."""
     return prod(halo.taps)
 
 
 def _equal_neighbours(t: Tiling, m: MmaTile, read: int, slab: int) -> int:
-    """Return the number of neighbours along K, within a K step of `slab` elements, that read the same element of
-    memory.
+    """Return how many neighbours along K read the same element of memory, within a K step of `slab` elements.
 
     `read` is the node number of a read for the MMA `m`. 1 if its address is linear, or does not depend on the K
     dimension along which steps run.
@@ -210,9 +208,8 @@ def _equal_neighbours(t: Tiling, m: MmaTile, read: int, slab: int) -> int:
 
 @lru_cache
 def _cached_equal_neighbours(at: tuple[Expr, ...], k: Expr, slab: int) -> int:
-    """Return `computed.equal_neighbours(at, k, slab)`, cached.
+    """Return how many neighbours along `k`, within `slab` elements, read the same element at coordinates `at`.
 
-    It is the number of neighbours along `k`, within `slab` elements, that read the same element at the memory
-    coordinates `at`.
+    It caches `computed.equal_neighbours(at, k, slab)`.
     """
     return equal_neighbours(at, k, slab)

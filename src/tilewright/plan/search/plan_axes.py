@@ -34,27 +34,25 @@ class PlanAxes:
     def digit_sizes(self, d: Expr, level: str) -> dict[str, int]:
         """Return {digit: elements} for each digit (mixed-radix part) of `d` that the plan splits separately.
 
-        The elements are per task if `level` is "task", per iteration if it is "loop". Return {} if the plan splits `d`
-        as a whole, or not at all.
+        The elements are per task (workgroup) if `level` is "task", per iteration if it is "loop". Return {} if the plan
+        splits `d` as a whole, or not at all.
         """
         axis = self.axes.get(d)
         splits = () if axis is None else axis.splits
         return {s.digit: s.size for s in splits if s.level == level and s.digit is not None}
 
     def _split_size(self, d: Expr, level: str) -> int | None:
-        """Return the number of elements of the first split of `d` at `level` ("task" or "loop"); None if there is no
-        such split.
-        """
+        """Return the elements of the plan's first split of `d` at `level` ("task" or "loop"); None without one."""
         axis = self.axes.get(d)
         split = None if axis is None else axis.split(level)
         return None if split is None else split.size
 
 
 def plan_axes(facts: Facts, plan: Schedule) -> PlanAxes | str:
-    """Return a PlanAxes: the plan's axis of each program dimension; or text that names the dimension without an axis.
+    """Find the axis of a given plan for each dimension of the program; return a PlanAxes, or text: what the plan lacks.
 
-    A dimension with one element needs no axis. Text also if the plan splits a reduction into parts and lacks an axis
-    for the parts.
+    Text if a dimension with several elements has no axis, or if the plan splits a reduction into parts and lacks an
+    axis for the parts.
     """
     parts, parts_of_task = None, 1
     named = {axis.name: axis for axis in plan.axes}

@@ -24,7 +24,9 @@ class CandidateKernel(Protocol):
 
     @property
     def family(self) -> str:
-        """Return text: the kind of this kernel; the lowering tends to refuse all kernels of a kind for the same
+        """Return a name for the kind of this kernel, such as "no pipeline".
+
+        Candidates are compared and refused by kind: the lowering tends to refuse all kernels of a kind for the same
         reason.
         """
 
@@ -83,7 +85,7 @@ class Ranking:
 
     @property
     def limit(self) -> float:
-        """Return the cycles of the best candidate: a new candidate that takes longer is of no use.
+        """Return the cycles that a new candidate must not exceed to be of use: the cycles of the best candidate so far.
 
         Infinite if the ranking has no candidate, or if it keeps all candidates.
         """
@@ -95,15 +97,11 @@ class Ranking:
         return self.candidates[0] if self.candidates else None
 
     def reject(self, what: str, why: str) -> None:
-        """Note that the choice `what` is not made because of `why`; a choice that was noted before keeps its first
-        reason.
-        """
+        """Note that the choice `what` was not made, and why; a choice noted before keeps its first reason."""
         self.rejected.setdefault(what, why)
 
     def add_counts(self, other: Ranking) -> None:
-        """Add the counts (states, tilings, timed kernels) and the rejections of `other` to this ranking, but no
-        candidates.
-        """
+        """Add the counts (states, tilings, timed kernels) and the rejections of `other`, but not its candidates."""
         self.states += other.states
         self.tilings += other.tilings
         self.timed += other.timed

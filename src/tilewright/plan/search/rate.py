@@ -13,7 +13,7 @@ from tilewright.plan.facts import Facts
 from tilewright.plan.schedule import DIAGONAL, LAUNCH, Schedule
 from tilewright.plan.search.blocked import rate_blocks
 from tilewright.plan.search.diagonal import block_diagonal
-from tilewright.plan.search.partition import GraphCut, cuts
+from tilewright.plan.search.partition import GraphCut, two_kernel_splits
 from tilewright.plan.search.plan_axes import plan_axes
 from tilewright.plan.search.ranking import PlanCandidate, Ranking
 from tilewright.plan.search.rate_kernel import rate_pipeline
@@ -25,7 +25,7 @@ from tilewright.plan.search.simt import term_program
 
 
 def rate_plan(facts: Facts, machine: Machine, plan: Schedule, constant: Collection[str] = ()) -> PlanCandidate | str:
-    """Return a given plan as a PlanCandidate with its predicted cycles; or text: why the plan cannot be timed.
+    """Predict the time of a given plan; return it as a PlanCandidate with cycles, or text: why it cannot be timed.
 
     `facts` are the facts of the whole program, even if the plan splits it into two kernels. Arguments named in
     `constant` are repacked once, when they are bound, at no cost.
@@ -56,8 +56,7 @@ def rate_plan(facts: Facts, machine: Machine, plan: Schedule, constant: Collecti
 
 
 def _with_diagonal_b(kernel: PlanCandidate | str, machine: Machine, constant: Collection[str]) -> PlanCandidate | str:
-    """Return the candidate `kernel` with operand B repacked to block-diagonal form, if its tile has several GEMMs of a
-    batch.
+    """Return the candidate `kernel` with operand B repacked to block-diagonal form, if its tiles have several GEMMs.
 
     A candidate with one GEMM per tile, and text (why there is no candidate), are returned unchanged. Arguments named in
     `constant` are repacked once, at no cost.
@@ -66,12 +65,12 @@ def _with_diagonal_b(kernel: PlanCandidate | str, machine: Machine, constant: Co
 
 
 def _rate_two_kernels(facts: Facts, machine: Machine, plan: Schedule, after: str) -> PlanCandidate | str:
-    """Return a plan of two kernels as a PlanCandidate with its predicted cycles; or text: why the plan cannot be timed.
+    """Predict the time of a plan of two kernels; return a PlanCandidate with cycles, or text: why it cannot be timed.
 
     The program is split after the MMA named `after`. If the plan does not describe the second kernel, the search's best
     second kernel is used.
     """
-    cut = next((c for c in cuts(facts, Ranking()) if c.after == after), None)
+    cut = next((c for c in two_kernel_splits(facts, Ranking()) if c.after == after), None)
     if cut is None:
         return f"`split kernel after {after}`: no value there goes alone from one kernel to another"
     one = rate_plan(cut.first, machine, replace(plan, split_after=None, then=None))
@@ -82,8 +81,7 @@ def _rate_two_kernels(facts: Facts, machine: Machine, plan: Schedule, after: str
 
 
 def _rate_second_kernel(cut: GraphCut, machine: Machine, plan: Schedule | None) -> PlanCandidate | str:
-    """Return the second kernel of a split program as a PlanCandidate: by `plan`, or the search's best if `plan` is
-    None.
+    """Return the second kernel of a split program as a PlanCandidate: by `plan`; by the search if `plan` is None.
 
     Return text if there is no candidate: why `plan` cannot be timed, or that the search has no plan.
     """
@@ -93,8 +91,7 @@ def _rate_second_kernel(cut: GraphCut, machine: Machine, plan: Schedule | None) 
 
 
 def _rate_kernel(facts: Facts, machine: Machine, plan: Schedule, batch: int) -> PlanCandidate | str:
-    """Return the plan of a single kernel as a PlanCandidate with its predicted cycles; or text: why the plan cannot be
-    timed.
+    """Predict the time of a plan of one kernel; return a PlanCandidate with cycles, or text: why it cannot be timed.
 
     `batch` is the number of GEMMs per tile, the blocks of a block-diagonal B; 1 if B is not block-diagonal.
     """

@@ -22,11 +22,10 @@ from tilewright.plan.search.unit import MmaTile, padded_k
 def rate_pipeline(
     facts: Facts, machine: Machine, plan: Schedule, pipeline: Pipeline, axes: PlanAxes, batch: int
 ) -> PlanCandidate | str:
-    """Return a plan with a pipeline as a PlanCandidate with its predicted cycles; or text: why the plan cannot be
-    timed.
+    """Predict the time of a plan with a pipeline; return a PlanCandidate with cycles, or text: why it cannot be timed.
 
     `pipeline` is the plan's pipeline, `axes` has the plan's axis of each program dimension. `batch` is the number of
-    GEMMs per tile, the blocks of a block-diagonal B.
+    GEMMs per tile, the blocks of a block-diagonal B; 1 if B is not block-diagonal.
     """
     lines = {line.name: line for line in plan.products}
     units = [lines.get(p.name) for p in facts.products]
@@ -51,11 +50,11 @@ def rate_pipeline(
 
 
 def _orientation(facts: Facts, machine: Machine, units: list[ProductUnit], pipeline: Pipeline) -> Orientation | str:
-    """Return the Orientation that a plan's `mma` statements `units` give; or text: why the program cannot run so.
+    """Return the Orientation (M or N on the atom's rows) that a plan's `mma` statements `units` give; or text: why not.
 
-    The program cannot if no atom takes the operands in that orientation, if the stated atom does not, or if bulk copies
-    cannot load the operands. `pipeline` is the plan's pipeline: with one producer wave, bulk copies load operands; with
-    several, the producer's lanes load operands.
+    Text if no atom takes the operands in that orientation, if the stated atom does not, or if the pipeline has one
+    producer wave, which copies in bulk, and bulk copies cannot load the operands. With several producer waves, their
+    lanes load operands.
     """
     ranking = Ranking()
     o = orient(facts, machine, tuple(line.transposed for line in units), ranking)
@@ -70,11 +69,11 @@ def _orientation(facts: Facts, machine: Machine, units: list[ProductUnit], pipel
 
 
 def _wave_groups(machine: Machine, units: list[ProductUnit], pipeline: Pipeline, batch: int) -> tuple[int, int]:
-    """Return (number of consumer wave groups along the rows of a tile, number of wave groups along its columns).
+    """Return how consumers share a tile: (wave groups, such as warpgroups, along its rows; along its columns).
 
     `units` are the plan's `mma` statements, `pipeline` is its pipeline, `batch` the number of GEMMs per tile. With
-    several GEMMs per tile, all wave groups lie along the rows. With ping-pong, only the wave groups of one task (one
-    workgroup's work) count, which are half of all.
+    several GEMMs per tile, all wave groups lie along the rows. With ping-pong, half of all wave groups count: those of
+    one tile.
     """
     atoms = [machine.multiply[line.atom or ""] for line in units]
     waves = atoms[0].c.lanes // (machine.lanes or 1)
@@ -87,10 +86,10 @@ def _wave_groups(machine: Machine, units: list[ProductUnit], pipeline: Pipeline,
 
 
 def _mma_tile(t: Tiling, p: OrientedProduct, line: ProductUnit) -> MmaTile:
-    """Return the MmaTile of the MMA `p` that its statement `line` in a plan gives.
+    """Return the MmaTile (atom, and extents in elements) of the MMA `p` that its statement `line` in a plan describes.
 
-    Its atom is the statement's atom or, if that takes from registers an A that is read from memory, the atom of the
-    same shape that reads A from shared memory.
+    Its atom is the statement's atom. But if that takes from registers an A that is read from memory, it is the atom of
+    the same shape that reads A from shared memory.
     """
     rows, columns = (line.columns, line.rows) if line.transposed else (line.rows, line.columns)
     stated = t.machine.multiply[line.atom or ""]
@@ -99,17 +98,17 @@ def _mma_tile(t: Tiling, p: OrientedProduct, line: ProductUnit) -> MmaTile:
 
 
 def _keeps_a(t: Tiling, units: list[ProductUnit]) -> bool:
-    """True if one of `units` names an atom that takes A from registers, though A is read from memory.
+    """True if a plan loads A once and keeps it in registers over the loop, for some MMA of the tiling `t`.
 
-    `units` are the plan's `mma` statements, one for each MMA of the tiling `t`. A then stays in registers over the
-    loop.
+    That is so if one of `units`, the plan's `mma` statements, names an atom that takes A from registers, though A is
+    read from memory.
     """
     pairs = zip(t.o.products, units, strict=True)
     return any(line.atom not in {x.name for x in p.atoms} for p, line in pairs)
 
 
 def _columns_first(facts: Facts, plan: Schedule, axes: PlanAxes) -> bool:
-    """True if, in the plan's grid, all dimensions of N of the last MMA come before all of its dimensions of M.
+    """True if a plan's grid has all dimensions of N of the last MMA before all of its dimensions of M.
 
     False if the grid has no dimension of M, or none of N.
     """

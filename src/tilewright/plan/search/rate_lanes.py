@@ -21,9 +21,10 @@ from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 
 
 def rate_uniform(facts: Facts, machine: Machine, plan: Schedule, axes: PlanAxes) -> PlanCandidate | str:
-    """Return a plan without a pipeline as a PlanCandidate with its predicted cycles.
+    """Predict the time of a plan without a pipeline; return a PlanCandidate with cycles.
 
-    Return text if a statement of the plan names an atom that the machine lacks.
+    Return text if a statement of the plan names an atom that the machine lacks. `axes` has the plan's axis of each
+    program dimension.
     """
     size = numbers_of(facts.sizes)
     widths, blocks = dict[Expr, int](), dict[Expr, int]()
@@ -36,8 +37,9 @@ def rate_uniform(facts: Facts, machine: Machine, plan: Schedule, axes: PlanAxes)
     loops = {d: axes.loop(d) or max(n, size(d)) for d, n in loop_tiles(facts).items()}
 
     def width(d: Expr) -> int:
-        """Return the number of elements of `d` per task if the grid splits `d`; else per iteration if the kernel loops
-        over `d`; else all of `d`.
+        """Return the extent of `d` in the innermost tile, in elements.
+
+        It is per workgroup if the grid splits `d`; else per iteration if the kernel loops over `d`; else all of `d`.
         """
         return widths.get(d) or loops.get(d) or size(d)
 
@@ -59,15 +61,13 @@ def rate_uniform(facts: Facts, machine: Machine, plan: Schedule, axes: PlanAxes)
 
 
 def _grid_position(plan: Schedule, axes: PlanAxes, d: Expr) -> int:
-    """Return the index of the dimension `d` among the plan's grid axes; the number of grid axes if `d` is none of
-    them.
-    """
+    """Return the index of the dimension `d` among the plan's grid axes; their number if `d` is none of them."""
     name = axes.axes[d].name if d in axes.axes else ""
     return plan.grid.index(name) if name in plan.grid else len(plan.grid)
 
 
 def _microkernel(machine: Machine, atom: str | None, rows: int, columns: int, transposed: bool) -> Microkernel | None:
-    """Return a Microkernel: the machine's atom named `atom` with its accumulator tile; None if `atom` is None.
+    """Return a Microkernel: the machine's atom named `atom`, with its accumulator tile; None if `atom` is None.
 
     `rows` and `columns` are the extents of the tile of C, in elements; `transposed` says that N lies on the atom's
     rows.
@@ -79,16 +79,16 @@ def _microkernel(machine: Machine, atom: str | None, rows: int, columns: int, tr
 
 
 def is_by_terms(program: TermProgram, plan: Schedule) -> bool:
-    """True if the lanes of a plan compute the product without atoms (SIMT), with all dimensions of K as one axis.
+    """True if a plan computes the product without atoms (SIMT: lanes multiply), with all dimensions of K as one axis.
 
-    That is so if no `mma` statement has an atom, and the plan has an axis with the name of the flattened K.
+    That is so if no `mma` statement of the plan has an atom, and the plan has an axis with the name of the flattened K.
     """
     names = {axis.name for axis in plan.axes}
     return all(line.atom is None for line in plan.products) and axis_of_terms(program) in names
 
 
 def rate_by_terms(program: TermProgram, plan: Schedule) -> PlanCandidate | str:
-    """Return a plan with a SIMT product as a PlanCandidate with its predicted cycles.
+    """Predict the time of a plan with a SIMT product (no MMA atoms); return a PlanCandidate with cycles.
 
     Return text if the plan has no task split of a dimension that the grid must split.
     """

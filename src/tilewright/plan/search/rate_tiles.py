@@ -28,18 +28,17 @@ class PlanTiles:
         self.columns = [line.rows if line.transposed else line.columns for line in units]
 
     def tiles(self) -> tuple[AxisTile, ...]:
-        """Return a tuple with the AxisTile of every class of dimensions (same role in all MMAs), which is an axis of
-        the schedule.
-        """
+        """Return the AxisTiles that the plan gives, one per class of dimensions (same role in all MMAs)."""
         return tuple(self._tile(c) for c in self.o.classes)
 
     def _tile(self, c: DimClass) -> AxisTile:
         """Return the AxisTile that the plan gives to `c`, a class of dimensions (same role in all MMAs).
 
-        The first case that applies decides. Several GEMMs of a batch per tile: a grid tile of that many. A box
-        (rectangle) in the plan: the grid tile of the box. A class that the grid cannot split: a loop tile, or all of
-        `c`. A class of M or N with a loop: a loop tile, with the tasks that share the class. Else a grid tile, or all
-        of `c` if no task splits it.
+        The first case that applies decides:
+        - a batch class with several GEMMs per tile: a grid tile of that many;
+        - a box (rectangle) in the plan: the grid tile of the box;
+        - a class that the grid cannot split: a loop tile, or all of `c`;
+        - M or N with a loop: a loop tile, and the number of workgroups that share `c`. Else a grid tile, or all of `c`.
         """
         owners = program_dims_of(self.facts, c.dims)
         loops = {d: n for d in owners if (n := self.axes.loop(d)) is not None}
@@ -53,43 +52,41 @@ class PlanTiles:
             return (
                 self._loop_tile(c, owners, loops)
                 if loops and not self._is_whole_between_mmas(c, loops)
-                else self._whole(c)
+                else self._whole_tile(c)
             )
         blocks = self.batch if COLUMNS in c.roles else 1
         tasks = {d: max(1, n // blocks) for d in owners if (n := self.axes.task(d)) is not None}
         if not loops or not {ROWS, COLUMNS} & set(c.roles):
-            return self._split_tile(c, owners, tasks, GRID) if tasks else self._whole(c)
+            return self._split_tile(c, owners, tasks, GRID) if tasks else self._whole_tile(c)
         block = self._split_tile(c, owners, tasks | loops, LOOP)
         shared = prod(ceil(tasks.get(d, self._extent(d)) / n) for d, n in loops.items())
         return AxisTile(LOOP, block.size, block.box, block.fold, shared, max(1, ceil(block.count / shared)))
 
     def _is_whole_between_mmas(self, c: DimClass, loops: dict[Expr, int]) -> bool:
-        """True if a task (one workgroup's work) holds all of `c` between two MMAs, so that `loops` are K steps of the
-        second MMA.
+        """True if a workgroup holds all of `c` between two MMAs, so that `loops` are only K steps of the second MMA.
 
-        `c` must be N of one MMA and K of another. `loops` are the plan's loop tiles along `c`, in elements: they are K
+        `c` must be N of one MMA and K of another. `loops` has the plan's loop tiles along `c`, in elements: they are K
         steps of the second MMA if none is as wide as the first MMA's tile.
         """
         columns = {n for role, n in zip(c.roles, self.columns, strict=True) if role == COLUMNS}
         return DEPTH in c.roles and bool(columns) and not columns & set(loops.values())
 
-    def _whole(self, c: DimClass) -> AxisTile:
-        """Return the AxisTile that has all elements of the class `c` of dimensions: neither the grid nor a loop splits
-        `c`.
-        """
+    def _whole_tile(self, c: DimClass) -> AxisTile:
+        """Return the AxisTile with all elements of the class `c` of dimensions: neither grid nor loop splits it."""
         return AxisTile(WHOLE, c.extent, tuple((d, self.facts.extents[d]) for d in c.dims))
 
     def _extent(self, d: Expr) -> int:
-        """Return the number of elements of the program dimension `d`: the product of the extents of its digits
-        (mixed-radix parts).
+        """Return the number of elements of the program dimension `d` in the whole problem.
+
+        If `d` was split into digits (mixed-radix parts), it is the product of their extents.
         """
         return self.facts.size(n for n in self.facts.digit_names(d) if n in self.facts.extents)
 
     def _halo_box(self, c: DimClass, d: Expr) -> AxisTile:
-        """Return the grid AxisTile of the class `c`: a box (rectangle) over the digits (mixed-radix parts) of `d`.
+        """Return the grid AxisTile of the class `c` if the plan gives a box: a rectangle over the digits of `d`.
 
-        The plan gives the extents of the box. A digit that the plan does not split has one element in the box, or all
-        of its elements if the plan pads some digit.
+        Digits are the mixed-radix parts of `d`, such as image, row and column. A digit that the plan does not split has
+        one element in the box, or all of its elements if the plan pads some digit.
         """
         task_sizes, extents = self.axes.digit_sizes(d, "task"), self.facts.extents
         runs_on = any(digit.walked != digit.extent for digit in self.axes.axes[d].digits)
@@ -97,7 +94,7 @@ class PlanTiles:
         return AxisTile(GRID, prod(n for _, n in box), box, BOX, prod(ceil(extents[d] / n) for d, n in box))
 
     def _split_tile(self, c: DimClass, owners: list[Expr], sizes: dict[Expr, int], level: str) -> AxisTile:
-        """Return the AxisTile of the class `c` of dimensions at `level` (GRID or LOOP).
+        """Return the AxisTile of the class `c` of dimensions at `level` (GRID or LOOP), with the extents in `sizes`.
 
         `owners` are the program dimensions of `c`; `sizes` maps them to elements per tile, 1 if missing. With one owner
         the tile is a run (contiguous flat indices), with several it is a box (rectangle).
@@ -114,11 +111,11 @@ class PlanTiles:
         )
 
     def _loop_tile(self, c: DimClass, owners: list[Expr], loops: dict[Expr, int]) -> AxisTile:
-        """Return the loop AxisTile of the class `c` of dimensions; its count is the number of iterations per task, in
-        all passes.
+        """Return the loop AxisTile of the class `c` of dimensions; its count is the number of iterations per workgroup.
 
-        `owners` are the program dimensions of `c`; `loops` maps them to elements per iteration. An iteration has all
-        elements of an owner without a loop, and one element of an axis of filter taps. A task is one workgroup's work.
+        Iterations of all passes over `c` count. `owners` are the program dimensions of `c`; `loops` maps them to
+        elements per iteration. An iteration has all elements of an owner without a loop, and one element of an axis of
+        filter taps.
         """
         taps = {d for d in owners if d in self.axes.axes and self.axes.axes[d].name in self.taps}
         sizes = {d: 1 if d in taps else loops.get(d, self._extent(d)) for d in owners}
@@ -128,5 +125,8 @@ class PlanTiles:
 
 
 def program_dims_of(facts: Facts, dims: tuple[str, ...]) -> list[Expr]:
-    """Return the program dimensions of which any of `dims` is a digit (mixed-radix part), or which `dims` names."""
+    """Return the program dimensions that `dims` belong to: a name in `dims` is a program dimension, or a digit of one.
+
+    A digit is a mixed-radix part of a flattened dimension.
+    """
     return [d for d in facts.order if set(facts.digit_names(d)) & set(dims)]

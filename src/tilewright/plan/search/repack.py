@@ -12,7 +12,7 @@ from tilewright.plan.search.diagonal import padded_blocks
 from tilewright.plan.search.orientation import bulk_pitch, why_not_bulk
 from tilewright.plan.search.paired_rows import paired_rows
 from tilewright.plan.search.ranking import Ranking, Rewrite
-from tilewright.plan.search.row_copies import Repacked, RowCopy, copy_cycles, copy_of, strides, with_accesses
+from tilewright.plan.search.row_copies import Repacked, RowCopy, copy_cycles, row_copy_of, strides, with_accesses
 
 ROWS = ALIGNED
 """Layouts of a repacked operand that bulk copies can read."""
@@ -25,9 +25,10 @@ MOST_COPIED = 2
 def repackings(facts: Facts, machine: Machine, constant: Collection[str], ranking: Ranking) -> Iterator[Repacked]:
     """Yield a Repacked for each way to copy the operands of a program's single MMA to another layout before its kernel.
 
-    Operands named in `constant` are repacked once, when they are bound, and cost nothing. Ways that do not apply are
-    noted in `ranking`. Yields nothing if the program has several MMAs or is half of a split program, if an operand is
-    computed, block-diagonal already or has no linear address, or on a machine without bulk copies.
+    The new layout suits asynchronous bulk copies, or is read faster. Operands named in `constant` are repacked once,
+    when they are bound, and cost nothing. Ways that do not apply are noted in `ranking`. Yields nothing if the program
+    has several MMAs or is half of a split program, if an operand is computed, block-diagonal already or has no linear
+    address, or on a machine without bulk copies.
     """
     if len(facts.products) != 1 or facts.part:
         return
@@ -59,30 +60,31 @@ def repackings(facts: Facts, machine: Machine, constant: Collection[str], rankin
         yield Repacked(rewrite, repacked, copy_cycles(machine, often))
 
 
-def padded_length(machine: Machine, extent: int, element: int, line: int) -> int:
-    """Return the number of elements of a row of `extent` elements after padding: whole lines, or else whole sectors.
+def padded_length(machine: Machine, extent: int, element_bytes: int, shared_row: int) -> int:
+    """Return the number of elements to which a row of `extent` elements is padded, so that bulk copies read it fast.
 
-    It is whole lines (rows of shared memory of `line` bytes) if the row grows by at most one part in SLACK (8), else
-    whole sectors of the machine's memory. `element` is the number of bytes per element.
+    It is a multiple of `shared_row` bytes (a row of shared memory) if the row grows by at most one part in SLACK (8);
+    else a multiple of the machine's memory sector. `element_bytes` is the number of bytes per element.
     """
     pitch = bulk_pitch(machine)
-    sectors, lines = (_round_up(extent, max(pitch, n), element) for n in (machine.limits.sector_bytes, line))
+    sectors, lines = (
+        _round_up(extent, max(pitch, n), element_bytes) for n in (machine.limits.sector_bytes, shared_row)
+    )
     return lines if SLACK * (lines - extent) <= extent else sectors
 
 
-def _round_up(extent: int, pitch: int, element: int) -> int:
-    """Return `extent` rounded up to the next number of elements whose bytes, at `element` bytes each, are a multiple of
-    `pitch`.
+def _round_up(extent: int, unit_bytes: int, element_bytes: int) -> int:
+    """Return `extent` rounded up to the next number of elements whose bytes are a multiple of `unit_bytes`.
+
+    `element_bytes` is the number of bytes per element.
     """
-    while extent * element % pitch:
+    while extent * element_bytes % unit_bytes:
         extent += 1
     return extent
 
 
 def _shared_row_bytes(machine: Machine) -> int:
-    """Return the number of bytes of a row of shared memory as atoms read it: the maximum over all atoms of the
-    machine.
-    """
+    """Return the number of bytes of a row of shared memory as atoms read it: the maximum over the machine's atoms."""
     return max((x.slab or 0) * x.a.dtype.bits // 8 for x in machine.multiply.values())
 
 
@@ -91,8 +93,9 @@ def _pad_k(
 ) -> tuple[Facts, list[RowCopy]] | str:
     """Return (Facts of the program with K zero-padded in both operands, a RowCopy per operand); or text: why not.
 
-    `p` is the MMA, `reads` are its A and B. K cannot be padded if none of its dimensions is a whole row of both
-    operands, or if an op other than the reads and the MMA has that dimension.
+    The Facts are the analysed program, the RowCopys describe the copies. `p` is the MMA, `reads` are its A and B. K
+    cannot be padded if none of its dimensions is a whole row of both operands, or if an op other than the reads and the
+    MMA has that dimension.
     """
     k = next((d for d in p.k if all(_is_whole_row(n.place, d, facts) for n in reads)), None)
     if k is None:
@@ -103,24 +106,22 @@ def _pad_k(
     accesses, copies = {}, []
     for n in reads:
         shape = (*n.place.shape[:-1], wide)
-        copies.append(copy_of(n, shape, machine))
+        copies.append(row_copy_of(n, shape, machine))
         accesses[n.id] = replace(n.place, memory=f"{n.place.memory}_rows", shape=shape, strides=strides(shape))
     nodes = with_accesses(facts, accesses)
     return replace(facts, nodes=nodes, extents={**facts.extents, k: wide}), copies
 
 
 def _is_whole_row(place: AccessFacts, k: str, facts: Facts) -> bool:
-    """True if a row of the memory (its last coordinate) has the dimension `k` alone, from the first element to the
-    last.
-    """
+    """True if a row of memory (the last coordinate) is exactly the dimension `k`, from first to last element."""
     return place.row == ((k, 1),) and place.shape[-1] == facts.extents[k]
 
 
 def _pad_rows(facts: Facts, reads: list[ValueFacts], machine: Machine) -> tuple[Facts, list[RowCopy]] | str:
     """Return (Facts of the program with padded row strides, a RowCopy per padded operand); or text: why not.
 
-    An operand is padded if bulk copies cannot read its row stride. Text if they can read both. `reads` are A and B of
-    the MMA.
+    The Facts are the analysed program. An operand is padded if bulk copies cannot read its row stride. Text if they can
+    read both. `reads` are A and B of the MMA.
     """
     accesses, copies = {}, []
     for n in reads:
@@ -128,7 +129,7 @@ def _pad_rows(facts: Facts, reads: list[ValueFacts], machine: Machine) -> tuple[
         if place.pitch % bulk_pitch(machine) == 0:
             continue
         packed = (*place.shape[:-1], padded_length(machine, place.shape[-1], place.bytes, _shared_row_bytes(machine)))
-        copies.append(copy_of(n, packed, machine))
+        copies.append(row_copy_of(n, packed, machine))
         accesses[n.id] = replace(place, memory=f"{place.memory}_rows", strides=strides(packed))
     if not copies:
         return f"rows of both operands lie a multiple of {bulk_pitch(machine)} bytes apart as they are"
@@ -141,11 +142,11 @@ def _pad_rows(facts: Facts, reads: list[ValueFacts], machine: Machine) -> tuple[
 def _merge_tap(
     facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine: Machine
 ) -> tuple[Facts, list[RowCopy]] | None:
-    """Return (Facts of the program with a filter dimension and the channels as one run of K, a RowCopy per operand).
+    """Merge a filter dimension and the channels into one K dimension; return (Facts of that program, RowCopy list).
 
-    `p` is the MMA, `reads` are its A and B. The run is contiguous in memory: all channels of the first filter tap, then
-    all of the second. Channels are padded until row strides suit bulk copies. None if no filter dimension is next to
-    the channels in both operands.
+    Its elements are contiguous in memory: all channels of the first filter tap, then all of the second. Channels are
+    padded until row strides suit bulk copies. `p` is the MMA, `reads` are its A and B. None if no filter dimension is
+    next to the channels in both operands.
     """
     pitch = bulk_pitch(machine)
     for tap in (d for d in p.k if all(len(n.place.coords) > 1 for n in reads)):
@@ -168,10 +169,10 @@ def _merge_tap(
 def _with_merged_k(
     facts: Facts, reads: list[ValueFacts], tap: str, channel: str, channels: int, machine: Machine
 ) -> tuple[Facts, list[RowCopy]]:
-    """Return (Facts of the program with the K dimensions `tap` and `channel` as one run of K, a RowCopy per operand).
+    """Return (Facts of the program with the K dimensions `tap` and `channel` as one, a RowCopy per operand).
 
-    The run has `channels` elements for each index of `tap` (a filter dimension) and keeps the name `channel`. `reads`
-    are A and B of the MMA, both of which are copied.
+    The merged dimension has `channels` elements for each index of `tap` (a filter dimension) and keeps the name
+    `channel`. `reads` are A and B of the MMA, both of which are copied.
     """
     length, pitch = facts.extents[tap] * channels, bulk_pitch(machine)
     accesses, copies = {}, []
@@ -191,7 +192,7 @@ def _with_merged_k(
         rows = [(facts.extents[d], c * steps[-2]) for d, c in position]
         shape = (*packed[:-2], *(extent for extent, _ in rows), length)
         every = (*steps[:-2], *(step for _, step in rows), 1)
-        copies.append(copy_of(n, tuple(packed), machine))
+        copies.append(row_copy_of(n, tuple(packed), machine))
         accesses[n.id] = AccessFacts(f"{place.memory}_rows", place.bytes, coords, shape, every, place.can_leave)
     gone = {tap} - {channel}
     nodes = tuple(replace(n, dims=n.dims - gone, reduces=n.reduces - gone) for n in with_accesses(facts, accesses))
@@ -206,8 +207,7 @@ def _with_merged_k(
 def _im2col(
     facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine: Machine
 ) -> tuple[Facts, list[RowCopy]] | str:
-    """Return (Facts of the program with all of K as one contiguous run in every row, as im2col does, a RowCopy per
-    operand).
+    """Copy operands as im2col does, with all of K contiguous in a row; return (Facts of that program, RowCopy list).
 
     Text if K has one dimension only, or if the copies move more than MOST_COPIED (2) times the bytes that the program
     moves. `p` is the MMA, `reads` are its A and B.
@@ -227,7 +227,7 @@ def _im2col(
             shape.append(facts.size(digits))
         wide = _round_up(length, bulk_pitch(machine), n.place.bytes)
         packed = (*shape, wide)
-        copies.append(replace(copy_of(n, packed, machine), word=1))
+        copies.append(replace(row_copy_of(n, packed, machine), word=1))
         coords = (*forms, ((run, 1),))
         accesses[n.id] = AccessFacts(
             f"{n.place.memory}_rows", n.place.bytes, coords, (*shape, length), strides(packed), n.place.can_leave

@@ -11,11 +11,11 @@ from tilewright.plan.search.work import Work
 
 
 def with_residence(kernel: UniformKernelSchedule, work: Work) -> Work:
-    """Return the Work of a kernel with three fields set by the number of tasks (workgroups) that a core runs at a time.
+    """Return `work` with three fields added that depend on how many tasks (workgroups) a core of a GPU runs at a time.
 
     The fields are: that number; the cycles per task in which its waves exchange partial reductions; and the bytes that
-    move a second time, because registers spill or because lanes share rows unevenly. Returns `work` unchanged if the
-    machine's description has no costs for these.
+    move a second time, because registers spill or because lanes share rows unevenly. `work` is returned unchanged if
+    the machine's description has no costs for these.
     """
     machine, facts, costs = kernel.machine, kernel.facts, kernel.machine.costs.resident
     if not costs.lanes:
@@ -31,9 +31,9 @@ def with_residence(kernel: UniformKernelSchedule, work: Work) -> Work:
 
 
 def _result_elements(kernel: UniformKernelSchedule) -> float:
-    """Return the number of elements of the largest result, summed over all tasks (workgroups), in one iteration.
+    """Return the number of elements of the largest result that all workgroups together compute in one loop iteration.
 
-    Without loops an iteration has all elements of the result.
+    Without loops these are all elements of the result.
     """
     size, facts = numbers_of(kernel.facts.sizes), kernel.facts
     most = max((facts.size(n.dims) for n in facts.writes), default=0)
@@ -43,7 +43,7 @@ def _result_elements(kernel: UniformKernelSchedule) -> float:
 def _spilled_share(kernel: UniformKernelSchedule, work: Work, lanes: int) -> float:
     """Return the fraction (0 to 1) of a lane's live values that do not fit in its registers.
 
-    `lanes` is the number of lanes per task (one workgroup's work). 0 on a machine that does not state its registers.
+    `lanes` is the number of lanes per workgroup. 0 on a machine that does not state its registers.
     """
     machine, facts, costs = kernel.machine, kernel.facts, kernel.machine.costs.resident
     file = machine.spaces["register"].bytes

@@ -27,9 +27,7 @@ class RowCopy:
     """True if the operand has this shape already: nothing is copied."""
 
     def work(self, machine: Machine) -> Work:
-        """Return the Work of the kernel that makes this copy: ALU cycles of one task per core, and bytes of memory
-        traffic in all.
-        """
+        """Return the Work of the kernel that makes this copy: ALU cycles per core, and bytes of memory traffic."""
         limits, cores = machine.limits, machine.limits.cores or 1
         lanes = limits.placing / limits.lane_rate / self.word * self.elements / cores
         moved = (self.given + self.elements) * self.bytes
@@ -48,10 +46,10 @@ class Repacked:
 
 
 def copy_cycles(machine: Machine, copies: list[RowCopy]) -> float:
-    """Return the cycles of one launch that makes all `copies`, with one wait for memory; 0 if nothing is copied.
+    """Return the cycles of one launch that makes all `copies` before a kernel; 0 if nothing is copied.
 
-    If kernels can launch early (programmatic dependent launch), it is at least the cycles of a launch; else the cycles
-    of a launch are added.
+    The copies share one wait for memory. If kernels can launch early (programmatic dependent launch), it is at least
+    the cycles of a launch; else the cycles of a launch are added.
     """
     copies = [c for c in copies if not c.is_view]
     if not copies:
@@ -63,7 +61,10 @@ def copy_cycles(machine: Machine, copies: list[RowCopy]) -> float:
 
 
 def with_copies(candidate: PlanCandidate, repacked: Repacked) -> PlanCandidate:
-    """Return the candidate with the cycles of the repacking added, and with the repacking as its only rewrite."""
+    """Return the candidate with the cycles of `repacked` (operands copied first) added.
+
+    The repacking becomes its only rewrite.
+    """
     cycles = candidate.cycles + repacked.cycles
     return replace(candidate, cycles=cycles, rewrites=(repacked.rewrite,), key=(round(cycles), *candidate.key[1:]))
 
@@ -77,15 +78,13 @@ def strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(prod(shape[n + 1 :]) for n in range(len(shape)))
 
 
-def copy_of(n: ValueFacts, packed: tuple[int, ...], machine: Machine) -> RowCopy:
-    """Return a RowCopy (data for the cost model): the copy of the tensor that `n` reads to a new tensor of shape
-    `packed`.
-    """
+def row_copy_of(n: ValueFacts, packed: tuple[int, ...], machine: Machine) -> RowCopy:
+    """Return a RowCopy (what the cost model times): the tensor that `n` reads, copied to the shape `packed`."""
     place = n.place
     word = gcd(machine.lane_access.vector_bytes // place.bytes, place.shape[-1], packed[-1])
     return RowCopy(place.memory, prod(place.shape), prod(packed), place.bytes, max(1, word), packed == place.shape)
 
 
 def with_accesses(facts: Facts, accesses: dict[int, AccessFacts]) -> tuple[ValueFacts, ...]:
-    """Return the nodes of a program, in which each node that `accesses` has (by node number) gets that access."""
+    """Return the program's nodes, with some accesses replaced; `accesses` maps node numbers to new accesses."""
     return tuple(replace(n, access=accesses[n.id]) if n.id in accesses else n for n in facts.nodes)

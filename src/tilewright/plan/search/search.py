@@ -23,7 +23,7 @@ from tilewright.plan.search.kernel import KernelSchedule
 from tilewright.plan.search.lanes import kernels_of_lanes
 from tilewright.plan.search.lowered import LACKING
 from tilewright.plan.search.partial_reductions import kernels_in_parts
-from tilewright.plan.search.partition import FIRST, GraphCut, cuts
+from tilewright.plan.search.partition import FIRST, GraphCut, two_kernel_splits
 from tilewright.plan.search.ranking import PlanCandidate, Ranking, Rewrite
 from tilewright.plan.search.repack import repackings
 from tilewright.plan.search.row_copies import Repacked, with_copies
@@ -44,7 +44,7 @@ def search(
     constant: Collection[str] = (),
     opened: Mapping[Expr, Expr] | None = None,
 ) -> Ranking:
-    """Return a Ranking: the ways to run a program on a machine, the fastest first, and the rejected choices.
+    """Find the fastest ways to run a program; return a Ranking: candidates, fastest first, and rejected choices.
 
     `sizes` maps symbols to numbers; for sizes that are `opened` (known only at the call) these are typical numbers.
     `free` are the loops whose tile size does not change the result. With `only_lowered`, candidates that the lowering
@@ -62,13 +62,13 @@ def search_facts(
     keeps_all: bool = False,
     blocks: bool = True,
 ) -> Ranking:
-    """Return a Ranking: the ways to run a program, given by its facts, the fastest first, and the rejected choices.
+    """Find the fastest ways to run an analysed program; return a Ranking: candidates, fastest first, and rejections.
 
-    With `only_lowered`, candidates that the lowering cannot do are rejected. `constant` names arguments that are
-    repacked once, when they are bound, at no cost. With `keeps_all`, the ranking keeps candidates that bounds show
-    to be slower. Without `blocks`, no kernel of a CPU keeps accumulator tiles in registers over all of K. A program
-    that logs, or computes elements in order, gets kernels without a pipeline only; a program with sizes known only
-    at the call gets no SIMT products, repacked operands, split reductions or second kernel.
+    `only_lowered` rejects candidates that the lowering cannot do. `constant` names arguments that are repacked once, at
+    no cost. `keeps_all` keeps candidates that bounds show to be slower. Without `blocks`, no CPU kernel keeps
+    accumulator tiles in registers over all of K. A program that logs, or computes elements in order, gets kernels
+    without a pipeline only. A program with sizes known only at the call gets no SIMT products, repacked operands, split
+    reductions or second kernel.
     """
     ranking = Ranking(roofline=lower_bound(facts, machine), keeps_all=keeps_all)
     blocked = list(kernels_of_blocks(facts, machine, ranking)) if blocks else []
@@ -103,11 +103,10 @@ def search_facts(
 def _add_repacked(
     repacked: Repacked, machine: Machine, ranking: Ranking, constant: Collection[str], only_lowered: bool
 ) -> None:
-    """Add the candidates on repacked operands to the ranking; if a bound shows that all are slower, note a rejection
-    instead.
+    """Add the candidates that run a program on repacked operands to the ranking.
 
-    `constant` names arguments that are repacked once, at no cost; `only_lowered` drops candidates that the lowering
-    cannot do.
+    If a lower bound shows that all of them are slower than the best, note a rejection instead. `constant` names
+    arguments that are repacked once, at no cost; `only_lowered` drops candidates that the lowering cannot do.
     """
     best = ranking.limit
     least = lower_bound(repacked.facts, machine) + repacked.cycles
@@ -124,12 +123,12 @@ def _add_repacked(
 
 
 def _add_two_kernels(facts: Facts, machine: Machine, ranking: Ranking, only_lowered: bool) -> None:
-    """Add one candidate of two kernels to the ranking for each way to split the program.
+    """For each way to split the program into two kernels, add the fastest such candidate to the ranking.
 
-    A way that a bound shows to be slower is noted as rejected; with `only_lowered`, so is a way that the lowering
-    cannot do. A way is skipped if the search finds no kernel for one of the halves.
+    A way that a lower bound shows to be slower than the best is noted as rejected; with `only_lowered`, so is a way
+    that the lowering cannot do. A way is skipped if the search finds no kernel for one of the halves.
     """
-    for cut in cuts(facts, ranking):
+    for cut in two_kernel_splits(facts, ranking):
         best, what = ranking.limit, cut.what
         least = lower_bound(cut.first, machine) + lower_bound(cut.second, machine)
         if least >= best:
@@ -148,8 +147,9 @@ def _add_two_kernels(facts: Facts, machine: Machine, ranking: Ranking, only_lowe
 
 
 def two_kernels(cut: GraphCut, one: PlanCandidate, two: PlanCandidate) -> PlanCandidate:
-    """Return the two kernels of a split program as one candidate; its cycles are the sum of both. `two` runs after
-    `one`.
+    """Return one candidate that runs the kernel of `one` and then the kernel of `two`; its cycles are the sum of both.
+
+    `cut` says how the program was split into these two kernels.
     """
     cycles = one.cycles + two.cycles
     rewrites = (Rewrite(cut.what, after=cut.after), *one.rewrites)
@@ -157,11 +157,10 @@ def two_kernels(cut: GraphCut, one: PlanCandidate, two: PlanCandidate) -> PlanCa
 
 
 def _add_candidates(ranking: Ranking, candidates: list[PlanCandidate]) -> None:
-    """Add candidates to a ranking in order of their keys; keep the KEPT (8) best, and the KEPT_OF_FAMILY (16) best per
-    family.
+    """Add candidates to a ranking in order of their keys, and drop slow ones.
 
-    If the ranking keeps all, no candidate is dropped. A family is candidates with the same kinds of kernels and
-    rewrites.
+    Kept are the KEPT (8) best of all, and the KEPT_OF_FAMILY (16) best of each family (same kinds of kernels, same
+    rewrites of the program). If the ranking keeps all, no candidate is dropped.
     """
     ranking.states += 1
     every = sorted([*ranking.candidates, *candidates], key=lambda c: c.key)
@@ -175,11 +174,10 @@ def _add_candidates(ranking: Ranking, candidates: list[PlanCandidate]) -> None:
 
 
 def lower_bound(facts: Facts, machine: Machine) -> float:
-    """Return a lower bound of the cycles of any schedule: the maximum of MMA, lane (ALU) and memory cycles, plus a
-    launch.
+    """Return a lower bound of the cycles of any schedule: the maximum of MMA, ALU and memory cycles, plus a launch.
 
-    MMA and lane cycles are with all cores at work, and without the work that masks skip. MMAs count at the rate of the
-    fastest atom that takes their types; at the rate of multiply-adds by lanes if no atom does.
+    MMA and ALU (lane) cycles are with all cores at work, and without the work that masks skip. MMAs count at the rate
+    of the fastest atom that takes their types; at the rate of multiply-adds by lanes if no atom does.
     """
     mma = lanes = 0.0
     for p in facts.products:

@@ -66,8 +66,7 @@ class TermKernelSchedule:
 
     @property
     def family(self) -> str:
-        """Return text: the kind of this kernel, "terms in boxes" if a lane computes boxes (rectangles) of results, else
-        "terms".
+        """Return a name for this kind of kernel: "terms in boxes" if lanes compute boxes of results, else "terms".
 
         The lowering tends to refuse all candidates of one kind for the same reason.
         """
@@ -75,10 +74,10 @@ class TermKernelSchedule:
 
 
 def kernels_by_terms(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[PlanCandidate]:
-    """Yield candidates: kernels in which lanes compute a program's single product without atoms (SIMT).
+    """Yield GPU candidates in which lanes compute a program's single product by plain multiply-adds (SIMT).
 
-    Yields nothing if `term_program` returns None: for example if neither M nor N is empty, if an operand is computed,
-    or on a machine without lanes (a CPU).
+    Yields nothing if `term_program` returns None: for example if both M and N have dimensions (a plain GEMM), if an
+    operand is computed, or on a machine without lanes (a CPU).
     """
     program = term_program(facts, machine)
     if program is None:
@@ -89,18 +88,19 @@ def kernels_by_terms(facts: Facts, machine: Machine, ranking: Ranking) -> Iterat
 
 
 def term_candidate(kernel: TermKernelSchedule) -> PlanCandidate:
-    """Return a SIMT kernel (lanes multiply without atoms) as a PlanCandidate with its predicted cycles."""
-    time = kernel_time(kernel.program.machine, count_terms(kernel), SAME_WAVES)
+    """Return a SIMT kernel (lanes multiply without atoms) as a PlanCandidate with its predicted cycles and sort key."""
+    time = kernel_time(kernel.program.machine, count_simt_work(kernel), SAME_WAVES)
     key = (round(time.cycles), 0, 0, 0, 0, time.unbounded, len(kernel.sizes))
     return PlanCandidate(kernel, time.cycles, key)
 
 
 def term_program(facts: Facts, machine: Machine) -> TermProgram | None:
-    """Return a TermProgram: the single product of a program, if lanes can compute it without atoms (SIMT); else None.
+    """Return a TermProgram (a product that lanes can compute without atoms) for the program's product; else None.
 
-    Lanes can if M or N is empty, both operands are plain reads with linear addresses, one program dimension has all
-    rows of the larger operand, and there is no batch or the larger operand is contiguous along the batch. None also if
-    the program has loops or several products, for half of a split program, and on a machine without lanes (a CPU).
+    Lanes can if M or N has no dimension (as in a depthwise convolution), both operands are plain reads, the larger one
+    with linear addresses, one program dimension has all rows of the larger operand, and there is no batch or the larger
+    operand is contiguous along the batch. None also if the program has loops or several products, for half of a split
+    program, and on a machine without lanes (a CPU).
     """
     if len(facts.products) != 1 or facts.loops or facts.part or machine.lanes is None:
         return None
@@ -134,8 +134,8 @@ def term_program(facts: Facts, machine: Machine) -> TermProgram | None:
     return TermProgram(facts, machine, terms, read.place, row, digits, summed)
 
 
-def sizes_of(kernel: TermKernelSchedule) -> Size:
-    """Return a function that evaluates a dimension of a SIMT kernel to its extent, an int.
+def extents_in(kernel: TermKernelSchedule) -> Size:
+    """Return a function that evaluates a dimension of the SIMT kernel `kernel` to its extent, an int.
 
     It knows the program's dimensions, the flattened K and, if lanes compute boxes (rectangles) of results, the
     dimension that counts boxes and the dimensions within a box.
@@ -145,10 +145,10 @@ def sizes_of(kernel: TermKernelSchedule) -> Size:
     outer = {}
     if kernel.outer is not None:
         outer = {kernel.outer: prod(ceil(kernel.program.facts.extents[d] / n) for d, n in kernel.sizes.items())}
-    return _size_function(kernel.program, {**inner, **outer})
+    return _extent_function(kernel.program, {**inner, **outer})
 
 
-def _size_function(program: TermProgram, more: dict[Expr, int]) -> Size:
+def _extent_function(program: TermProgram, more: dict[Expr, int]) -> Size:
     """Return a function that evaluates a dimension of a SIMT kernel to its extent, an int.
 
     It knows the program's dimensions, the flattened K, and the dimensions in `more`, which maps them to extents.
@@ -159,14 +159,14 @@ def _size_function(program: TermProgram, more: dict[Expr, int]) -> Size:
 
 
 def _single_result_kernels(program: TermProgram) -> list[TermKernelSchedule]:
-    """Return a list with the kernel whose lanes compute results one by one, along a batch dimension.
+    """Return a list of one SIMT kernel: its lanes lie along a batch dimension, and compute results one at a time.
 
     Return [] if the product has no batch, so that lanes lie along rows.
     """
     facts, terms = program.facts, program.terms
     if terms.along_rows:
         return []
-    size = _size_function(program, {})
+    size = _extent_function(program, {})
     task_extents = {
         d: elements_per_line(facts.program, size(d), program.machine) if d is terms.along else size(d)
         for d in facts.cut
@@ -177,11 +177,11 @@ def _single_result_kernels(program: TermProgram) -> list[TermKernelSchedule]:
 
 
 def _box_kernels(program: TermProgram) -> Iterator[TermKernelSchedule]:
-    """Yield the kernels whose lanes each compute a box (rectangle of neighbours) of results.
+    """Yield SIMT kernels whose lanes each compute a box (rectangle of neighbours) of results.
 
-    A box must fit a lane's registers, leave registers for enough waves per core, and have results that share reads.
-    Boxes must cover M exactly, or overhang only where writes drop the elements past the end. Yields nothing if M has
-    fewer than two digits (mixed-radix parts).
+    There is one kernel for each box and K step. A box must fit a lane's registers, leave registers for enough waves per
+    core, and have results that share reads. Boxes must cover M exactly, or overhang only where writes drop the elements
+    past the end. Yields nothing if M has fewer than two digits (mixed-radix parts, such as row and column).
     """
     facts, machine = program.facts, program.machine
     file, waves, most_bytes = machine.register_file, machine.row_tasks.waves, machine.lane_access.own_bytes
@@ -193,7 +193,7 @@ def _box_kernels(program: TermProgram) -> Iterator[TermKernelSchedule]:
     tiles = sorted({n for n in inner if program.count % n == 0 and n > 1} | {program.count})
     for sizes, tile in combinations(combinations(*reversed(lengths)), tiles):
         box = dict(zip(program.digits, sizes, strict=True))
-        if prod(sizes) == 1 or not all(_may_overrun(facts, d, n) for d, n in box.items()):
+        if prod(sizes) == 1 or not all(_can_cover(facts, d, n) for d, n in box.items()):
             continue
         terms = terms_of_box(program, box, tile)
         fits = (
@@ -209,10 +209,10 @@ def _box_kernels(program: TermProgram) -> Iterator[TermKernelSchedule]:
             yield _box_kernel(program, terms, box)
 
 
-def _may_overrun(facts: Facts, dim: str, n: int) -> bool:
-    """True if boxes of `n` elements may cover the dimension `dim`, even if the last box extends past its end.
+def _can_cover(facts: Facts, dim: str, n: int) -> bool:
+    """True if boxes of `n` elements along `dim` can cover all of `dim`, even if the last box extends past its end.
 
-    That is so if `n` divides the extent of `dim`, or if every write drops the elements past the end.
+    They can if `n` divides the extent of `dim`, or if every write drops the elements past the end.
     """
     extent = facts.extents[dim]
     forms = [zip(w.place.coords, w.place.shape, strict=False) for w in facts.writes]
@@ -239,7 +239,7 @@ def terms_of_box(program: TermProgram, box: dict[str, int], tile: int) -> Terms:
 
 
 def with_boxes(program: TermProgram, terms: Terms, box: dict[str, int]) -> tuple[Terms, Expr, dict[Expr, int]]:
-    """Return (`terms` with the dimensions of boxes, the dimension that counts boxes, {dimension within a box: extent}).
+    """Add box dimensions to `terms`; return (new Terms, dimension that counts boxes, {dimension in a box: extent}).
 
     A box is the rectangle of results that one lane computes; `box` maps each digit (mixed-radix part of M) to the box's
     extent.
@@ -251,25 +251,24 @@ def with_boxes(program: TermProgram, terms: Terms, box: dict[str, int]) -> tuple
 
 
 def _box_kernel(program: TermProgram, terms: Terms, box: dict[str, int]) -> TermKernelSchedule:
-    """Return the kernel in which each lane computes one box (rectangle) of results per element of a vector of the
-    batch.
+    """Return the SIMT kernel in which each lane computes one box (rectangle) of results, each a vector of the batch.
 
     `box` maps each digit (mixed-radix part of M) to the box's extent.
     """
     terms, outer, inner = with_boxes(program, terms, box)
     count = prod(ceil(program.facts.extents[d] / n) for d, n in box.items())
-    size = _size_function(program, {outer: count, **inner})
+    size = _extent_function(program, {outer: count, **inner})
     widths, waves = tasks_of_boxes(terms, size, smallest_element_bytes(program.facts.program), program.machine)
     return TermKernelSchedule(program, terms, widths, waves, outer, box)
 
 
-def count_terms(kernel: TermKernelSchedule) -> Work:
-    """Return the Work of a SIMT kernel: cycles of instructions and of loads per task, latency in cycles, bytes in all.
+def count_simt_work(kernel: TermKernelSchedule) -> Work:
+    """Count the work of a SIMT kernel; return a Work: cycles per workgroup, latency per core, bytes in all.
 
-    A task is one workgroup's work. The latency is the cycles that one core takes for all of its waves: if the K steps
-    are unrolled, a wave waits once for all loads, else once per step.
+    The latency is the cycles that one core takes for all of its waves: if the K steps are unrolled, a wave waits once
+    for all loads, else once per step.
     """
-    terms, machine, size = kernel.terms, kernel.program.machine, sizes_of(kernel)
+    terms, machine, size = kernel.terms, kernel.program.machine, extents_in(kernel)
     limits, costs, lanes, values = machine.limits, machine.costs.terms, machine.lanes or 1, terms.values
     boxes = max(1, ceil(prod(kernel.widths.values()) / (values * terms.results * lanes * kernel.waves)))
     count, widened = size(terms.summed), values if terms.each < terms.wide else 0

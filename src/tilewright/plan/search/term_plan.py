@@ -12,8 +12,10 @@ from tilewright.plan.search.simt import TermKernelSchedule, TermProgram
 
 
 def plan_by_terms(kernel: TermKernelSchedule) -> Schedule:
-    """Return the plan (a Schedule) of a SIMT kernel: axes that the grid splits, axes that stay whole, one axis for all
-    of K.
+    """Return the plan (a Schedule) of a SIMT kernel (lanes multiply without atoms).
+
+    It has an axis for each dimension that the grid splits, then one for each that stays whole, and one axis for all of
+    K.
     """
     program, facts = kernel.program, kernel.program.facts
     axes, tasks = [], []
@@ -35,20 +37,21 @@ def plan_by_terms(kernel: TermKernelSchedule) -> Schedule:
 
 
 def axis_of_terms(program: TermProgram) -> str:
-    """Return the name of the plan's axis of K, which has all dimensions of K as one flat index."""
+    """Return the name that a SIMT plan gives to its axis of K, which has all dimensions of K as one flat index."""
     first = str(program.summed[0])
     return first.rpartition("_")[0] if len(program.summed) > 1 else first
 
 
 def _extent(facts: Facts, d: Expr) -> int:
-    """Return the number of elements of the program dimension `d`: the product of the extents of its digits (mixed-radix
-    parts).
+    """Return the number of elements of the program dimension `d` in the whole problem.
+
+    If `d` was split into digits (mixed-radix parts), it is the product of their extents.
     """
     return prod(facts.extents.get(name, 1) for name in facts.digit_names(d))
 
 
 def _grid_axis(kernel: TermKernelSchedule, d: Expr) -> Axis:
-    """Return the plan's Axis of the dimension `d`, which the grid splits.
+    """Return the plan's Axis (extents, and splits by tasks and lanes) of the dimension `d`, which the grid splits.
 
     If `d` is M and lanes compute boxes (rectangles) of results, each digit (mixed-radix part) of `d` is padded to whole
     boxes.

@@ -47,11 +47,10 @@ class AxisTile:
 
 
 def tilings(o: Orientation) -> Iterator[tuple[tuple[AxisTile, ...], tuple[int, int]]]:
-    """Yield (an AxisTile per class of dimensions, (wave groups along rows, wave groups along columns)), all choices to
-    try.
+    """Yield every choice of tiles to try: (an AxisTile per class of dimensions, (wave groups along rows, columns)).
 
     A class of dimensions (same role in every MMA) is one axis of the schedule. Tiles meet the author's constraints.
-    There are several wave groups along columns only if a task (workgroup) or a cluster has all of N.
+    There are several wave groups (such as warpgroups) along columns only if a workgroup or a cluster has all of N.
     """
     unit = o.products[0].atoms[0].shape[0]
     held = any(p.a_in_registers for p in o.products)
@@ -59,7 +58,10 @@ def tilings(o: Orientation) -> Iterator[tuple[tuple[AxisTile, ...], tuple[int, i
     legal: dict[tuple[int, int], list[AxisTile]] = {}
 
     def legal_tiles(n: int, c: DimClass, rows: int) -> list[AxisTile]:
-        """Return the legal tiles of the n-th class; only those on the atom's rows depend on `rows`."""
+        """Return the legal tiles of the class `c`, number `n`; only tiles on the atom's rows depend on `rows`.
+
+        `rows` is the M extent of a workgroup's tile. Results are kept for the next call.
+        """
         key = n, rows if ROWS in c.roles else 0
         if key not in legal:
             legal[key] = _legal_tiles(o, c, rows, _atom_widths(o, c))
@@ -91,17 +93,20 @@ def _atom_widths(o: Orientation, c: DimClass) -> tuple[int, ...]:
 
 
 def _legal_tiles(o: Orientation, c: DimClass, rows: int, columns: tuple[int, ...]) -> list[AxisTile]:
-    """Return a list of AxisTile for `c` (dimensions of one role) that meet the author's constraints.
+    """Return a list of AxisTiles for the class `c` of dimensions: those that are legal and meet the constraints.
 
-    A grid tile that extends past the end of `c` is in the list only if writes drop the elements past the end. `rows` is
-    the M extent of a task's (workgroup's) tile in elements, `columns` are the N extents of atoms.
+    A grid tile that extends past the end of `c` is legal only if writes drop the elements past the end. `rows` is the M
+    extent of a workgroup's tile in elements, `columns` are the N extents of atoms.
     """
     proposed = [tile for tile in _proposed_tiles(o, c, rows, columns) if c.is_batch or _is_as_stated(o.facts, tile)]
     return [tile for tile in proposed if tile.level != GRID or _overhang_is_dropped(o.facts, tile)]
 
 
 def _is_as_stated(facts: Facts, tile: AxisTile) -> bool:
-    """True if the tile is no grid tile, or has as many elements per task as the author's constraints state."""
+    """True if a tile agrees with the author's constraints on the number of elements per workgroup.
+
+    A grid tile must have exactly the stated number along a constrained dimension; other tiles always agree.
+    """
     for owner, stated in facts.stated_tasks.items():
         digits = facts.digits.get(owner, (owner,))
         elements = prod(n for d, n in tile.box if d in digits)
@@ -113,9 +118,7 @@ def _is_as_stated(facts: Facts, tile: AxisTile) -> bool:
 
 
 def _overhang_is_dropped(facts: Facts, tile: AxisTile) -> bool:
-    """True if a grid tile does not extend past the end of its dimensions, or if every write drops the elements past the
-    end.
-    """
+    """True if a grid tile may be used at the end of its dimensions: it fits exactly, or writes drop the overhang."""
     past = [d for d, n in tile.box if facts.extents[d] % n]
     if tile.fold == RUN:
         past = [tile.box[0][0]] if prod(facts.extents[d] for d, _ in tile.box) % tile.size else []
@@ -123,21 +126,21 @@ def _overhang_is_dropped(facts: Facts, tile: AxisTile) -> bool:
 
 
 def can_pad(facts: Facts, dim: str) -> bool:
-    """True if every write drops the elements past the end of `dim`, so that a tile may extend past it."""
+    """True if a tile may extend past the end of `dim`, because every write drops the elements past the end."""
     return all(_end_is_out_of_bounds(w.place, dim, facts.extents[dim]) for w in facts.writes)
 
 
 def _end_is_out_of_bounds(access: AccessFacts, dim: str, extent: int) -> bool:
-    """True if all elements from `extent` on along `dim` are out of bounds of the memory, so that writes drop them."""
+    """True if elements from `extent` on along `dim` are out of bounds, so that a write by this access drops them."""
     return any(
         dict(form).get(dim, 0) * extent >= shape for form, shape in zip(access.coords, access.shape, strict=False)
     )
 
 
 def _proposed_tiles(o: Orientation, c: DimClass, rows: int, columns: tuple[int, ...]) -> list[AxisTile]:
-    """Return a list of AxisTile to try for `c` (dimensions of one role), before constraints and overhang are checked.
+    """Return a list of AxisTiles to try for the class `c` of dimensions, before constraints and overhang are checked.
 
-    `rows` is the M extent of a task's (workgroup's) tile in elements, `columns` are the N extents of atoms.
+    `rows` is the M extent of a workgroup's tile in elements, `columns` are the N extents of atoms.
     """
     roles, several, extents = set(c.roles), len(o.facts.products) > 1, o.facts.extents
     whole = AxisTile(WHOLE, c.extent, tuple((d, extents[d]) for d in c.dims))
@@ -156,7 +159,7 @@ def _proposed_tiles(o: Orientation, c: DimClass, rows: int, columns: tuple[int, 
         return [*grid, *(t for n in blocks for t in _tiles_of_size(o, c, n, LOOP))]
     if COLUMNS in roles:
         return [*_tiles_of_unsplit_n(o, c, columns), *([whole] if c.extent <= WIDEST_WHOLE else [])]
-    slab = _slab(o, c)
+    slab = _slab_elements(o, c)
     steps = list(_steps_of_k(o, c, slab)) if c.streams else []
     shallow = c.extent <= DEEPEST_WHOLE and (several or not c.streams) and len(c.dims) == 1
     if shallow and c.extent <= slab:
@@ -165,8 +168,7 @@ def _proposed_tiles(o: Orientation, c: DimClass, rows: int, columns: tuple[int, 
 
 
 def _covering_widths(o: Orientation, c: DimClass, columns: tuple[int, ...]) -> list[int]:
-    """Return a list of up to two N extents of atoms that cover all of `c` (dimensions of one role); [] if no atom
-    covers it.
+    """Return up to two N extents of atoms that cover all of `c` (the dimensions of N); [] if no atom covers it.
 
     The first is the narrowest; the second the narrowest whose rows of the result bulk copies can store, if that
     differs. `columns` are the N extents of atoms, ascending.
@@ -179,8 +181,9 @@ def _covering_widths(o: Orientation, c: DimClass, columns: tuple[int, ...]) -> l
 def _tiles_of_unsplit_n(o: Orientation, c: DimClass, columns: tuple[int, ...]) -> Iterator[AxisTile]:
     """Yield AxisTiles of an N that the grid cannot split: loop tiles, and equal shares for the workgroups of a cluster.
 
-    `columns` are the N extents of atoms. If a loop needs several passes, the MMA is computed again in each pass, and
-    the tile's count is the number of iterations of all passes. Yields nothing if the program scans `c`.
+    `c` are the dimensions of N, `columns` the N extents of atoms. If the program needs several passes over N, the MMA
+    is computed again in each pass, and the tile's count is the number of iterations of all passes. Yields nothing if
+    the program scans `c`.
     """
     facts = o.facts
     if set(c.dims) & facts.scanned:
@@ -201,15 +204,15 @@ def _tiles_of_unsplit_n(o: Orientation, c: DimClass, columns: tuple[int, ...]) -
 
 
 def _atom_k(o: Orientation) -> int:
-    """Return the number of K elements that one atom multiplies: the maximum over the first atoms of all MMAs."""
+    """Return the number of K elements that one atom multiplies: the maximum over all MMAs, each with its first atom."""
     return max(p.atoms[0].shape[2] for p in o.products)
 
 
 def _block_diagonal_tiles(o: Orientation, c: DimClass) -> Iterator[AxisTile]:
-    """Yield at most one grid AxisTile with several GEMMs of a batch, as blocks of a block-diagonal operand.
+    """Yield at most one grid AxisTile that has several GEMMs of a batch, as blocks of a block-diagonal operand.
 
     `c` are the batch dimensions. It yields one if the program has a single MMA, the K of neighbouring GEMMs are
-    adjacent in memory, and the K of two or more fill a row of shared memory.
+    adjacent in memory, and the K of two or more GEMMs fill a row of shared memory.
     """
     facts, inner = o.facts, c.dims[-1]
     if len(o.products) != 1:
@@ -229,8 +232,8 @@ def _block_diagonal_tiles(o: Orientation, c: DimClass) -> Iterator[AxisTile]:
             return
 
 
-def _slab(o: Orientation, c: DimClass) -> int:
-    """Return the number of K elements in a row of shared memory (slab) for the first MMA that has `c` as K.
+def _slab_elements(o: Orientation, c: DimClass) -> int:
+    """Return the number of K elements in a row of shared memory (slab) of the first MMA that has `c` as K.
 
     `c` is a class of dimensions (same role in every MMA).
     """
@@ -238,7 +241,7 @@ def _slab(o: Orientation, c: DimClass) -> int:
 
 
 def _steps_of_k(o: Orientation, c: DimClass, slab: int) -> Iterator[AxisTile]:
-    """Yield up to two loop AxisTiles of `slab` elements (a row of shared memory) over `c`, the dimensions of K.
+    """Yield up to two loop AxisTiles for the dimensions `c` of K, in steps of `slab` elements (a row of shared memory).
 
     The first is a run (contiguous flat indices) over all of K, if copies can load it. The second, if `c` has several
     dimensions, steps along the contiguous dimension alone, for one filter tap after the other.
@@ -255,14 +258,12 @@ def _steps_of_k(o: Orientation, c: DimClass, slab: int) -> Iterator[AxisTile]:
 
 
 def _are_digits_of_one(facts: Facts, dims: tuple[str, ...]) -> bool:
-    """True if all of the canonical dimensions `dims` are digits (mixed-radix parts) of one program dimension, in its
-    order.
-    """
+    """True if all of `dims` are digits (mixed-radix parts) of one program dimension, in its order."""
     return any(tuple(d for d in digits if d in dims) == dims for digits in facts.digits.values())
 
 
 def _can_copy_run(access: AccessFacts, dims: tuple[str, ...], o: Orientation) -> bool:
-    """True if copies can load a run over `dims` (contiguous indices of the flattened dimension) through this access.
+    """True if copies can load a run over `dims` (contiguous indices of the flattened `dims`) through this access.
 
     True if the access depends on fewer than two of `dims`. Lanes that copy without bulk copies can load any digits
     (mixed-radix parts) of one program dimension. Bulk copies can if memory has `dims` as one dimension, or if each of
@@ -284,11 +285,10 @@ def _can_copy_run(access: AccessFacts, dims: tuple[str, ...], o: Orientation) ->
 def filled_box(
     facts: Facts, dims: tuple[str, ...], size: int, *, up: bool = False, outermost: bool = False
 ) -> tuple[tuple[str, int], ...]:
-    """Return a box (rectangle) of up to `size` elements as ((dimension, extent), ...); the innermost dimension is
-    filled first.
+    """Return the extents of a box (rectangle) of up to `size` elements over `dims`, as ((dimension, extent), ...).
 
-    `dims` are its dimensions, outermost first. With `outermost`, the outermost dimension is filled first instead. With
-    `up`, extents are rounded up, so that the box has at least `size` elements.
+    `dims` are its dimensions, outermost first. The innermost dimension is filled first; with `outermost`, the
+    outermost. With `up`, extents are rounded up, so that the box has at least `size` elements.
     """
     box: dict[str, int] = {}
     for d in dims if outermost else reversed(dims):
@@ -298,12 +298,11 @@ def filled_box(
 
 
 def _tiles_of_size(o: Orientation, c: DimClass, size: int, level: str) -> Iterator[AxisTile]:
-    """Yield AxisTiles of `size` elements over `c` (dimensions of one role): a run (contiguous flat indices), then
-    boxes.
+    """Yield AxisTiles of `size` elements for the class `c` of dimensions: a run (contiguous flat indices), then boxes.
 
-    If `c` has one dimension, there is only the run. If `c` has several, a run shorter than `c` is yielded only if
-    copies can load it and no mask cuts it. A box is a rectangle of the dimensions. If a sliding window reads `c` and
-    `level` is GRID, the boxes are only boxes whose halo tile one bulk copy loads. `level` is GRID or LOOP.
+    A box is a rectangle of the dimensions; `level` is GRID or LOOP. If `c` has one dimension, there is only the run. If
+    `c` has several, a run shorter than `c` is yielded only if copies can load it and no mask cuts it. If a sliding
+    window reads `c` and `level` is GRID, boxes are only those whose halo tile (input patch) one bulk copy loads.
     """
     facts, extents = o.facts, o.facts.extents
     if len(c.dims) == 1 or size >= c.extent:
@@ -325,11 +324,11 @@ def _tiles_of_size(o: Orientation, c: DimClass, size: int, level: str) -> Iterat
 
 
 def _halo_boxes(o: Orientation, c: DimClass, rows: int, window: HaloWindow) -> Iterator[tuple[tuple[str, int], ...]]:
-    """Yield the boxes (rectangles) of `rows` output positions whose halo tile one bulk copy loads and an atom can read.
+    """Yield the boxes of `rows` output positions whose halo tile (input patch) one bulk copy loads and an atom reads.
 
-    A box is ((dimension, extent), ...) over the dimensions of `c`. An atom can read the halo tile if groups of the
-    atom's rows have one stride. Each extent of a box is less than twice the extent of its dimension. Yields nothing if
-    `c` has one dimension.
+    A box is a rectangle, ((dimension, extent), ...) over the dimensions of `c`. An atom can read the halo tile if
+    groups of the atom's rows have one stride. Each extent of a box is less than twice the extent of its dimension.
+    Yields nothing if `c` has one dimension.
     """
     extents = [o.facts.extents[d] for d in c.dims]
     unit, together = o.products[0].atoms[0].shape[0], o.machine.shared_memory.atom_rows

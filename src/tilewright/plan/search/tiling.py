@@ -33,28 +33,30 @@ class Tiling:
 
     @property
     def groups(self) -> int:
-        """Return the number of wave groups that compute one task (one workgroup's work) of this tiling together."""
+        """Return the number of wave groups (such as warpgroups) that compute one workgroup's tile together."""
         return self.down * self.across
 
     @cached_property
     def size(self) -> dict[str, int]:
-        """Return {canonical dimension: extent of this tiling's tile in elements}.
+        """Return {dimension: extent of this tiling's tile, in elements}.
 
-        It is the extent of one iteration if a loop iterates over the dimension, else of a task (one workgroup's work).
+        It is the extent of one iteration if a loop iterates over the dimension, else of a workgroup's tile. A program
+        dimension that was split into digits (mixed-radix parts) has one entry per digit.
         """
         return {dim: n for tile in self.tiles for dim, n in tile.box}
 
     @cached_property
     def batch(self) -> int:
-        """Return the number of GEMMs of a batch per tile of a task (workgroup); more than 1 if B is block-diagonal."""
+        """Return the number of GEMMs of a batch per tile; if more than 1, they run as one with a block-diagonal B."""
         pairs = zip(self.tiles, self.o.classes, strict=True)
         return prod(tile.size for tile, c in pairs if tile.level == GRID and c.is_batch)
 
     def span(self, dims: Dims) -> int:
-        """Return the number of elements of a tile over all classes that have any of `dims`, padded to whole tiles.
+        """Return the number of elements of a tile of a value with the dimensions `dims`, padded to whole tiles.
 
-        A class (dimensions of one role) counts with all of its dimensions. Along a class that a loop iterates over it
-        is the tile of one iteration, else the tile of a task (one workgroup's work).
+        It is the product over all classes (dimensions of one role) that have any of `dims`; a class counts with all of
+        its dimensions. Along a class that a loop iterates over it is the tile of one iteration, else the tile of a
+        workgroup.
         """
         if dims not in self._spans:
             class_indices = {self.o.class_of[d] for d in dims}
@@ -62,50 +64,45 @@ class Tiling:
         return self._spans[dims]
 
     def phase(self, n: ValueFacts) -> Loops:
-        """Return the loop nest in which the value `n` is computed: the loops over dimensions that it has, reduces or
-        carries.
+        """Return the loop nest in which the value `n` is computed, as a set of loops.
 
-        The nest is a set of indices of dimension classes (dimensions with one role); empty if the value is computed in
-        no loop.
+        It has the loops over dimensions that the value has, reduces or carries; each loop is the index of its class of
+        dimensions (same role in every MMA). Empty if the value is computed in no loop.
         """
         return self.loops_over(n.dims | n.reduces | n.carried)
 
     def loops_over(self, dims: Dims) -> Loops:
-        """Return the loops over any of the dimensions `dims`, as a set of indices of dimension classes (dimensions with
-        one role).
+        """Return the set of loops that iterate over any of the dimensions `dims`; empty if no loop does.
 
-        The set is empty if no loop iterates over any of `dims`.
+        A loop is given as the index of its class of dimensions (same role in every MMA).
         """
         if dims not in self._loops:
             self._loops[dims] = frozenset(self.o.class_of[d] for d in dims) & self.looped
         return self._loops[dims]
 
     def trips(self, loops: Loops) -> int:
-        """Return the number of iterations per task (workgroup) of the innermost loop of a loop nest.
+        """Return how often a workgroup runs the body of a loop nest: the product of the trip counts of all `loops`.
 
-        It is the product of the trip counts of all `loops`, which are indices of dimension classes (dimensions with one
-        role). 1 if `loops` is empty.
+        Each loop is the index of its class of dimensions (same role in every MMA). 1 if `loops` is empty.
         """
         return prod(self.tiles[n].count for n in loops)
 
     @cached_property
-    def between(self) -> frozenset[str]:
-        """Return the set of dimensions of loops that link two MMAs: N of one MMA and K of the other, as in
-        attention.
-        """
+    def linking_dims(self) -> frozenset[str]:
+        """Return the names of looped dimensions that are N of one MMA and K of another, as in attention."""
         loops = (self.o.classes[n] for n in self.looped)
         return frozenset(d for c in loops if {COLUMNS, DEPTH} <= set(c.roles) for d in c.dims)
 
     def tile_of(self, dim: str) -> AxisTile:
-        """Return the AxisTile of the class (dimensions of one role) that has the dimension `dim`."""
+        """Return the AxisTile of the dimension `dim`, which it shares with all dimensions of the same role."""
         return self.tiles[self.o.class_of[dim]]
 
     def steps_between(self, dims: Dims, slab: int) -> int:
-        """Return the number of K steps, of `slab` elements, along a dimension of `dims` that is whole between two MMAs.
+        """Return the number of K steps over a dimension of `dims` that links two MMAs and is held whole.
 
-        Such a dimension is N of one MMA and K of the next, and a task (workgroup) has all of it in the accumulator of
-        the first; the second MMA's B is loaded one step (a row of shared memory) at a time. 1 if there is no such
-        dimension, if the program loops over it, or if `slab` does not divide it.
+        A step has `slab` elements. Such a dimension is N of one MMA and K of the next. A workgroup has all of it in the
+        first MMA's accumulator; B of the second MMA is loaded one step (a row of shared memory) at a time. 1 if there
+        is no such dimension, if the program loops over it, or if `slab` does not divide it.
         """
         for c, tile in self.pairs():
             is_between = (
@@ -116,9 +113,10 @@ class Tiling:
         return 1
 
     def pairs(self) -> tuple[tuple[DimClass, AxisTile], ...]:
-        """Return (DimClass, its AxisTile) of each class of dimensions (same role in all MMAs)."""
+        """Return pairs (DimClass, its AxisTile), one for each class of dimensions (same role in all MMAs)."""
         return self._pairs
 
     @cached_property
     def _pairs(self) -> tuple[tuple[DimClass, AxisTile], ...]:
+        """Return what `pairs` returns, computed once."""
         return tuple(zip(self.o.classes, self.tiles, strict=True))

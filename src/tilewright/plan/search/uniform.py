@@ -24,18 +24,18 @@ from tilewright.plan.search.work import Phase, Work
 
 
 def uniform_candidate(kernel: UniformKernelSchedule, *ties: float) -> PlanCandidate:
-    """Return a kernel as a PlanCandidate with its predicted cycles; if cycles are equal, smaller `ties` come first."""
-    cycles = kernel_time(kernel.machine, count_uniform(kernel), SAME_WAVES).cycles
+    """Return a kernel without a pipeline as a PlanCandidate with its predicted cycles; `ties` break equal cycles."""
+    cycles = kernel_time(kernel.machine, count_uniform_work(kernel), SAME_WAVES).cycles
     return PlanCandidate(kernel, cycles, (round(cycles), *ties))
 
 
 def loop_tiles(facts: Facts) -> dict[Expr, int]:
-    """Return {loop dimension: elements per iteration} for the program's loops.
+    """Return {loop dimension: elements per iteration} for the loops of the program; while loops are left out.
 
-    While loops and loops over dimensions that the grid splits are left out. The tile is the author's, if stated; else
-    the whole extent for a loop that carries more than an accumulator; else, for a K loop, at most DEEPEST (4096)
-    elements, or the whole extent if that is known only at the call; else the whole extent up to WHOLE (512) elements,
-    and CHOSEN (256) elements beyond.
+    Loops over dimensions that the grid splits are left out too. The tile is the author's, if stated; else the whole
+    extent for a loop that carries more than an accumulator; else, for a K loop, at most DEEPEST (4096) elements, or the
+    whole extent if that is known only at the call; else the whole extent up to WHOLE (512) elements, and CHOSEN (256)
+    elements beyond.
     """
     size, tiles = numbers_of(facts.sizes), {}
     for op in facts.program.walk():
@@ -59,21 +59,20 @@ def loop_tiles(facts: Facts) -> dict[Expr, int]:
 def microkernels(facts: Facts, machine: Machine, width: Size, lanes: int | None = None) -> dict[Op, Microkernel | None]:
     """Return {MMA: its Microkernel (atom and accumulator tile), or None if no atom fits} for the MMAs of a kernel.
 
-    `width(d)` evaluates the extent of a dimension d in a task (one workgroup's work; on CPUs one thread's). `lanes` is
-    the number of lanes that an atom must span, None for any. MMAs of the program that another kernel computes are left
-    out.
+    `width(d)` evaluates the extent of a dimension d in a workgroup's tile (on CPUs a thread's). `lanes` is the number
+    of lanes that an atom must span, None for any. MMAs of the program that another kernel computes are left out.
     """
     own = {facts.nodes[p.node].source for p in facts.products}
     every = products_of(facts.program, machine, width, numbers_of(facts.sizes), facts.opened, lanes)
     return {op: microkernel for op, microkernel in every.items() if op in own}
 
 
-def count_uniform(kernel: UniformKernelSchedule) -> Work:
-    """Return the Work (cycles and bytes) of a kernel without a pipeline, in which loads do not overlap arithmetic.
+def count_uniform_work(kernel: UniformKernelSchedule) -> Work:
+    """Count the work of a kernel without a pipeline; return a Work (cycles and bytes).
 
-    The cycles of lanes and atoms add up. Without MMAs a core waits once for its reads; with MMAs each task (one
-    workgroup's work) waits for A and for B in every K step of every accumulator tile. With MMAs whose B another kernel
-    packs first, the cycles and bytes of the packing are included.
+    Loads do not overlap arithmetic, and the cycles of lanes and atoms add up. Without MMAs a core waits once for its
+    reads; with MMAs each workgroup waits for A and for B in every K step of every accumulator tile. If another kernel
+    packs B of an MMA first, the cycles and bytes of the packing are included.
     """
     facts, machine, size = kernel.facts, kernel.machine, numbers_of(kernel.facts.sizes)
     counts = {d: ceil(size(d) / n) for d, n in kernel.widths.items()}
@@ -100,8 +99,7 @@ def count_uniform(kernel: UniformKernelSchedule) -> Work:
 
 
 def _bytes_of_packed_b(kernel: UniformKernelSchedule) -> list[float]:
-    """Return a list with the number of bytes of each operand B that a kernel before this one packs; [] if none is
-    packed.
+    """Return a list with the bytes of each operand B that another kernel packs before this one; [] if none is packed.
 
     Packing makes the fragments of B that an atom reads contiguous.
     """
@@ -118,11 +116,10 @@ def _bytes_of_packed_b(kernel: UniformKernelSchedule) -> list[float]:
 
 
 def _operand_copies(kernel: UniformKernelSchedule) -> tuple[float, float]:
-    """Return (bytes, words) that one task (one workgroup's work) loads for its MMAs; a word is what a lane loads at
-    once.
+    """Return (bytes, words) that one workgroup loads for the operands of its MMAs, summed over all iterations.
 
-    Both are sums over all iterations. A is loaded once per accumulator tile along N, B once per accumulator tile along
-    M. MMAs without an atom and computed operands count nothing.
+    A word is what a lane loads at once. A is loaded once per accumulator tile along N, B once per accumulator tile
+    along M. MMAs without an atom and computed operands count nothing.
     """
     facts, copied, words = kernel.facts, 0.0, 0.0
     vector = kernel.machine.lane_access.vector_bytes
@@ -150,16 +147,19 @@ def _operand_copies(kernel: UniformKernelSchedule) -> tuple[float, float]:
 
 
 def _is_computed_over(facts: Facts, n: ValueFacts, dim: Expr) -> bool:
-    """True if the value `n` has or reduces the program dimension `dim`, or if `dim` has one element only."""
+    """True if the value `n` has or reduces the program dimension `dim`, or if `dim` has one element only.
+
+    If it is False, all tiles along `dim` compute the same value again.
+    """
     names = facts.digits.get(str(dim), (str(dim),))
     return any(name in n.space for name in names) or all(facts.extents.get(name, 1) == 1 for name in names)
 
 
 def _element_cycles(kernel: UniformKernelSchedule, n: ValueFacts) -> float:
-    """Return the cycles of one core for one element of the value `n`; 0 for ops that lanes do not compute, and for
-    cumsum.
+    """Return the cycles of one core for one element of the value `n`.
 
-    For a read whose address needs divisions it is the address arithmetic, for an MMA one multiply-add.
+    For a read whose address needs divisions it is the address arithmetic, for an MMA one multiply-add. It is 0 for
+    cumsum, and for ops that lanes do not compute.
     """
     facts, machine, size = kernel.facts, kernel.machine, numbers_of(kernel.facts.sizes)
     if n.op == "read" and n.source is not None and needs_division(n.source, size):
@@ -170,11 +170,11 @@ def _element_cycles(kernel: UniformKernelSchedule, n: ValueFacts) -> float:
 
 
 def _multiply_add_cycles(kernel: UniformKernelSchedule, op: Op) -> float:
-    """Return the cycles of one core for one multiply-add of the MMA `op`: the atom's rate, or the rate of lanes if it
-    has none.
+    """Return the cycles of one core for one multiply-add of the MMA `op`: by its atom, or by lanes if it has none.
 
-    M and N of a task's tile are padded to whole atoms, and the cycles of the padding are shared by all multiply-adds.
-    On a machine without lanes (a CPU), loads that feed the atom, and loads and stores of accumulator tiles, count too.
+    M and N of a workgroup's tile are padded to whole atoms, and the cycles of the padding are shared by all
+    multiply-adds. On a machine without lanes (a CPU), loads that feed the atom, and loads and stores of accumulator
+    tiles, count too.
     """
     how, axes = kernel.products.get(op), axes_in(op, kernel.width)
     if how is None or isinstance(axes, str):
@@ -188,7 +188,7 @@ def _multiply_add_cycles(kernel: UniformKernelSchedule, op: Op) -> float:
 
 
 def _operand_waits(kernel: UniformKernelSchedule) -> int:
-    """Return the number of times that one task (one workgroup's work) waits for operands, summed over all K steps.
+    """Return how many times one workgroup waits for operands of its MMAs, summed over all K steps.
 
     There are K steps for each accumulator tile in each iteration; an MMA without an atom has one step per iteration. A
     step waits for A and for B, and a third time, for both to be in shared memory, if the atom reads them there.
@@ -210,9 +210,7 @@ def _operand_waits(kernel: UniformKernelSchedule) -> int:
 
 
 def loops_around(program: Program) -> dict[Op, tuple[Op, ...]]:
-    """Return {MMA: tuple of the loops around it, outermost first} for every MMA of a program; () if it is in no
-    loop.
-    """
+    """Return {MMA: tuple of the loops around it, outermost first} for all MMAs of a program; () if in no loop."""
     around: dict[Op, tuple[Op, ...]] = {}
 
     def walk(block: Block, loops: tuple[Op, ...]) -> None:
@@ -228,15 +226,15 @@ def loops_around(program: Program) -> dict[Op, tuple[Op, ...]]:
 
 
 def argument_bytes(facts: Facts) -> float:
-    """Return the sum of the bytes of all arguments that the program reads or writes, each counted once and whole."""
+    """Return the total bytes of all arguments that the program reads or writes, each counted once and whole."""
     places = {n.place.memory: n.place for n in (*facts.reads, *facts.writes)}
     return float(sum(prod(place.shape) * place.bytes for place in places.values()))
 
 
 def plan_of_uniform(kernel: UniformKernelSchedule) -> Schedule:
-    """Return the plan (a Schedule) of a kernel without a pipeline.
+    """Return the plan (a Schedule) of a kernel without a pipeline, whose waves all run the same code.
 
-    If the kernel has `parts`, it is the plan of a reduction that is split over tasks (one workgroup's work each).
+    If the kernel has `parts`, it is the plan of a reduction that is split over workgroups.
     """
     facts, size = kernel.facts, numbers_of(kernel.facts.sizes)
     tiled = [d for d in facts.cut if d in kernel.widths or d in kernel.blocks]
@@ -262,8 +260,7 @@ def plan_of_uniform(kernel: UniformKernelSchedule) -> Schedule:
 
 
 def _plan_in_parts(kernel: UniformKernelSchedule, parts: Parts, whole: list[Expr]) -> Schedule:
-    """Return the plan (a Schedule) of the kernel that reduces the parts of a split reduction; the grid's first axis
-    counts parts.
+    """Return the plan (a Schedule) of a kernel with a split reduction; the grid's first axis counts the parts.
 
     `whole` are the dimensions that the grid does not split.
     """

@@ -35,16 +35,16 @@ class UniformKernelSchedule:
 
     @property
     def family(self) -> str:
-        """Return text: the kind of this kernel, "parts of a reduction" if it reduces in parts, else "no pipeline".
+        """Return a name for this kind of kernel: "parts of a reduction" if a reduction is split, else "no pipeline".
 
         The lowering tends to refuse all candidates of one kind for the same reason.
         """
         return "no pipeline" if self.parts is None else "parts of a reduction"
 
     def width(self, d: Expr) -> int:
-        """Return the number of elements of `d` per task if the grid splits `d`; else per iteration if the kernel loops
-        over `d`; else all of `d`.
+        """Return the extent of `d` in the innermost tile of this kernel, in elements; at least 1.
 
-        It is at least 1. A task is one workgroup's work; on CPUs it is one thread's.
+        It is per workgroup (on CPUs per thread) if the grid splits `d`; else per iteration if the kernel loops over
+        `d`; else all of `d`.
         """
         return max(1, self.widths.get(d) or self.loops.get(d) or numbers_of(self.facts.sizes)(d))

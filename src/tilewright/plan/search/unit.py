@@ -23,17 +23,17 @@ class MmaTile:
 
     @property
     def node(self) -> int:
-        """Return the node number of this MMA in the graph of facts."""
+        """Return the node number of this MMA in the program's graph of values."""
         return self.oriented.product.node
 
     @property
     def atoms(self) -> float:
-        """Return the number of atoms that cover M and N of this tile, for one atom's K."""
+        """Return the number of atoms (MMA instructions) that cover M and N of this tile, for one K step of an atom."""
         return self.rows / self.atom.shape[0] * self.columns / self.atom.shape[1]
 
     @property
     def cycles(self) -> float:
-        """Return the cycles of one core's MMA units for this tile and its whole depth K: the sum over all atoms."""
+        """Return the cycles of one core's MMA units for this tile over its whole depth K: the sum over all atoms."""
         return self.atoms * self.depth / self.atom.shape[2] * self.atom.cycles
 
     @property
@@ -57,12 +57,11 @@ def refusal_name(mmas: tuple[MmaTile, ...]) -> str:
 
 
 def mma_tile(t: Tiling, p: OrientedProduct) -> MmaTile | None:
-    """Return the MmaTile of the MMA `p` with the widest atom that divides its columns, else the narrowest that covers
-    them.
+    """Return the MmaTile (atom, and extents in whole atoms) of the MMA `p`; None if no atom can compute its tile.
 
-    The columns are the columns of one wave group. None if no atom divides or covers them, if wave groups do not share
-    the rows evenly, if the K of one iteration does not fill whole rows of shared memory where it must, or if the K loop
-    is within a loop over tiles of C.
+    The atom is the widest that divides the columns of one wave group, else the narrowest that covers them. None also if
+    wave groups do not share the rows evenly, if the K of one iteration does not fill whole rows of shared memory where
+    it must, or if the K loop is within a loop over tiles of C.
     """
     unit = p.atoms[0].shape[0]
     rows = max(1, ceil(t.span(p.rows) / unit)) * unit
@@ -77,7 +76,7 @@ def mma_tile(t: Tiling, p: OrientedProduct) -> MmaTile | None:
 
 @lru_cache
 def _atom_of_columns(o: Orientation, node: int, columns: float) -> MultiplyAtom | None:
-    """Return the widest atom that divides `columns`, else the narrowest that covers them; None if there is none.
+    """Return the widest atom whose N divides `columns`, else the narrowest whose N covers them; None if there is none.
 
     `node` is the node number of an MMA. The result is cached: many tilings have the same columns.
     """
@@ -90,9 +89,7 @@ def _atom_of_columns(o: Orientation, node: int, columns: float) -> MultiplyAtom 
 
 
 def iteration_k(t: Tiling, p: OrientedProduct) -> int:
-    """Return the number of K elements of the MMA `p` per iteration; per GEMM, if a tile has several GEMMs of a
-    batch.
-    """
+    """Return the K elements of the MMA `p` per iteration; of one GEMM, if a tile has several of a batch."""
     facts, k = t.facts, t.span(p.product.k)
     if t.batch == 1:
         return k
@@ -106,12 +103,11 @@ def padded_k(t: Tiling, p: OrientedProduct, atom: MultiplyAtom) -> int:
 
 
 def _is_legal_k(t: Tiling, p: OrientedProduct, atom: MultiplyAtom, k: int) -> bool:
-    """True if the `k` elements of K per iteration fill whole rows of shared memory where needed, and the K loop is
-    innermost.
+    """True if `k`, the number of K elements per iteration, suits rows of shared memory, and if the K loop is innermost.
 
-    Whole rows are needed if rows of B run along K, and if in addition a loop splits K, the program itself loops over K,
-    or operand A in registers comes from another MMA. The K loop must not be within a loop over tiles of C: it would
-    have to carry several accumulator tiles.
+    `k` must fill whole rows of shared memory if rows of B run along K and either a loop splits K, or the program itself
+    loops over K, or A in registers comes from another MMA. The K loop must not be within a loop over tiles of C: it
+    would have to carry several accumulator tiles.
     """
     facts, product = t.facts, p.product
     over_k = t.loops_over(product.k)

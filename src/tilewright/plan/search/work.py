@@ -91,7 +91,5 @@ class Work:
 
     @property
     def copied_bytes(self) -> float:
-        """Return the number of bytes that all tasks (one workgroup's work each) copy to shared memory, summed over all
-        iterations.
-        """
+        """Return the number of bytes that all workgroups copy to shared memory, summed over all iterations."""
         return self.tasks * sum(p.trips * p.copied for p in self.phases)
