@@ -38,10 +38,11 @@ NAMES = 200
 
 
 def bind_pipeline(kernel: KernelProgram, plan: Schedule, axes: Mapping[Expr, Axis], widths: dict[Expr, int]) -> Cuts:
-    """Return Cuts, the lowering parameters of a warp-specialised kernel: producer waves copy, consumer waves multiply.
+    """Return Cuts, the parameters for the lowering of a warp-specialised kernel, as a plan states them.
 
-    `axes` maps every dimension to the plan's axis, `widths` maps each dimension of the grid to the extent of a task
-    (one workgroup's tile). Raise an error that quotes the first illegal statement.
+    Producer waves copy, consumer waves multiply. `axes` maps every dimension to the plan's axis, `widths` maps each
+    dimension of the grid to the extent of a task (one workgroup's tile). Raise an error that quotes the first illegal
+    statement of the plan.
     """
     return _PipelinedKernel(kernel, plan, axes, widths).cuts()
 
@@ -109,10 +110,10 @@ class _PipelinedKernel:
 
     @cached_property
     def loop_tiles(self) -> dict[Expr, int]:
-        """{dimension: tile size in elements} of each loop of the program that stays a loop around MMAs.
+        """The loops around the MMAs, such as attention's loop over keys: {dimension: tile size in elements}.
 
-        A loop of the program becomes the K loop of an MMA instead, and is left out here, if its tile size does not
-        change the result and it either only adds MMAs or has no tile size from the author.
+        Loops of the program that become the K loop of an MMA are left out. A loop becomes a K loop if its tile size
+        does not change the result, and it either only adds MMAs or has no tile size from the author.
         """
         kernel = self.kernel
         stays = {
@@ -146,15 +147,15 @@ class _PipelinedKernel:
         return axes_of
 
     def _why_not_chained(self) -> str:
-        """Return text: why values between the MMAs of this kernel cannot stay in registers; empty if the values can."""
+        """Return text: why values between this kernel's MMAs cannot stay in registers; empty if they can."""
         kernel = self.kernel
         axes = chained_axes(kernel.program, kernel.sizes, kernel.size, kernel.free)
         return axes if isinstance(axes, str) else ""
 
     def _mma_statements(self) -> list[tuple[ProductUnit, Op]]:
-        """Return [(the plan's statement for an MMA, the mma operation)] for every MMA of this kernel, in program order.
+        """Return [(the plan's statement for an MMA, the mma operation)] for every MMA of this kernel, in order.
 
-        Raise an error for an MMA without a statement, and for a statement whose name is no MMA.
+        Raise an error for an MMA without a statement, and for a statement that names no MMA of the kernel.
         """
         lines = {line.name: line for line in self.plan.products}
         for name, line in lines.items():
@@ -170,8 +171,8 @@ class _PipelinedKernel:
     def _check_statements(self) -> None:
         """Raise an error for a pipeline that the machine cannot run, and for a statement that this plan cannot have.
 
-        Such statements are `waves` (the pipeline gives the number), and all that need a halo tile (inputs with their
-        surroundings): `halo stages`, a statement that places a value, and `loops`.
+        Such statements are `waves` (the pipeline states the number of waves), and those that only a plan with halo
+        tiles (tiles with their surroundings) can have: `halo stages`, a statement that places a value, and `loops`.
         """
         check_pipeline(self.pipeline, self.kernel.machine)
         if self.pipeline.halo_stages:
@@ -184,7 +185,7 @@ class _PipelinedKernel:
             raise refused(self.plan.line("loops"), "only halo tiles have an order of loops")
 
     def _microkernel(self, line: ProductUnit, op: Op) -> Microkernel:
-        """Return the Microkernel (atom, accumulator tile, wave groups, K step) that `line` says for the mma `op`.
+        """Return the Microkernel (atom, accumulator tile, wave groups, K step) that `line` states for the mma `op`.
 
         `line` is the plan's statement for `op`. Raise an error that quotes it if it names no atom or an unknown one, or
         if the atom cannot compute `op` with this tile, this K step or these waves.
@@ -225,11 +226,11 @@ class _PipelinedKernel:
         return microkernel
 
     def _k_step_rows(self, line: ProductUnit, op: Op, atom: MultiplyAtom) -> int:
-        """Return the number of rows of shared memory (`atom.slab` elements of K) in one K step; 0 if K is not split.
+        """Return the length of a K step of the mma `op`, in rows of shared memory; 0 if K has no loop.
 
-        If K is not split, all of K lies in shared memory at once. It is 1 if the plan has no axis of K. Raise an error,
-        which quotes `line` (the plan's statement for the mma `op`), if the K step is no whole number of rows or is
-        longer than K.
+        A row has `atom.slab` elements of K. Without a K loop, all of K lies in shared memory at once. The length is 1
+        if the plan has no axis of K. Raise an error, which quotes `line` (the plan's statement for `op`), if the K step
+        is no whole number of rows or is longer than K.
         """
         axes, row = self.mma_axes[op], atom.slab or 1
         if axes.k in self.loop_tiles:
@@ -245,10 +246,10 @@ class _PipelinedKernel:
         return 0 if step is None else rows_in_k_step(self.axes[axes.k], step, self.kernel.size(axes.k), line, row)
 
     def _k_step_taps(self, line: ProductUnit, op: Op, atom: MultiplyAtom) -> tuple[int, ...]:
-        """Return the extent of a K step along each reduction dimension besides K, such as filter taps; () if all are 1.
+        """Return the extents of a K step along reduction dimensions besides K, such as filter taps; () if all are 1.
 
-        The extent is the axis's loop level, or all of the dimension if the axis has no loop level, or 1 if the plan has
-        no axis. Raise an error if an extent does not divide its dimension, or is above 1 although the atom can read
+        An extent is the axis's loop level; else all of the dimension if the axis has no loop level; else 1 if the plan
+        has no axis. Raise an error if an extent does not divide its dimension, or is above 1 although the atom can read
         only one tap at a time; the latter quotes `line`, the plan's statement for the mma `op`.
         """
         taps = []
@@ -264,9 +265,9 @@ class _PipelinedKernel:
     def _check_atom(self, line: ProductUnit, op: Op, microkernel: Microkernel) -> None:
         """Raise an error unless the microkernel's atom can take the operands of the mma `op`.
 
-        The atom must take the types of the operands and of the accumulator, and each operand as it lies in memory
-        (contiguous along K or not), and must not round more than `op` allows. The error quotes `line`, the plan's
-        statement for `op`.
+        The atom must take the types of operands and accumulator, and each operand as it lies in memory (contiguous
+        along K or not). It must not round more than `op` allows. The error quotes `line`, the plan's statement for
+        `op`.
         """
         machine, axes = self.kernel.machine, microkernel.oriented(self.mma_axes[op])
         types = types_of(op, axes.swapped, machine)
@@ -277,7 +278,7 @@ class _PipelinedKernel:
             raise refused(line, f"the atoms for {types[0]} by {types[1]} that lie so are {names}")
 
     def _resident_registers(self, products: Mapping[Op, Microkernel]) -> int:
-        """Return the number of registers per lane of the A operands that stay in registers over a loop around the MMAs.
+        """Return the number of registers per lane that hold A operands over a whole loop around the MMAs.
 
         It is the sum over the MMAs whose atom takes A from registers and whose A is read from memory; each counts all
         of K. It is 0 if there are none. `products` maps each MMA to its microkernel.
@@ -301,10 +302,10 @@ class _PipelinedKernel:
         return op is not None and op.name == "read"
 
     def _check_loop_tiles(self) -> None:
-        """Raise an error if an axis has a loop level, no loop is over it, and its tile is smaller than a task's extent.
+        """Raise an error if the plan states a loop over a dimension that this kernel has no loop over.
 
-        A task is one workgroup's tile. Loops are over the dimensions in `loop_tiles`, over the reduction dimensions of
-        MMAs, and over an N that the grid splits.
+        The kernel has loops over the dimensions in `loop_tiles`, over the reduction dimensions of MMAs, and over an N
+        that the grid splits. A stated loop tile as long as the extent of a task (one workgroup's tile) is no error.
         """
         iterated = {*self.loop_tiles, *(d for axes in self.mma_axes.values() for d in (axes.k, *axes.deep))}
         iterated |= {axes.n for axes in self.mma_axes.values() if axes.n in self.widths}
@@ -314,11 +315,12 @@ class _PipelinedKernel:
                 raise refused(axis, f"no loop iterates over {d}: a task has all of its part")
 
     def _check_tile(self, op: Op, microkernel: Microkernel) -> None:
-        """Raise an error unless the accumulator tile of the mma `op` has the same extents of M and N as a task.
+        """Raise an error unless the accumulator tile of the mma `op` is exactly a task's extents along M and N.
 
         A task is one workgroup's tile. If a loop around the MMAs is over M or N, the tile must have the loop tile's
-        extent instead. Two exceptions along N: a task may loop over whole accumulator tiles, and the tile may be wider
-        than an N that is not split. Dimensions of the accumulator besides M and N must have one element in a task.
+        extent instead. Along N there are two exceptions: a task may loop over whole accumulator tiles, and the tile may
+        be wider than an N that is not split. Dimensions of the accumulator besides M and N must have one element in a
+        task.
         """
         axes, size = self.mma_axes[op], self.kernel.size
         for d in axes.around:

@@ -27,8 +27,8 @@ def bind_products(
 ) -> dict[Op, Microkernel | None]:
     """Return {mma: Microkernel (atom and accumulator tile), or None for scalar loops}, for every MMA of the program.
 
-    `lines` are the plan's MMA statements. An MMA with a statement gets its microkernel; an MMA without one gets its
-    entry in `defaults`. Raise an error that quotes an illegal statement.
+    `lines` are the plan's MMA statements. An MMA without a statement gets its entry in `defaults`. Raise an error that
+    quotes an illegal statement.
     """
     microkernels, names = dict(defaults), names_of(program)
     for line in lines:
@@ -39,7 +39,7 @@ def bind_products(
 
 
 def check_orientation(line: ProductUnit) -> None:
-    """Raise an error, which quotes `line`, if an MMA statement of a plan without a pipeline says `transposed`."""
+    """Raise an error, which quotes `line`, if an MMA statement says `transposed`: only plans with a pipeline may."""
     if line.transposed:
         raise refused(line, "only products of a pipeline are transposed, and no line `producer` says one")
 
