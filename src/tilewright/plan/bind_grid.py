@@ -55,8 +55,7 @@ def bind_grid(
 
 
 def _task_and_loop_axes(grid: Grid, plan: Schedule) -> tuple[dict[str, Axis], dict[str, Axis]]:
-    """Return the axes of a grid program's plan: ({dimension name: axis with a task level}, {dimension name: loop
-    axis}).
+    """Return ({dimension name: its task axis}, {dimension name: its loop axis}), the axes of a grid program's plan.
 
     Raise an error
     - for an axis that is missing or unknown, or whose extent is not the program's,
