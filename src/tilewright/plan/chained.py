@@ -21,8 +21,7 @@ from tilewright.plan.pipelined import why_no_overrun
 def chained_axes(
     program: Program, sizes: Mapping[Symbol, int], size: Size, free: Collection[Op]
 ) -> dict[Op, Axes] | str:
-    """Return {mma: Axes (its M, N, K)} if the program's MMAs form a chain in registers, as attention; else text: why
-    not.
+    """Return {mma: Axes (its M, N, K)} of a chain of MMAs, such as attention; or text: why the program is no chain.
 
     In a chain all MMAs have the same M, and use results of other MMAs from registers. `free` are the loops whose tile
     size does not change the result. `sizes` maps size symbols to numbers, and `size(d)` evaluates the extent of a

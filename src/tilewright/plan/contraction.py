@@ -46,7 +46,7 @@ class Operand:
 
     @property
     def loose(self) -> frozenset[int]:
-        """The numbers of the memory dimensions of this operand whose coordinate may be out of bounds."""
+        """The memory dimensions of this operand that need a bounds check, as numbers counted from the outermost."""
         return frozenset(d for d, _ in self.conditions)
 
 
@@ -89,7 +89,7 @@ class Contraction:
 
     @cached_property
     def coupled(self) -> frozenset[Symbol]:
-        """The digits of K, such as filter taps, that are in a bounds check of A together with the last digit of M.
+        """The digits of K, such as filter taps, whose bounds check on A also depends on the last digit of M.
 
         Digits are mixed-radix parts of flattened dimensions.
         """
@@ -97,10 +97,10 @@ class Contraction:
         return frozenset(d for d in self.depth if any(d in symbols for symbols in shared))
 
     def text(self) -> str:
-        """Return this contraction in normal form as text: a line each for M, N, K, batch, tensors and accumulator.
+        """Return this contraction as text for people: a line each for M, N, K, batch, every tensor and the accumulator.
 
         The lines list digits (mixed-radix parts of flattened dimensions) with extents, and the tensors' coordinates in
-        terms of them; a `?` marks a coordinate with a bounds check.
+        terms of digits; a `?` marks a coordinate with a bounds check.
         """
         kinds = {"rows": self.rows, "columns": self.columns, "depth": self.depth, "batch": self.batch}
         lines = [
@@ -126,7 +126,7 @@ class Contraction:
 
 
 def size(s: Symbol) -> int:
-    """Return the extent of the digit `s` (mixed-radix part of a dimension); the largest if known only at the call."""
+    """Return the extent of a digit (mixed-radix part of a dimension); the largest one if known only at the call."""
     return int(s.hi) + 1
 
 
@@ -163,18 +163,18 @@ def with_known_sizes(contraction: Contraction, sizes: Mapping[Symbol, int]) -> C
 
 
 def dimension(digit: Symbol) -> Symbol:
-    """Return the dimension symbol that stands for a digit in a program whose dimensions are digits.
+    """Return the symbol that stands for a digit (mixed-radix part) in a program whose dimensions are digits.
 
-    A digit is a mixed-radix part of a dimension. The symbol has the digit's name.
+    It is a size symbol with the digit's name.
     """
     return symbol(digit.name, 0)
 
 
 def merge_rows(contraction: Contraction) -> Contraction:
-    """Return the contraction with all digits (mixed-radix parts, such as n, p, q) of M merged into one digit.
+    """Return the contraction with all digits of M (such as n, p, q) merged into one: a 1x1 convolution becomes a GEMM.
 
-    A 1x1 convolution becomes a GEMM. The contraction is returned unchanged if M has one digit, if the digits are not
-    contiguous in every tensor, if merging is forbidden, or if an extent of M is known only at the call.
+    Digits are mixed-radix parts of dimensions. The contraction is returned unchanged if M has one digit, if the digits
+    are not contiguous in every tensor, if merging is forbidden, or if an extent of M is known only at the call.
     """
     return (
         contraction
@@ -184,10 +184,10 @@ def merge_rows(contraction: Contraction) -> Contraction:
 
 
 def merge_taps(contraction: Contraction) -> Contraction:
-    """Return the contraction with the last two digits (mixed-radix parts: filter tap, channel) of K merged into one.
+    """Return the contraction with the last two digits of K (filter tap and channel) merged into one run of memory.
 
-    A tap and its few channels become one run of memory: x[w, c] at C*w + c. The contraction is returned unchanged if K
-    has one digit, or if the two digits are not contiguous in an operand.
+    Digits are mixed-radix parts of dimensions. A tap w and its few channels c become one index, as in x[w, c] at C*w +
+    c. The contraction is returned unchanged if K has one digit, or if the two digits are not contiguous in an operand.
     """
     return contraction if len(contraction.depth) < 2 else _merge_digits(contraction, contraction.depth[-2:], "taps_0")
 
@@ -218,7 +218,8 @@ def _merge_digits(contraction: Contraction, digits: tuple[Symbol, ...], name: st
 
 
 def _merge_in_operand(operand: Operand, digits: tuple[Symbol, ...], merged_digit: Symbol) -> Operand | None:
-    """Return the operand with its memory dimensions of `digits` merged into one, which `merged_digit` indexes.
+    """Return the operand with its memory dimensions of `digits` merged into one of `merged_digit`; None if it cannot
+    be.
 
     Digits are mixed-radix parts of a dimension. The operand is returned unchanged if it has none of them. It is None if
     the digits are not the coordinates of adjacent memory dimensions, each but the first with the digit's extent. The
@@ -240,10 +241,10 @@ def _merge_in_operand(operand: Operand, digits: tuple[Symbol, ...], merged_digit
 
 
 def pad_k(contraction: Contraction, group: int) -> Contraction:
-    """Return the contraction with K's last digit (mixed-radix part) zero-padded to a multiple of `group` in A and B.
+    """Return the contraction with the last digit of K zero-padded in A and B to a multiple of `group` elements.
 
-    The contraction is returned unchanged if `group` divides that digit, if A or B has no memory dimension that this
-    digit alone indexes, or if A or B is the same tensor as another operand.
+    Digits are mixed-radix parts of dimensions. The contraction is returned unchanged if `group` divides that digit, if
+    A or B has no memory dimension that this digit alone indexes, or if A or B is the same tensor as another operand.
     """
     last = contraction.depth[-1]
     if size(last) % group == 0:
@@ -265,7 +266,8 @@ def pad_k(contraction: Contraction, group: int) -> Contraction:
 
 
 def _pad_operand(operand: Operand, last: Symbol, padded_digit: Symbol) -> Operand | None:
-    """Return the operand with the memory dimension of digit `last` as long as `padded_digit`; None if it has none.
+    """Return the operand with the memory dimension of the digit `last` lengthened to `padded_digit`; None if it has
+    none.
 
     `last` is K's last digit (mixed-radix part), `padded_digit` the same digit with a larger extent. `last` must index
     exactly one memory dimension, alone and in full.
@@ -286,10 +288,11 @@ def _pad_operand(operand: Operand, last: Symbol, padded_digit: Symbol) -> Operan
 def over_joined(
     over: tuple[tuple[tuple[Expr, ...], tuple[Symbol, ...]], ...], digits: tuple[Symbol, ...], merged_digit: Symbol
 ) -> tuple[tuple[tuple[Expr, ...], tuple[Symbol, ...]], ...]:
-    """Return the table ((program dimensions, digits that stand for them), ...) after `digits` became `merged_digit`.
+    """Return the table of which digits stand for which program dimensions, with `digits` merged into `merged_digit`.
 
-    Digits are mixed-radix parts of dimensions. `over` is the table before. Its entries with a digit in `digits` become
-    one entry, at the end; the last of `digits` is replaced by `merged_digit`, the others are deleted.
+    Digits are mixed-radix parts of dimensions. `over` is the table before: pairs (program dimensions, their digits).
+    Pairs with a digit in `digits` become one pair, at the end; in it the last of `digits` is replaced by
+    `merged_digit`, and the others are deleted.
     """
     merged_entries = [entry for entry in over if set(entry[1]) & set(digits)]
     dims = tuple(d for entry in merged_entries for d in entry[0])
@@ -301,7 +304,8 @@ def over_joined(
 def chain(radices: Collection[int | Expr], extent: int | Expr) -> list[int | Expr] | None:
     """Return [1, *radices, extent] sorted so that each number divides the next; None if there is no such order.
 
-    Numbers of `radices` that are `extent` or larger are left out.
+    A dimension of `extent` elements then splits into digits (mixed-radix parts). Numbers of `radices` that are `extent`
+    or larger are left out; with a 0 in `radices` there is no order.
 
     >>> n, p, q = (symbol(name, 1, 99) for name in "NPQ")
     >>> chain({q, p * q, 1}, n * p * q), chain({4, 6}, 24)
