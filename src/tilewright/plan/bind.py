@@ -106,10 +106,11 @@ def _bind_without_pipeline(
 
 
 def _refuse_foreign_statements(plan: Schedule) -> None:
-    """Raise an error for the first statement that only plans with a pipeline (the statement `producer`) can have.
+    """Raise an error if a plan has a statement that needs a pipeline, or halo tiles; this plan has neither.
 
-    These are, in the order of the checks: `overlap`, a raster group above 1, a statement that places a value, `loops`,
-    and an MMA statement that says `transposed`. The error quotes the statement.
+    These are, in the order of the checks: `overlap`, a raster group above 1, a statement that places a value (such as
+    an operand to be packed), `loops`, and an MMA statement that says `transposed`. The error quotes the first such
+    statement.
     """
     if plan.overlap != "none":
         raise refused(plan.line("overlap"), "nothing overlaps without a line `producer`")
@@ -170,11 +171,12 @@ def _check_loop_tiles(
     blocks: Mapping[Expr, int],
     width: Size,
 ) -> None:
-    """Raise an error for a loop tile that is longer than its dimension, rounded up to whole accumulator tiles or atoms.
+    """Raise an error if a loop tile of the plan is longer than the dimension that it splits.
 
-    On a GPU also raise an error for a loop tile along M or N that differs from the accumulator tile. `axes` maps each
-    dimension to the plan's axis, `products` maps each MMA to its microkernel, and `blocks` maps dimensions that the
-    grid may split to their loop tiles. `width(d)` evaluates a task's extent (one workgroup's tile) along a dimension d.
+    The dimension counts rounded up to whole accumulator tiles, or along K to whole atoms. On a GPU also raise an error
+    for a loop tile along M or N that differs from the accumulator tile. `axes` maps each dimension to the plan's axis,
+    `products` maps each MMA to its microkernel, and `blocks` maps dimensions that the grid may split to their loop
+    tiles. `width(d)` evaluates a task's extent (one workgroup's tile) along a dimension d.
     """
     units = dict.fromkeys(axes, 1)
     lines = {line.name: line for line in plan.products}

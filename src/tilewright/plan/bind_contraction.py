@@ -174,7 +174,7 @@ class _ContractionPlan:
             raise refused(a, f"rows are staged as {' or '.join(STAGES)}{did_you_mean(a.form, STAGES)}")
 
     def _check_overlap(self) -> None:
-        """Raise an error for an overlap other than `delayed store`, and for a delayed store without tile registers.
+        """Raise an error for a statement `overlap` other than `delayed store`, and for that one without tile registers.
 
         A delayed store writes an accumulator tile while the next one is computed.
         """
@@ -186,10 +186,10 @@ class _ContractionPlan:
             raise refused(f"overlap {overlap}", f"only tile registers need it; {what} are stored as they are")
 
     def _check_digits(self, blocking: Blocking) -> None:
-        """Raise an error unless each axis of this plan has the right digits (mixed-radix parts of dimensions).
+        """Raise an error unless each axis of this plan has the digits (mixed-radix parts) of the contraction.
 
-        Names, extents and padded extents must be those that follow from the contraction and `blocking` (the parameters
-        that the plan states): digits are padded to the end of the last block.
+        Names, extents and padded extents must be those that follow from the contraction and from `blocking` (the
+        parameters that the plan states): digits are padded to the end of the last block.
         """
         expected = {axis.name: axis for axis in plan_of(self.c, blocking).axes}
         for axis in self.plan.axes:

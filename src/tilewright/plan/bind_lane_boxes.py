@@ -53,7 +53,7 @@ class BoxedRows:
         return Axis(self.name, tuple(walked), tuple(units))
 
     def to_boxed_plan(self, plan: Schedule) -> Schedule:
-        """Return the plan with M's axis replaced: one axis counts lane boxes, and one is for each side of a box.
+        """Return the plan with M's axis replaced by axes of lane boxes: one counts boxes, one more is for each side.
 
         A lane box is the rectangle of neighbouring results of one lane; sides of extent 1 get no axis. Raise an error
         if M's axis is not padded to whole boxes, if a task has no whole number of boxes, or if M's axis has splits

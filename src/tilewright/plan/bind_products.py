@@ -45,10 +45,10 @@ def check_orientation(line: ProductUnit) -> None:
 
 
 def _bind_statement(line: ProductUnit, op: Op, machine: Machine) -> Microkernel:
-    """Return the Microkernel (atom, accumulator tile) that `line` says for the mma `op`; raise an error if illegal.
+    """Return the Microkernel (atom, accumulator tile) that `line`, the plan's statement for the mma `op`, states.
 
-    `line` is the plan's statement for `op`. The machine must have the atom, and the atom must take the types of the
-    operands. The tile must be whole atoms whose accumulators and operands fit the registers. `transposed` is illegal.
+    Raise an error, which quotes `line`, unless the machine has the atom, the atom takes the types of the operands, and
+    the tile is whole atoms whose accumulators and operands fit the registers. `transposed` is illegal.
     """
     try:
         atom = machine.multiply_atom(line.atom or "")

@@ -88,9 +88,10 @@ def choose_task_widths(
 def cut_dims(program: Program, size: Size, logs: bool = False, opened: Opened = NOTHING) -> tuple[Expr, ...]:
     """Return the dimensions that the grid may split, in the order of the first write; () if there are none.
 
-    They are the dimensions along which the program is pointwise (`pointwise_dims`). With `logs`, results of debug_log
-    count as writes, and a debug_log with explicit coordinates forbids all splits. `opened` are sizes known only at the
-    call; no proof relies on their numbers. `size(d)` evaluates the extent of a dimension d.
+    The program is pointwise along each (no operation mixes elements, all writes are separate), as `pointwise_dims`
+    finds. With `logs`, results of debug_log count as writes, and a debug_log with explicit coordinates forbids all
+    splits. `opened` are sizes known only at the call; no proof relies on their numbers. `size(d)` evaluates the extent
+    of a dimension d.
     """
     dims = pointwise_dims(program, size, opened)
     for op in program.walk() if logs else ():
@@ -185,10 +186,10 @@ def _mixed_dims(op: Op) -> set[Expr]:
 
 
 def _gathered_dims(op: Op) -> set[Expr]:
-    """Return the set of dimensions along which the read or write `op` gathers: an element may need any index there.
+    """Return the set of dimensions of index tiles that the read or write `op` needs whole, as it gathers from them.
 
-    `op` computes its coordinates from index tiles (tiles of data). A dimension of an index tile is in the set unless
-    `op` looks it up at its own coordinate of the same dimension. The set is empty if `op` uses no index tile.
+    An index tile holds data from which `op` computes its coordinates. A dimension of an index tile is left out if `op`
+    uses only the element at its own coordinate along it. The set is empty if `op` uses no index tile.
     """
     _, kind, extra = accessed(op)
     dim_of = dict(zip(op.attrs.get("over", ()), kind.dims, strict=False))
@@ -252,7 +253,7 @@ def own_coordinate(op: Op, dim: Expr) -> tuple[int, object] | None:
 
 
 def _strides_prove_distinct(op: Op, size: Size, opened: Opened) -> bool:
-    """True if the strides prove that the write `op` stores each of its elements at another address.
+    """True if the strides prove that the write `op` stores all its elements at different addresses.
 
     The flat address must be linear: a mixed-radix number of the indices. Divisions of a flat index, as in [i//56, i%56,
     j], may cancel in it. False if coordinates depend on data or a memory extent is not known. Sizes in `opened` (known
@@ -306,7 +307,7 @@ def _strides_exceed_reach(steps: Sequence[tuple[Expr, Expr]], reach: Expr) -> bo
 
 
 def _enumeration_proves_distinct(op: Op, size: Size) -> bool:
-    """True if computing every address shows that the write `op` stores each of its elements at another address.
+    """True if computing every address shows that the write `op` stores all its elements at different addresses.
 
     Only elements in bounds count. False if `op` has more than TABLED (4 Mi) elements, if a memory extent is not known,
     if coordinates depend on data, or if `op` has no explicit coordinates. `size(d)` evaluates the extent of a dimension
@@ -393,11 +394,11 @@ def _widths_of_products(
 ) -> dict[Expr, int]:
     """Choose the tile of a task of a program with MMAs: return {dimension: extent in elements}.
 
-    A task is one tile of the grid, as large as the goals in `room` allow: a least number of tasks, and a largest value
-    of a task that fits the L2 cache. `dims` are the dimensions that the grid may split; one that some MMA lacks is left
-    out if another one remains. Batch dimensions are split first, then dimensions outside the accumulator tile, then M
-    and N, down to ROWS (16) elements. `loops` maps each loop dimension to its tile size; `size(d)` evaluates the extent
-    of a dimension d.
+    A task is one tile of the grid, as large as the goals in `room` allow: there must be enough tasks, and each value
+    (tile) of a task must fit the L2 cache. `dims` are the dimensions that the grid may split; one that some MMA lacks
+    is left out if another one remains. Batch dimensions are split first, then dimensions outside the accumulator tile,
+    then M and N, down to ROWS (16) elements. `loops` maps each loop dimension to its tile size; `size(d)` evaluates the
+    extent of a dimension d.
     """
     products = [op for op in program.walk() if op.name == "mma"]
     shared = [d for d in dims if all(d in _tile_dims(op) for op in products)]

@@ -62,7 +62,7 @@ class ComputedFactor:
 
 
 def computed_factor(program: Program, factor: Value) -> ComputedFactor | str | None:
-    """Return a ComputedFactor: the operations and reads that compute an MMA operand elementwise; None if it is read.
+    """Return a ComputedFactor: the operations and reads that compute an MMA operand elementwise; None for a plain read.
 
     `factor` is the operand. Return text, why it cannot be computed elementwise, if an operation is not elementwise, if
     a read depends on data or gives another number than 0 out of bounds, or if it depends on a value that a loop

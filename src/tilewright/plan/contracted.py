@@ -31,8 +31,8 @@ def contraction_of(facts: Facts, machine: Machine | None = None) -> Contraction 
     """Return the program as a Contraction (one GEMM-like product, elementwise epilogue); or text: why it is none.
 
     The program must have one product of two reads, that starts from a number; what follows it must be elementwise and
-    end in one write. Sizes known only at the call may be extents of M alone. The accumulator type is what `machine`
-    uses for the product; without a machine, no atom is assumed.
+    end in one write. Of M, N, K and batch, only M may have an extent known only at the call. `machine` determines the
+    accumulator type of the product; without a machine, no atom is assumed.
     """
     return _why_not_one_product(facts) or _why_not_elementwise(facts) or _ProductSpace(facts, machine).contraction()
 
@@ -101,7 +101,7 @@ def _why_not_elementwise(facts: Facts) -> str:
 
 
 def _why_not_pointwise(facts: Facts, node: ValueFacts) -> str:
-    """Return text: why a node (value) of the epilogue is neither elementwise nor a known constant; empty if it is."""
+    """Return text: why a node (value) of the epilogue is no elementwise operation or known constant; empty if it is."""
     op = node.source
     if op is None or op.blocks:
         return "a loop after the sum is not done element by element"
@@ -214,7 +214,7 @@ class _ProductSpace:
         return labels
 
     def _digits_of(self, dims: Sequence[Expr]) -> tuple[Symbol, ...]:
-        """Return the digits (mixed-radix parts) of all dimensions in `dims`, in order; those of extent 1 are left out."""
+        """Return the digits (mixed-radix parts) of the dimensions `dims`, in order; digits of extent 1 are left out."""
         return tuple(s for d in dims for s in self.digits.get(d, ()))
 
     def _unit_digit(self, dims: Sequence[Expr]) -> tuple[Symbol, ...]:
@@ -237,7 +237,7 @@ class _ProductSpace:
         forms = [{name for name, _ in form} for form in place.coords]
 
         def key(digit: tuple[str, Symbol]) -> tuple[bool, int]:
-            """Return a digit's sort key: (True if its coordinates have no other digit, number of its first coordinate)."""
+            """Return a digit's sort key: (True if its coordinates have no other digit, its first coordinate)."""
             positions = [n for n, names in enumerate(forms) if digit[0] in names]
             return all(forms[n] == {digit[0]} for n in positions), min(positions, default=-1)
 
@@ -271,9 +271,9 @@ class _ProductSpace:
     def _unit_terms(self, node: ValueFacts, coordinate: int) -> Expr:
         """Return the terms of digits of extent 1 in one memory coordinate of a read or write, as an expression to add.
 
-        The facts leave out such digits (mixed-radix parts of dimensions). They matter because blocks go past the end of
-        them, and only the coordinate tells that nothing is stored there. `coordinate` is the number of the memory
-        dimension.
+        The facts leave out such digits (mixed-radix parts of dimensions). They matter because register tiles may run
+        past the end of such a digit: only the coordinate then tells that nothing is stored. `coordinate` is the number
+        of the memory dimension.
         """
         if node.source is None:
             return ZERO

@@ -35,9 +35,10 @@ class Operand:
 
     @cached_property
     def conditions(self) -> list[tuple[int, Expr]]:
-        """[(number of the memory dimension, bounds check)] of this operand; a check that always holds is left out.
+        """The bounds checks of this operand that can fail: [(number of the memory dimension, check)].
 
-        A coordinate has up to two checks: it is at least 0, and it is below the extent.
+        A coordinate has up to two checks: it is at least 0, and it is below the extent. Checks that always hold are
+        left out.
         """
         conditions = []
         for d, (c, n) in enumerate(zip(self.coordinates, self.shape, strict=True)):
@@ -218,12 +219,11 @@ def _merge_digits(contraction: Contraction, digits: tuple[Symbol, ...], name: st
 
 
 def _merge_in_operand(operand: Operand, digits: tuple[Symbol, ...], merged_digit: Symbol) -> Operand | None:
-    """Return the operand with its memory dimensions of `digits` merged into one of `merged_digit`; None if it cannot
-    be.
+    """Return the operand with its memory dimensions of `digits` merged into one; None if they cannot be merged.
 
-    Digits are mixed-radix parts of a dimension. The operand is returned unchanged if it has none of them. It is None if
-    the digits are not the coordinates of adjacent memory dimensions, each but the first with the digit's extent. The
-    first coordinate may have an offset.
+    Digits are mixed-radix parts of a dimension; `merged_digit` indexes the merged dimension. The operand is returned
+    unchanged if it has none of `digits`. It is None if they are not the coordinates of adjacent memory dimensions, each
+    but the first with the digit's extent. The first coordinate may have an offset.
     """
     used = [d for d, e in enumerate(operand.coordinates) if e.symbols & set(digits)]
     if not used:
@@ -266,8 +266,7 @@ def pad_k(contraction: Contraction, group: int) -> Contraction:
 
 
 def _pad_operand(operand: Operand, last: Symbol, padded_digit: Symbol) -> Operand | None:
-    """Return the operand with the memory dimension of the digit `last` lengthened to `padded_digit`; None if it has
-    none.
+    """Return the operand with the memory dimension of digit `last` lengthened to `padded_digit`; None if there is none.
 
     `last` is K's last digit (mixed-radix part), `padded_digit` the same digit with a larger extent. `last` must index
     exactly one memory dimension, alone and in full.

@@ -111,7 +111,7 @@ def cuts_of(contraction: Contraction, blocking: Blocking, product: Op) -> Cuts:
 
 
 def _staged_lines(contraction: Contraction, blocking: Blocking) -> Walk | None:
-    """Return a Walk: the image lines of A that a task (one core's tile) stages, and their pitch; None if A is in place.
+    """Return a Walk: the image lines of A that a task (one core's tile) stages, and their pitch; None if A is unstaged.
 
     The pitch is the number of positions from one line to the next. If M is one digit (mixed-radix part of a dimension),
     a task stages one line of all its rows.

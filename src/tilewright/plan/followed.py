@@ -71,7 +71,7 @@ class Followed:
         """The number of waves that compute one task (one workgroup's tile) of this plan.
 
         With a pipeline it is the number of consumer waves, or half of that number if two halves alternate (ping-pong).
-        Otherwise it is the number in the plan's line `waves`.
+        Otherwise it is the number in the plan's statement `waves`.
         """
         pipeline = self.plan.pipeline
         if pipeline is None:

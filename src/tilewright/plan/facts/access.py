@@ -63,7 +63,7 @@ class AccessFacts:
 
     @cached_property
     def pitch(self) -> int:
-        """The alignment of rows in memory: the number of bytes that divides every distance between row starts.
+        """The alignment of rows in memory: the largest number of bytes that divides every distance between rows.
 
         It is the greatest common divisor of all strides but the innermost, in bytes. It is the number of bytes of the
         whole tensor if the memory has one dimension, and 0 if the memory is a scalar.

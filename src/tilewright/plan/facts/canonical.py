@@ -184,7 +184,7 @@ class _Builder:
         return sum(n.op == "mma" for n in self.nodes) > 1
 
     def _digit_names(self, dim: Expr) -> tuple[str, ...]:
-        """Return the names of the digits (mixed-radix parts) of `dim`, outermost first; (name of `dim`,) if none."""
+        """Return the names of the digits (mixed-radix parts) of `dim`, outermost first; its own name if not split."""
         return tuple(name for name, _, _ in self.split[dim]) if dim in self.split else (str(dim),)
 
     def _canonical_dims(self, dims: Collection[Expr]) -> Dims:
@@ -321,7 +321,7 @@ class _Builder:
     def _coordinates(
         self, op: Op, tile: TileType, kind: MemoryType
     ) -> tuple[tuple[LinearForm, int | Expr], ...] | None:
-        """Return (linear form, constant offset) of each memory coordinate of the read or write `op`.
+        """Return a pair (linear form, constant offset) for each memory coordinate of the read or write `op`.
 
         A linear form is pairs (dimension, coefficient) that add up. None if a coordinate is not linear, or depends on
         data (a gather). `tile` is the type of its tile, `kind` the type of its memory.

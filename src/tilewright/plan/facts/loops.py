@@ -34,9 +34,9 @@ class LoopFacts:
 
 
 def monoid_of(loop: Op) -> str | None:
-    """Return how partial results of a loop merge: "sum", "max", "rescaled", several joined by "+", or None.
+    """Return how partial results of a loop merge: "sum", "max", "rescaled", or a "+" of these; None if they cannot.
 
-    It is None if a carried value is none of these (x, m are received by an iteration, x', m' passed on):
+    They merge if every carried value is one of these (x, m as an iteration receives them, x', m' as it passes them on):
     - "sum": an accumulator, x' = acc(t, x), where t depends on no carried value;
     - "max": a running maximum or minimum, m' = max(t, m);
     - "rescaled", as in online softmax: x' = acc(h(t, m'), x * g(m - m')), with g = exp or exp2 and exactly one factor
@@ -68,10 +68,10 @@ class _CarriedValues:
         return "+".join(sorted({kind for kind in kinds if kind})) if all(kinds) else None
 
     def _accumulation(self, value: Value) -> tuple[Op, Value] | None:
-        """Return (operation that computes `value`, its accumulator operand) if it accumulates; else None.
+        """Return (operation that computes `value`, its accumulator operand); None if it does not accumulate.
 
-        The operation is an mma with the loop's axis among its K dimensions, or a reduction along the axis with an
-        accumulator.
+        An operation accumulates if it is an mma with the loop's axis among its K dimensions, or a reduction along the
+        axis with an accumulator.
         """
         op = self.maker.get(value)
         if op is None:

@@ -15,7 +15,7 @@ PASSED_OVER = frozenset({"broadcast", "permute", "reshape"})
 
 
 def signature(facts: Facts) -> Signature:
-    """Return the facts of a program as nested tuples without names; equal for programs that differ only in names."""
+    """Return the facts of a program as nested tuples without names; equal for programs that mean the same."""
     return _Signing(facts).build()
 
 
