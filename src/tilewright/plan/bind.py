@@ -106,7 +106,7 @@ def _bind_without_pipeline(
 
 
 def _refuse_foreign_statements(plan: Schedule) -> None:
-    """Raise an error if a plan has a statement that needs a pipeline, or halo tiles; this plan has neither.
+    """Raise an error if `plan`, which has no pipeline, has a statement that only other kinds of plans can have.
 
     These are, in the order of the checks: `overlap`, a raster group above 1, a statement that places a value (such as
     an operand to be packed), `loops`, and an MMA statement that says `transposed`. The error quotes the first such

@@ -24,25 +24,25 @@ from tilewright.plan.refusals import raster_line, refused, tasks_line
 from tilewright.plan.schedule import DELAYED, Axis, Schedule
 
 
-def bind_contraction(c: Contraction, plan: Schedule, atom: MultiplyAtom | LaneUnit) -> Blocking:
+def bind_contraction(contraction: Contraction, plan: Schedule, atom: MultiplyAtom | LaneUnit) -> Blocking:
     """Return the Blocking (tile sizes, loop orders, staging) that a plan states for a contraction on a CPU.
 
-    `c` is the contraction, `atom` the MMA atom or the SIMD unit that multiplies. Raise an error that quotes the first
-    statement that breaks a rule.
+    `atom` is the MMA atom, or the SIMD unit, that multiplies. Raise an error that quotes the first statement of the
+    plan that breaks a rule.
     """
-    return _ContractionPlan(c, plan, atom).blocking()
+    return _ContractionPlan(contraction, plan, atom).blocking()
 
 
 class _ContractionPlan:
     """The lines of a plan, with the contraction that it is for and the atom that multiplies."""
 
-    def __init__(self, c: Contraction, plan: Schedule, atom: MultiplyAtom | LaneUnit):
-        self.c, self.plan, self.atom = c, plan, atom
+    def __init__(self, contraction: Contraction, plan: Schedule, atom: MultiplyAtom | LaneUnit):
+        self.contraction, self.plan, self.atom = contraction, plan, atom
         self.lanes = isinstance(atom, LaneUnit)
         self.tiles = isinstance(atom, MultiplyAtom) and isinstance(atom.c, OpaqueOperand)
         self.across = LANES if self.lanes else COLUMNS
-        self.axes = axes_in_order(c, self.lanes)
-        self.singles = [d.name for d in single_digits(c, self.lanes)]
+        self.axes = axes_in_order(contraction, self.lanes)
+        self.singles = [d.name for d in single_digits(contraction, self.lanes)]
 
     def blocking(self) -> Blocking:
         """Check this plan's statements and return the Blocking that they state: tile sizes, loop orders, staging.
@@ -56,7 +56,7 @@ class _ContractionPlan:
         self._check_loop_order()
         self._check_operands()
         self._check_overlap()
-        blocking = blocking_of(self.c, self.plan, self.atom)
+        blocking = blocking_of(self.contraction, self.plan, self.atom)
         self._check_digits(blocking)
         return blocking
 
@@ -157,7 +157,7 @@ class _ContractionPlan:
         (im2col). B must be packed at `bind`, which means once before the kernel runs. Raise an error too if the plan
         places a value that is not A or B, and for a cache hint if vectors run along channels.
         """
-        a, b = (self.plan.operand(operand.name) for operand in (self.c.a, self.c.b))
+        a, b = (self.plan.operand(operand.name) for operand in (self.contraction.a, self.contraction.b))
         for line in self.plan.values:
             if line not in (a, b):
                 raise refused(line, f"the operands are {a.name} and {b.name}")
@@ -191,7 +191,7 @@ class _ContractionPlan:
         Names, extents and padded extents must be those that follow from the contraction and from `blocking` (the
         parameters that the plan states): digits are padded to the end of the last block.
         """
-        expected = {axis.name: axis for axis in plan_of(self.c, blocking).axes}
+        expected = {axis.name: axis for axis in plan_of(self.contraction, blocking).axes}
         for axis in self.plan.axes:
             wanted = expected[axis.name]
             if axis.digits == wanted.digits:
@@ -200,5 +200,5 @@ class _ContractionPlan:
             digits = f"`({', '.join(map(str, wanted.digits))})`"
             if given_extents != extents:
                 raise refused(axis, f"plans are for sizes: the program has {digits}; {FRESH}")
-            lines = (axis, self.plan.operand(self.c.a.name)) if axis.name == ROWS else axis
+            lines = (axis, self.plan.operand(self.contraction.a.name)) if axis.name == ROWS else axis
             raise refused(lines, f"blocks go on to the end of the last one, and staged lines to the next: {digits}")

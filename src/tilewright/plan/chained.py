@@ -122,15 +122,15 @@ def _row_dims(op: Op) -> list[Expr]:
     return [d for d in a if d not in b]
 
 
-def _has_wide_value(program: Program, row: Expr, dims: Collection[Expr], size: Size) -> bool:
-    """True if a computed value would have more than rows and columns in a task: two or more dimensions besides M.
+def _has_wide_value(program: Program, m: Expr, grid_dims: Collection[Expr], size: Size) -> bool:
+    """True if a computed value has more than rows and columns in a task: two or more dimensions besides M.
 
-    Counted are dimensions of extent above 1 that are neither M (`row`) nor in `dims` (those that the grid splits).
-    Reads and constants are no computed values. `size(d)` evaluates the extent of a dimension d.
+    Counted are dimensions of extent above 1 that are neither `m` nor in `grid_dims` (those that the grid splits). Reads
+    and constants are no computed values. `size(d)` evaluates the extent of a dimension d.
     """
     for value in (v for op in program.walk() if op.name not in ("read", "fill", "scalar") for v in op.results):
         if isinstance(value.type, TileType):
-            others = [d for d in value.type.dims if d is not row and d not in dims]
+            others = [d for d in value.type.dims if d is not m and d not in grid_dims]
             if sum(size(d) > 1 for d in others) > 1:
                 return True
     return False

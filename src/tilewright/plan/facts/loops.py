@@ -34,7 +34,7 @@ class LoopFacts:
 
 
 def monoid_of(loop: Op) -> str | None:
-    """Return how partial results of a loop merge: "sum", "max", "rescaled", or a "+" of these; None if they cannot.
+    """Return how partial results of a loop merge: "sum", "max", "rescaled" or these joined by "+"; None if they cannot.
 
     They merge if every carried value is one of these (x, m as an iteration receives them, x', m' as it passes them on):
     - "sum": an accumulator, x' = acc(t, x), where t depends on no carried value;
