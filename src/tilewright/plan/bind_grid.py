@@ -95,9 +95,9 @@ def _task_and_loop_axes(grid: Grid, plan: Schedule) -> tuple[dict[str, Axis], di
 
 
 def _check_fixed_loop_tile(grid: Grid, name: str, axis: Axis) -> None:
-    """Raise an error if `axis` changes the tile of a loop whose result depends on its tile size.
+    """Raise an error if the plan's `axis` changes the tile of a loop whose result depends on its tile size.
 
-    The loop is over `name`, the dimension's name in the program; the tile that must stay is the author's.
+    The loop is over the program's dimension `name`; its tile must stay the author's.
     """
     is_free = any(str(op.attrs["axis"]) == name for op in grid.tiles)
     tile = grid.loops[name]

@@ -52,7 +52,7 @@ class ComputedFactor:
         return total
 
     def cycles(self, machine: Machine) -> float:
-        """Return the cycles of one core, with all lanes busy, to compute one element of this operand.
+        """Return the cycles, usually a fraction, that one core with all lanes busy takes per element of this operand.
 
         It is the sum over the operations that compute the operand. A cast counts at the rate of the machine's function
         unit.

@@ -117,7 +117,7 @@ class Contraction:
         return prod(map(size, digits))
 
     def summed(self, name: str | None) -> Symbol:
-        """Return the digit (mixed-radix part) of K with this name; there must be one."""
+        """Return the digit (mixed-radix part of a dimension) of K that has the name `name`; there must be one."""
         return next(d for d in self.depth if d.name == name)
 
     @property
@@ -137,7 +137,7 @@ def _is_open(digit: Symbol) -> bool:
 
 
 def with_known_sizes(contraction: Contraction, sizes: Mapping[Symbol, int]) -> Contraction:
-    """Return the contraction with numbers for sizes known only at the call, and with merging of digits forbidden.
+    """Return the contraction with numbers for sizes known only at the call; merging of its digits is then forbidden.
 
     Digits are mixed-radix parts of flattened dimensions. `sizes` maps size symbols to numbers.
     """
@@ -214,7 +214,7 @@ def _merge_digits(contraction: Contraction, digits: tuple[Symbol, ...], name: st
     rows, depth = (
         tuple(s for d in own for s in replacement.get(d, (d,))) for own in (contraction.rows, contraction.depth)
     )
-    over = over_joined(contraction.over, digits, merged_digit)
+    over = merged_digit_table(contraction.over, digits, merged_digit)
     return replace(contraction, rows=rows, depth=depth, a=a, b=b, out=out, extras=tuple(extras), over=over)
 
 
@@ -284,7 +284,7 @@ def _pad_operand(operand: Operand, last: Symbol, padded_digit: Symbol) -> Operan
     return replace(operand, shape=shape, coordinates=coordinates)
 
 
-def over_joined(
+def merged_digit_table(
     over: tuple[tuple[tuple[Expr, ...], tuple[Symbol, ...]], ...], digits: tuple[Symbol, ...], merged_digit: Symbol
 ) -> tuple[tuple[tuple[Expr, ...], tuple[Symbol, ...]], ...]:
     """Return the table of which digits stand for which program dimensions, with `digits` merged into `merged_digit`.

@@ -9,7 +9,7 @@ from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import Op
 from tilewright.machine import MultiplyAtom
 from tilewright.plan.blocking import COLUMNS, LANES, ROWS, Blocking, required_lane_digit, round_up
-from tilewright.plan.contraction import Contraction, Operand, dimension, over_joined, size
+from tilewright.plan.contraction import Contraction, Operand, dimension, merged_digit_table, size
 from tilewright.plan.general import Cuts
 from tilewright.plan.lanes import peeled_blocks
 from tilewright.plan.microkernel import Axes, LaneKernel, Microkernel
@@ -35,14 +35,15 @@ def in_lines(contraction: Contraction, blocking: Blocking) -> Contraction:
         return replace(operand, coordinates=tuple(map(images, operand.coordinates)))
 
     a, out, *extras = map(over_lines, (contraction.a, contraction.out, *contraction.extras))
-    over = over_joined(contraction.over, (line, place), row_digit)
+    over = merged_digit_table(contraction.over, (line, place), row_digit)
     return replace(contraction, rows=(*others, row_digit), a=a, out=out, extras=tuple(extras), over=over)
 
 
 def digits_of(contraction: Contraction, blocking: Blocking) -> tuple[Symbol, ...]:
-    """Return all digits (mixed-radix parts) of a contraction in the order of its program's tiles: batch, M, N, K.
+    """Return all digits (mixed-radix parts of dimensions) of a contraction, in the order batch, M, N, K.
 
-    If the blocking vectorises a digit of the batch, this digit stands after N instead.
+    The tiles of the contraction's program have their dimensions in this order. If `blocking` vectorises a digit of the
+    batch, this digit stands after N instead.
     """
     vectorised = (required_lane_digit(contraction),) if blocking.by_lanes else ()
     return (

@@ -11,7 +11,7 @@ COMPUTED = {*ELEMENTWISE, "select"}
 
 
 def lane_cycles(op: Op, machine: Machine) -> float:
-    """Return the cycles of one core, with all lanes busy, for one element of the elementwise operation `op`.
+    """Return the cycles, usually a fraction, that one core with all lanes busy takes per element of the operation `op`.
 
     Arithmetic counts the simple operations that it is made of, at the rate of the lanes. A function such as exp counts
     that time or one instruction of the machine's function unit, whichever is larger. Casts, and operations that only

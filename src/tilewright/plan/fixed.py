@@ -32,12 +32,12 @@ class Fixed:
         row_counts: Collection[int],
         column_counts: Collection[int],
     ) -> Iterator[tuple[int, int, tuple[str, str]]]:
-        """Yield (extent along M, extent along N, order of its loops) of every task tile that the author allows.
+        """Yield (extent along M, extent along N, loop order) of every task tile that the author's constraints allow.
 
-        A task is one core's tile; its loops run over register tiles. `register_tile` is (rows, columns) of a register
-        tile and `row_blocks` the number of register tiles along M. `row_counts` and `column_counts` are the numbers of
-        tasks along M and N to try. The extent along M is in image lines if M has several digits (mixed-radix parts),
-        else in rows; the extent along N is in columns.
+        A task is one core's tile; its loops run over register tiles, in the order (outer, inner) of the axes rows and
+        columns. `register_tile` is (rows, columns) of a register tile and `row_blocks` the number of register tiles
+        along M. `row_counts` and `column_counts` are the numbers of tasks along M and N to try. The extent along M is
+        in image lines if M has several digits (mixed-radix parts), else in rows; the extent along N is in columns.
         """
         rows, columns = register_tile
         for strip in self._row_extents(contraction, rows, row_blocks, row_counts):

@@ -76,7 +76,7 @@ class Facts:
 
     @cached_property
     def users(self) -> dict[int, list[int]]:
-        """{node number: numbers of the nodes that use it as an operand}, for every node of the graph."""
+        """The users of each node of the graph: {node number: numbers of the nodes that have it as an operand}."""
         users: dict[int, list[int]] = {n.id: [] for n in self.nodes}
         for n in self.nodes:
             for arg in n.args:
@@ -161,10 +161,10 @@ class Facts:
         return maximum.op == "max" and dim in maximum.reduces and maximum.args[0] == difference.args[0]
 
     def lane_cycles(self, n: ValueFacts, machine: Machine) -> float:
-        """Return the cycles that one core's ALUs take per element of the value `n`, with all lanes busy.
+        """Return the cycles, usually a fraction, that one core's ALUs take per element of the value `n`.
 
-        It is 0 for values that no ALU computes: reads, writes, MMAs, constants, casts, and elements that are only
-        renamed.
+        All lanes are taken to be busy. It is 0 for values that no ALU computes: reads, writes, MMAs, constants, casts,
+        and elements that are only renamed.
         """
         if n.op in REDUCTIONS or n.op in SCANS:
             return 1 / machine.limits.lane_rate
@@ -208,7 +208,7 @@ class Facts:
 
     @cached_property
     def unmasked_shares(self) -> dict[str, float]:
-        """{loop axis: share (0 to 1) of the loop's elements that masks leave to be computed}.
+        """The share (0 to 1) of each loop's elements that masks leave to be computed: {loop axis: share}.
 
         It is counted in tiles of COARSE (64) elements along each dimension; a partly masked tile counts half.
         """

@@ -79,8 +79,8 @@ def last_maskable(loop: Op) -> Op | None:
 def _known_result(op: Op, operands: Sequence[Known]) -> Known:
     """Return what is known of the result of `op`: a Value that it equals, a number that all elements have, or None.
 
-    `operands` has the same knowledge of the operands of `op`. None means that nothing is known; such operands are taken
-    to be finite.
+    `operands` has the same knowledge of the operands of `op`; exp of -inf is known to be 0. None means that nothing is
+    known; such operands are taken to be finite.
     """
     first, second = (*operands, None, None)[:2]
     if op.name in ("fill", "scalar"):

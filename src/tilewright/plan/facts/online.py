@@ -106,7 +106,7 @@ def _weights(along: tuple[Op, ...], maximum: Op) -> set[Value] | str:
 
 
 def _dependents(ops: list[Op], values: set[Value], along: tuple[Op, ...]) -> set[Value]:
-    """Return `values` and all values that depend on one of `values` through operations that are not in `along`.
+    """Return the set of `values` and of all values computed from them by operations that are not in `along`.
 
     `ops` are the program's operations, in order; `along` are the operations along the softmax's dimension.
     """
