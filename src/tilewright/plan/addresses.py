@@ -13,9 +13,9 @@ from tilewright.plan.model import Size, element_bytes
 def needs_division(op: Op, size: Size) -> bool:
     """True if the address of the read `op`, or its bounds check, is computed with an integer division.
 
-    A read with a bounds check needs one if any coordinate divides. A read without a bounds check needs one only if the
-    flat offset (the coordinates times the strides, added up) still divides after simplification. `size(d)` evaluates
-    the extent of a dimension d.
+    A read with a bounds check needs a division if any coordinate divides. A read without one needs a division only if
+    its flat offset still divides after simplification; the flat offset is the sum of coordinate times stride. `size(d)`
+    evaluates the extent of a dimension d.
     """
     if "otherwise" in op.attrs:
         return any(e.divisions(set()) for e in op.attrs.get("at", ()))

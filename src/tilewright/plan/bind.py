@@ -33,10 +33,10 @@ from tilewright.plan.term_boxes import Terms, max_unrolled_steps
 
 
 def bind(kernel: KernelProgram, plan: Schedule, simt: Terms | None = None) -> Cuts:
-    """Return Cuts, the lowering parameters that a plan gives for a kernel; raise an error for an illegal statement.
+    """Return Cuts, the parameters for the lowering of a kernel (tiles, microkernels, waves), as a plan states them.
 
-    The error quotes the statement of the plan. `simt` are the parameters of a product that lanes compute without MMA
-    atoms; None if the kernel has no such product.
+    Raise an error that quotes the first statement of the plan that is illegal for this kernel. `simt` are the
+    parameters of a product that lanes compute without MMA atoms; None if the kernel has no such product.
     """
     if plan.atom is not None:
         raise refused(f"atom {plan.atom}", "only a single contraction on a CPU has this line; others say `mma by ATOM`")
@@ -56,11 +56,11 @@ def _bind_without_pipeline(
     parallel: tuple[Expr, ...],
     simt: Terms | None,
 ) -> Cuts:
-    """Return Cuts, the lowering parameters of a plan without producer and consumer waves: all waves run the same code.
+    """Return Cuts, the parameters for the lowering, of a plan without warp specialisation: all waves run the same code.
 
-    `axes` maps each dimension to the plan's axis, `widths` maps each dimension of the grid to the extent of a task
-    (one workgroup's tile), `parallel` are the dimensions that the grid may split, and `simt` are the parameters of
-    a product that lanes compute without MMA atoms, or None. Raise an error that quotes the first illegal statement.
+    `axes` maps each dimension to the plan's axis, `widths` maps each dimension of the grid to the extent of a task (one
+    workgroup's tile), and `parallel` are the dimensions that the grid may split. `simt` are the parameters of a product
+    that lanes compute without MMA atoms, or None. Raise an error that quotes the first illegal statement.
     """
     machine = kernel.machine
     _refuse_foreign_statements(plan)
@@ -106,10 +106,11 @@ def _bind_without_pipeline(
 
 
 def _refuse_foreign_statements(plan: Schedule) -> None:
-    """Raise an error for the first statement that a plan without the statement `producer` cannot have.
+    """Raise an error if `plan`, which has no pipeline, has a statement that only other kinds of plans can have.
 
-    Such statements are, in the order of the checks: `overlap`, a raster group above 1, a statement that places a value,
-    `loops`, and an MMA statement that says `transposed`. The error quotes the statement.
+    These are, in the order of the checks: `overlap`, a raster group above 1, a statement that places a value (such as
+    an operand to be packed), `loops`, and an MMA statement that says `transposed`. The error quotes the first such
+    statement.
     """
     if plan.overlap != "none":
         raise refused(plan.line("overlap"), "nothing overlaps without a line `producer`")
@@ -124,11 +125,11 @@ def _refuse_foreign_statements(plan: Schedule) -> None:
 def _waves_per_task(
     plan: Schedule, products: Mapping[Op, Microkernel | None], machine: Machine, simt: Terms | None
 ) -> int:
-    """Return the number of waves (warps) that compute a task, as the plan's statement `waves` says; else 1.
+    """Return the number of waves (warps) that compute one task, from the plan's statement `waves`; 1 if it has none.
 
-    A task is one workgroup's tile. `products` maps each MMA to its microkernel, or to None if it has no atom. Raise an
-    error for more than 1 wave on a CPU, for more than 1 wave if the kernel has an MMA (unless lanes compute it as
-    `simt` says), and for more waves than a workgroup can have.
+    A task is one workgroup's tile. Raise an error for more waves than a workgroup can have. Raise an error too for more
+    than 1 wave on a CPU, or if the kernel has an MMA (unless lanes compute it as `simt` says): atoms then decide the
+    number of waves. `products` maps each MMA to its microkernel, or to None if it has no atom.
     """
     atom_decides = any(microkernel is not None for microkernel in products.values()) or (
         bool(products) and simt is None
@@ -146,12 +147,12 @@ def _task_loop_tiles(
     parallel: tuple[Expr, ...],
     width: Size,
 ) -> dict[Expr, int]:
-    """Return {dimension that both the grid and a task's loop split: loop tile in elements}, outermost loop first.
+    """Return the loops that a task runs over its own tile: {dimension: loop tile in elements}, outermost loop first.
 
-    A task is one workgroup's tile. `parallel` are the dimensions that the grid may split, `axes` maps each dimension to
-    the plan's axis. If all MMAs have the same M and N the order is N, M, other dimensions of their accumulators, then
-    the rest; otherwise it is the order of the plan's axes. `products` maps each MMA to its microkernel. `width(d)`
-    evaluates a task's extent along a dimension d.
+    A task is one workgroup's tile. The loops are over those of `parallel` (dimensions that the grid may split) whose
+    plan axis in `axes` has a loop level. If all MMAs have the same M and N, the order is N, M, other dimensions of the
+    accumulators, then the rest; otherwise it is the order of `axes`. `products` maps each MMA to its microkernel.
+    `width(d)` evaluates a task's extent along a dimension d.
     """
     loop_tile_of = {d: n for d, axis in axes.items() if d in parallel and (n := loop_tile_size(axis)) is not None}
     every = [axes_in(op, width) for op in products]
@@ -170,11 +171,12 @@ def _check_loop_tiles(
     blocks: Mapping[Expr, int],
     width: Size,
 ) -> None:
-    """Raise an error for a loop tile that is longer than its axis, padded to whole accumulator tiles or atoms.
+    """Raise an error if a loop tile of the plan is longer than the dimension that it splits.
 
-    On a GPU also raise an error for a loop tile along M or N that differs from the accumulator tile. `axes` maps each
-    dimension to the plan's axis, `products` maps each MMA to its microkernel, and `blocks` maps dimensions that the
-    grid may split to their loop tiles. `width(d)` evaluates a task's extent along a dimension d.
+    The dimension counts rounded up to whole accumulator tiles, or along K to whole atoms. On a GPU also raise an error
+    for a loop tile along M or N that differs from the accumulator tile. `axes` maps each dimension to the plan's axis,
+    `products` maps each MMA to its microkernel, and `blocks` maps dimensions that the grid may split to their loop
+    tiles. `width(d)` evaluates a task's extent (one workgroup's tile) along a dimension d.
     """
     units = dict.fromkeys(axes, 1)
     lines = {line.name: line for line in plan.products}

@@ -22,10 +22,10 @@ LEVELS = ("task", "loop")
 
 
 def axes_of(kernel: KernelProgram, plan: Schedule) -> dict[Expr, Axis]:
-    """Return {dimension of the kernel: the plan's axis of this dimension}, with an entry for every dimension.
+    """Return {dimension of the kernel: the plan's axis of the same name}, with an entry for every dimension.
 
-    Raise an error for an axis that names no dimension, has several digits (mixed-radix parts), or has another extent
-    than the program's dimension. Raise an error too for a dimension without an axis.
+    Raise an error for an axis that names no dimension, that has several digits (mixed-radix parts), or whose extent is
+    not the dimension's. Raise an error too for a dimension without an axis.
     """
     axes: dict[Expr, Axis] = {}
     for axis in plan.axes:
@@ -57,12 +57,12 @@ def axes_of(kernel: KernelProgram, plan: Schedule) -> dict[Expr, Axis]:
 def task_widths(
     kernel: KernelProgram, plan: Schedule, axes: Mapping[Expr, Axis], parallel: tuple[Expr, ...]
 ) -> dict[Expr, int]:
-    """Return {dimension of the plan's statement `grid`: extent of a task along it in elements}, in the order of `grid`.
+    """Return the tile of a task: {dimension in the plan's statement `grid`: extent in elements}, ordered as `grid` is.
 
-    A task is one workgroup's tile. `axes` maps each dimension to the plan's axis, `parallel` are the dimensions that
-    the grid may split. A task's extent is clamped to the extent of its dimension, unless the plan has a pipeline or the
-    axis also has a loop level. Raise an error for a task level of a dimension outside `parallel`, for levels that are
-    not one task and then one smaller loop, and if `grid` does not list exactly the axes with a task level.
+    A task is what one workgroup computes. `axes` maps each dimension to the plan's axis, `parallel` are the dimensions
+    that the grid may split. An extent is clamped to its dimension, unless the plan has a pipeline or the axis also has
+    a loop level. Raise an error for a task level of a dimension outside `parallel`, for levels that are not one task
+    and then one smaller loop, and if `grid` does not list exactly the axes with a task level.
     """
     widths: dict[str, tuple[Expr, int]] = {}
     for d, axis in axes.items():
@@ -96,11 +96,11 @@ def loop_tile_size(axis: Axis) -> int | None:
 
 
 def tile_of_loop(kernel: KernelProgram, op: Op, axis: Axis) -> int:
-    """Return the tile size, in elements, that the plan's `axis` gives the program's loop `op`.
+    """Return the tile size in elements of the program's loop `op`; `axis` is the plan's axis of the loop's dimension.
 
-    For a loop in `kernel.free` (its result does not depend on the tile) it is the axis's loop level, else the whole
-    dimension. For a loop that is not free it is the author's tile, else the whole dimension; raise an error if the axis
-    says a different tile.
+    If the tile size does not change the result (`op` is in `kernel.free`), it is the axis's loop level. Otherwise it is
+    the author's tile, and an error is raised if the axis says another one. Without such a tile it is the whole
+    dimension.
     """
     d = kernel.loops[op]
     extent = kernel.size(d)

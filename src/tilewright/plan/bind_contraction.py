@@ -24,28 +24,31 @@ from tilewright.plan.refusals import raster_line, refused, tasks_line
 from tilewright.plan.schedule import DELAYED, Axis, Schedule
 
 
-def bind_contraction(c: Contraction, plan: Schedule, atom: MultiplyAtom | LaneUnit) -> Blocking:
-    """Return the Blocking (tile sizes, loop orders, staging) that a plan gives for a contraction on a CPU.
+def bind_contraction(contraction: Contraction, plan: Schedule, atom: MultiplyAtom | LaneUnit) -> Blocking:
+    """Return the Blocking (tile sizes, loop orders, staging) that a plan states for a contraction on a CPU.
 
-    `atom` is the MMA atom, or the SIMD unit, that multiplies. Raise an error that quotes the first statement that
-    breaks a rule.
+    `atom` is the MMA atom, or the SIMD unit, that multiplies. Raise an error that quotes the first statement of the
+    plan that breaks a rule.
     """
-    return _Lines(c, plan, atom).blocking()
+    return _ContractionPlan(contraction, plan, atom).blocking()
 
 
-class _Lines:
+class _ContractionPlan:
     """The lines of a plan, with the contraction that it is for and the atom that multiplies."""
 
-    def __init__(self, c: Contraction, plan: Schedule, atom: MultiplyAtom | LaneUnit):
-        self.c, self.plan, self.atom = c, plan, atom
+    def __init__(self, contraction: Contraction, plan: Schedule, atom: MultiplyAtom | LaneUnit):
+        self.contraction, self.plan, self.atom = contraction, plan, atom
         self.lanes = isinstance(atom, LaneUnit)
         self.tiles = isinstance(atom, MultiplyAtom) and isinstance(atom.c, OpaqueOperand)
         self.across = LANES if self.lanes else COLUMNS
-        self.axes = axes_in_order(c, self.lanes)
-        self.singles = [d.name for d in single_digits(c, self.lanes)]
+        self.axes = axes_in_order(contraction, self.lanes)
+        self.singles = [d.name for d in single_digits(contraction, self.lanes)]
 
     def blocking(self) -> Blocking:
-        """Return the Blocking that this plan says; raise an error that quotes the first illegal statement."""
+        """Check this plan's statements and return the Blocking that they state: tile sizes, loop orders, staging.
+
+        Raise an error that quotes the first illegal statement.
+        """
         self._refuse_gpu_statements()
         self._check_axis_names()
         self._check_grid()
@@ -53,7 +56,7 @@ class _Lines:
         self._check_loop_order()
         self._check_operands()
         self._check_overlap()
-        blocking = blocking_of(self.c, self.plan, self.atom)
+        blocking = blocking_of(self.contraction, self.plan, self.atom)
         self._check_digits(blocking)
         return blocking
 
@@ -81,11 +84,11 @@ class _Lines:
                 raise refused(self.plan.axes[-1], f"no line says `axis {name}`; the axes are {', '.join(wanted)}")
 
     def _check_grid(self) -> None:
-        """Raise an error unless the statement `grid` lists the axes that tasks split, each once, in any order.
+        """Raise an error unless the statement `grid` lists exactly the axes that tasks split, each once, in any order.
 
-        A task is one core's tile. The axes are the digits (mixed-radix parts) of the batch, the outer digits of M, then
-        rows and columns. If vectors run along channels, they are lanes and rows in place of rows and columns. Raise an
-        error too for a raster group above 1 (tasks that run together), which only GPUs have.
+        A task is one core's tile. These axes are rows and columns, each batch axis, and each outer digit (mixed-radix
+        part) of M. If vectors run along channels, they are lanes and rows in place of rows and columns. Raise an error
+        too for a raster group above 1 (tasks that run together), which only GPUs have.
         """
         plan, task_axes = self.plan, [*self.singles, *list(self.axes)[:2]]
         if sorted(plan.grid) != sorted(task_axes):
@@ -96,9 +99,11 @@ class _Lines:
     def _check_levels(self) -> None:
         """Raise an error unless every axis of this plan is split into the levels that the atom needs.
 
-        Rows and columns need the levels task (one core's tile), loop (register tile) and unit (the atom). A batch axis,
-        and an axis of an outer digit of M, needs the level task only. K has no level task. If vectors run along
-        channels, the axis `lanes` needs the three levels in place of columns, and columns need `loop 1`.
+        - Rows and columns need task (one core's tile), loop (register tile) and unit (the atom).
+        - A batch axis, and an axis of an outer digit (mixed-radix part) of M, needs the level task only.
+        - K must have no level task.
+        - If vectors run along channels, the axis `lanes` needs the three levels in place of columns, and columns need
+          `loop 1`.
         """
         rows, across = self.plan.axis(ROWS), self.plan.axis(self.across)
         self._check_axis_levels(rows, self.atom.shape[0], len(self.axes[ROWS]) > 1 and not self.tiles)
@@ -114,11 +119,10 @@ class _Lines:
                 raise refused(self.plan.axis(DEPTH), "tasks over the depth would add to one result")
 
     def _check_axis_levels(self, axis: Axis, unit: int, within_lines: bool = False) -> None:
-        """Raise an error unless `axis` has the levels task, loop and unit, and its unit level has `unit` elements.
+        """Raise an error unless `axis` has the levels task, loop and unit, with a unit level of `unit` elements.
 
-        `unit` is the atom's extent along the axis; the loop tile must be a multiple of it. With `within_lines` (M is
-        image lines and positions, and register tiles end with a line) the axis must have two loop levels instead of
-        one.
+        `unit` is the atom's extent along the axis, and must divide the last loop tile. With `within_lines` the axis
+        must have two loop levels: over lines of an image, and over register tiles, which then end with a line.
         """
         levels = [cut.level for cut in axis.splits]
         expected = ["task", *(["loop"] if within_lines else []), "loop", "unit"]
@@ -147,13 +151,13 @@ class _Lines:
             raise refused(line, "rows and columns in either order, then depth: accumulators stay in registers")
 
     def _check_operands(self) -> None:
-        """Raise an error unless A is read in place, or staged at a task for tile registers, and B is packed at bind.
+        """Raise an error unless A is read in place or staged, and B is packed before the kernel runs.
 
-        A task is one core's tile; at bind means once, before the kernel runs. Raise an error too if the plan places a
-        value that is not A or B, for a form of staging that is neither `strip` (image lines) nor `panel` (im2col), and
-        for a cache hint if vectors run along channels.
+        A may be staged only for tile registers, once per task (one core's tile), as `strip` (image lines) or `panel`
+        (im2col). B must be packed at `bind`, which means once before the kernel runs. Raise an error too if the plan
+        places a value that is not A or B, and for a cache hint if vectors run along channels.
         """
-        a, b = (self.plan.operand(operand.name) for operand in (self.c.a, self.c.b))
+        a, b = (self.plan.operand(operand.name) for operand in (self.contraction.a, self.contraction.b))
         for line in self.plan.values:
             if line not in (a, b):
                 raise refused(line, f"the operands are {a.name} and {b.name}")
@@ -170,7 +174,7 @@ class _Lines:
             raise refused(a, f"rows are staged as {' or '.join(STAGES)}{did_you_mean(a.form, STAGES)}")
 
     def _check_overlap(self) -> None:
-        """Raise an error for an overlap that is no `delayed store`, and for a delayed store without tile registers.
+        """Raise an error for a statement `overlap` other than `delayed store`, and for that one without tile registers.
 
         A delayed store writes an accumulator tile while the next one is computed.
         """
@@ -182,12 +186,12 @@ class _Lines:
             raise refused(f"overlap {overlap}", f"only tile registers need it; {what} are stored as they are")
 
     def _check_digits(self, blocking: Blocking) -> None:
-        """Raise an error unless each axis of this plan has the digits (mixed-radix parts) that `blocking` implies.
+        """Raise an error unless each axis of this plan has the digits (mixed-radix parts) of the contraction.
 
-        Names, extents and padded extents must agree: digits are padded to the end of the last block. `blocking` has the
-        parameters that the plan says.
+        Names, extents and padded extents must be those that follow from the contraction and from `blocking` (the
+        parameters that the plan states): digits are padded to the end of the last block.
         """
-        expected = {axis.name: axis for axis in plan_of(self.c, blocking).axes}
+        expected = {axis.name: axis for axis in plan_of(self.contraction, blocking).axes}
         for axis in self.plan.axes:
             wanted = expected[axis.name]
             if axis.digits == wanted.digits:
@@ -196,5 +200,5 @@ class _Lines:
             digits = f"`({', '.join(map(str, wanted.digits))})`"
             if given_extents != extents:
                 raise refused(axis, f"plans are for sizes: the program has {digits}; {FRESH}")
-            lines = (axis, self.plan.operand(self.c.a.name)) if axis.name == ROWS else axis
+            lines = (axis, self.plan.operand(self.contraction.a.name)) if axis.name == ROWS else axis
             raise refused(lines, f"blocks go on to the end of the last one, and staged lines to the next: {digits}")

@@ -27,11 +27,11 @@ def bind_grid(
     opened: Collection[Expr],
     plan: Schedule,
 ) -> Cuts:
-    """Return Cuts, the lowering parameters that a plan gives for a grid program; raise an error if it is illegal.
+    """Return Cuts, the parameters for the lowering of a grid program (loop tiles, microkernels), as a plan states them.
 
-    A grid program has workgroup tiles that are part of its meaning. `sizes` maps size symbols to numbers, `free` are
-    the loops whose tile size does not change the result, and `opened` are the dimensions known only at the call. The
-    error quotes the statement of the plan that breaks a rule.
+    In a grid program the author's workgroup tiles are part of the meaning. `sizes` maps size symbols to numbers, `free`
+    are the loops whose tile size does not change the result, and `opened` are the dimensions known only at the call.
+    Raise an error that quotes the first illegal statement of the plan.
     """
     grid = Grid(program, sizes, machine, free, opened)
     axes, loops = _task_and_loop_axes(grid, plan)
@@ -55,10 +55,12 @@ def bind_grid(
 
 
 def _task_and_loop_axes(grid: Grid, plan: Schedule) -> tuple[dict[str, Axis], dict[str, Axis]]:
-    """Return ({dimension name: axis with a task level}, {dimension name: axis of a loop}) of a grid program's plan.
+    """Return ({dimension name: its task axis}, {dimension name: its loop axis}), the axes of a grid program's plan.
 
-    Raise an error for a missing or unknown axis, for an axis with another extent than the program's, for a task tile or
-    an order of `grid` that differs from the author's constraints, and if the plan places a value or has a pipeline.
+    Raise an error
+    - for an axis that is missing or unknown, or whose extent is not the program's,
+    - for a task tile, or an order of `grid`, that differs from the author's constraints,
+    - if the plan places a value or has a pipeline.
     """
     names = {word: name for name, word in grid.words.items()}
     task_axes: dict[str, Axis] = {}
@@ -93,9 +95,9 @@ def _task_and_loop_axes(grid: Grid, plan: Schedule) -> tuple[dict[str, Axis], di
 
 
 def _check_fixed_loop_tile(grid: Grid, name: str, axis: Axis) -> None:
-    """Raise an error if `axis` changes the tile of a loop whose result depends on its tile size.
+    """Raise an error if the plan's `axis` changes the tile of a loop whose result depends on its tile size.
 
-    The loop is over `name`, the dimension's name in the program; the tile that must stay is the author's.
+    The loop is over the program's dimension `name`; its tile must stay the author's.
     """
     is_free = any(str(op.attrs["axis"]) == name for op in grid.tiles)
     tile = grid.loops[name]

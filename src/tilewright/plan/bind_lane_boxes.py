@@ -16,10 +16,10 @@ from tilewright.plan.schedule import Axis, Digit, Schedule, Split
 
 
 def lane_box_of(plan: Schedule, rows: str) -> dict[str, int] | None:
-    """Return {name of a digit: extent of a lane's box along it} of the plan's axis named `rows`; None if it has no box.
+    """Return the box of results that one lane computes, as {digit of M: extent}; None if the plan has no boxes.
 
-    A box is the rectangle of neighbouring results that one lane computes; digits are the mixed-radix parts of the
-    flattened rows.
+    A box is a rectangle of neighbouring results; digits are the mixed-radix parts of M. The plan's axis named `rows`
+    states the box.
     """
     axis = next((a for a in plan.axes if a.name == rows), None)
     units = {} if axis is None else {c.digit: c.size for c in axis.splits if c.level == "unit" and c.digit is not None}
@@ -43,17 +43,17 @@ class BoxedRows:
 
     @property
     def axis(self) -> Axis:
-        """The plan's axis of M: its digits (mixed-radix parts) padded to whole lane boxes, and a `unit` split per side.
+        """The plan's axis of M for these lane boxes, without a task level.
 
-        A lane box is the rectangle of neighbouring results of one lane; sides of extent 1 get no split. The axis has no
-        task level.
+        A lane box is the rectangle of neighbouring results of one lane. The digits (mixed-radix parts) of M are padded
+        to whole boxes, and each side of a box longer than 1 is a `unit` split.
         """
         walked = [replace(d, walked=-(-d.extent // n) * n) for d, n in zip(self.digits, self.sizes, strict=True)]
         units = [Split("unit", n, d.name) for d, n in zip(walked, self.sizes, strict=True) if n > 1]
         return Axis(self.name, tuple(walked), tuple(units))
 
     def to_boxed_plan(self, plan: Schedule) -> Schedule:
-        """Return the plan with M's axis replaced by an axis that counts lane boxes, and an axis for each side of a box.
+        """Return the plan with M's axis replaced by axes of lane boxes: one counts boxes, one more is for each side.
 
         A lane box is the rectangle of neighbouring results of one lane; sides of extent 1 get no axis. Raise an error
         if M's axis is not padded to whole boxes, if a task has no whole number of boxes, or if M's axis has splits

@@ -38,10 +38,11 @@ NAMES = 200
 
 
 def bind_pipeline(kernel: KernelProgram, plan: Schedule, axes: Mapping[Expr, Axis], widths: dict[Expr, int]) -> Cuts:
-    """Return Cuts, the lowering parameters of a warp-specialised kernel: producer waves copy, consumer waves multiply.
+    """Return Cuts, the parameters for the lowering of a warp-specialised kernel, as a plan states them.
 
-    `axes` maps every dimension to the plan's axis, `widths` maps each dimension of the grid to the extent of a task
-    (one workgroup's tile). Raise an error that quotes the first illegal statement.
+    Producer waves copy, consumer waves multiply. `axes` maps every dimension to the plan's axis, `widths` maps each
+    dimension of the grid to the extent of a task (one workgroup's tile). Raise an error that quotes the first illegal
+    statement of the plan.
     """
     return _PipelinedKernel(kernel, plan, axes, widths).cuts()
 
@@ -66,7 +67,7 @@ class _PipelinedKernel:
         self._check_statements()
         if why := why_no_pipeline(self.kernel.program, self.kernel.size, self.kernel.free) and self._why_not_chained():
             raise refused(self.pipeline, why)
-        products = {op: self._microkernel(line, op) for line, op in self._mma_statements()}
+        products = {op: self._microkernel(statement, op) for statement, op in self._mma_statements()}
         for op, microkernel in products.items():
             self._check_tile(op, microkernel)
         self._check_loop_tiles()
@@ -109,10 +110,10 @@ class _PipelinedKernel:
 
     @cached_property
     def loop_tiles(self) -> dict[Expr, int]:
-        """{dimension: tile size in elements} of each loop of the program that stays a loop around MMAs.
+        """The loops around the MMAs, such as attention's loop over keys: {dimension: tile size in elements}.
 
-        A loop of the program becomes the K loop of an MMA instead, and is left out here, if its tile size does not
-        change the result and it either only adds MMAs or has no tile size from the author.
+        Loops of the program that become the K loop of an MMA are left out. A loop becomes a K loop if its tile size
+        does not change the result, and it either only adds MMAs or has no tile size from the author.
         """
         kernel = self.kernel
         stays = {
@@ -146,90 +147,94 @@ class _PipelinedKernel:
         return axes_of
 
     def _why_not_chained(self) -> str:
-        """Return text: why values between the MMAs of this kernel cannot stay in registers; empty if the values can."""
+        """Return text: why values between this kernel's MMAs cannot stay in registers; empty if they can."""
         kernel = self.kernel
         axes = chained_axes(kernel.program, kernel.sizes, kernel.size, kernel.free)
         return axes if isinstance(axes, str) else ""
 
     def _mma_statements(self) -> list[tuple[ProductUnit, Op]]:
-        """Return [(the plan's statement for an MMA, the mma operation)] for every MMA of this kernel, in program order.
+        """Return [(the plan's statement for an MMA, the mma operation)] for every MMA of this kernel, in order.
 
-        Raise an error for an MMA without a statement, and for a statement whose name is no MMA.
+        Raise an error for an MMA without a statement, and for a statement that names no MMA of the kernel.
         """
-        lines = {line.name: line for line in self.plan.products}
-        for name, line in lines.items():
+        statements = {statement.name: statement for statement in self.plan.products}
+        for name, statement in statements.items():
             if name not in self.kernel.products:
-                raise refused(line, f"there is no product {name}; there are {', '.join(self.kernel.products)}")
+                raise refused(statement, f"there is no product {name}; there are {', '.join(self.kernel.products)}")
         for name in self.kernel.products:
-            if name not in lines:
+            if name not in statements:
                 raise refused(self.pipeline, f"no line says by which atom {name} is done")
-        return [(lines[name], op) for name, op in self.kernel.products.items()]
+        return [(statements[name], op) for name, op in self.kernel.products.items()]
 
     # -- rules -------------------------------------------------------------------------------------------
 
     def _check_statements(self) -> None:
         """Raise an error for a pipeline that the machine cannot run, and for a statement that this plan cannot have.
 
-        Such statements are `waves` (the pipeline gives the number), and all that need a halo tile (inputs with their
-        surroundings): `halo stages`, a statement that places a value, and `loops`.
+        Such statements are `waves` (the pipeline states the number of waves), and those that only a plan with halo
+        tiles (tiles with their surroundings) can have: `halo stages`, a statement that places a value, and `loops`.
         """
         check_pipeline(self.pipeline, self.kernel.machine)
         if self.pipeline.halo_stages:
             raise refused(self.pipeline, "no operand has the form halo")
         if self.plan.waves > 1:
             raise refused(self.plan.line("waves"), "the line `producer` says the waves")
-        for line in self.plan.values:
-            raise refused(line, "it needs `halo stages` in the line `producer`")
+        for statement in self.plan.values:
+            raise refused(statement, "it needs `halo stages` in the line `producer`")
         if self.plan.loops:
             raise refused(self.plan.line("loops"), "only halo tiles have an order of loops")
 
-    def _microkernel(self, line: ProductUnit, op: Op) -> Microkernel:
-        """Return the Microkernel (atom, accumulator tile, wave groups, K step) that `line` says for the mma `op`.
+    def _microkernel(self, statement: ProductUnit, op: Op) -> Microkernel:
+        """Return the Microkernel (atom, accumulator tile, wave groups, K step) that `statement` gives for the mma `op`.
 
-        `line` is the plan's statement for `op`. Raise an error that quotes it if it names no atom or an unknown one, or
+        `statement` is the plan's line for `op`. Raise an error that quotes it if it names no atom or an unknown one, or
         if the atom cannot compute `op` with this tile, this K step or these waves.
         """
         machine = self.kernel.machine
-        if line.atom is None:
-            raise refused(line, "a pipeline needs an atom for the product")
+        if statement.atom is None:
+            raise refused(statement, "a pipeline needs an atom for the product")
         try:
-            atom = machine.multiply_atom(line.atom)
+            atom = machine.multiply_atom(statement.atom)
         except LookupError as fault:
-            raise refused(line, str(fault)) from None
-        rows, columns = (line.columns, line.rows) if line.transposed else (line.rows, line.columns)
+            raise refused(statement, str(fault)) from None
+        rows, columns = (
+            (statement.columns, statement.rows) if statement.transposed else (statement.rows, statement.columns)
+        )
         blocks = op.attrs.get("blocks", 1)
         if atom.slab is None:
-            raise refused(line, f"{atom.name} reads no operand from shared memory")
-        self._check_atom(line, op, Microkernel(atom, rows, columns, transposed=line.transposed))
-        k_step_rows = self._k_step_rows(line, op, atom)
-        operand_a = (self.mma_axes[op].transposed if line.transposed else self.mma_axes[op]).factors(op)[0]
+            raise refused(statement, f"{atom.name} reads no operand from shared memory")
+        self._check_atom(statement, op, Microkernel(atom, rows, columns, transposed=statement.transposed))
+        k_step_rows = self._k_step_rows(statement, op, atom)
+        operand_a = (self.mma_axes[op].transposed if statement.transposed else self.mma_axes[op]).factors(op)[0]
         if (
             Microkernel(atom, rows, columns).held_a
             and self._is_read(operand_a)
             and (k_step_rows or not self.loop_tiles)
         ):
-            raise refused(line, f"{atom.name} has A in registers, and A changes with every step of the loop")
+            raise refused(statement, f"{atom.name} has A in registers, and A changes with every step of the loop")
         microkernel = Microkernel(
             atom,
             rows,
             columns,
-            groups_of(self.pipeline, line, atom, machine, len(self.kernel.products)),
+            groups_of(self.pipeline, statement, atom, machine, len(self.kernel.products)),
             at_once=k_step_rows == 0,
-            transposed=line.transposed,
+            transposed=statement.transposed,
             blocks=blocks,
             slabs=max(1, k_step_rows),
-            taps=self._k_step_taps(line, op, atom) if k_step_rows else (),
+            taps=self._k_step_taps(statement, op, atom) if k_step_rows else (),
         )
-        check_blocks(line, microkernel, self.kernel.size(self.mma_axes[op].n), self.kernel.size(self.mma_axes[op].k))
-        check_sharing(self.pipeline, line, microkernel)
+        check_blocks(
+            statement, microkernel, self.kernel.size(self.mma_axes[op].n), self.kernel.size(self.mma_axes[op].k)
+        )
+        check_sharing(self.pipeline, statement, microkernel)
         return microkernel
 
-    def _k_step_rows(self, line: ProductUnit, op: Op, atom: MultiplyAtom) -> int:
-        """Return the number of rows of shared memory (`atom.slab` elements of K) in one K step; 0 if K is not split.
+    def _k_step_rows(self, statement: ProductUnit, op: Op, atom: MultiplyAtom) -> int:
+        """Return the length of a K step of the mma `op`, in rows of shared memory; 0 if K has no loop.
 
-        If K is not split, all of K lies in shared memory at once. It is 1 if the plan has no axis of K. Raise an error,
-        which quotes `line` (the plan's statement for the mma `op`), if the K step is no whole number of rows or is
-        longer than K.
+        A row has `atom.slab` elements of K. Without a K loop, all of K lies in shared memory at once. The length is 1
+        if the plan has no axis of K. Raise an error, which quotes `statement` (the plan's line for `op`), if the K step
+        is no whole number of rows or is longer than K.
         """
         axes, row = self.mma_axes[op], atom.slab or 1
         if axes.k in self.loop_tiles:
@@ -242,14 +247,14 @@ class _PipelinedKernel:
             return 0
         if step is None and several:  # all of K, for one tap after the other
             step = -(-self.kernel.size(axes.k) // row) * row
-        return 0 if step is None else rows_in_k_step(self.axes[axes.k], step, self.kernel.size(axes.k), line, row)
+        return 0 if step is None else rows_in_k_step(self.axes[axes.k], step, self.kernel.size(axes.k), statement, row)
 
-    def _k_step_taps(self, line: ProductUnit, op: Op, atom: MultiplyAtom) -> tuple[int, ...]:
-        """Return the extent of a K step along each reduction dimension besides K, such as filter taps; () if all are 1.
+    def _k_step_taps(self, statement: ProductUnit, op: Op, atom: MultiplyAtom) -> tuple[int, ...]:
+        """Return the extents of a K step along reduction dimensions besides K, such as filter taps; () if all are 1.
 
-        The extent is the axis's loop level, or all of the dimension if the axis has no loop level, or 1 if the plan has
-        no axis. Raise an error if an extent does not divide its dimension, or is above 1 although the atom can read
-        only one tap at a time; the latter quotes `line`, the plan's statement for the mma `op`.
+        An extent is the axis's loop level; else all of the dimension if the axis has no loop level; else 1 if the plan
+        has no axis. Raise an error if an extent does not divide its dimension, or is above 1 although the atom can read
+        only one tap at a time; the latter quotes `statement`, the plan's line for the mma `op`.
         """
         taps = []
         for d in self.mma_axes[op].deep:
@@ -258,15 +263,15 @@ class _PipelinedKernel:
             if extent % taps[-1]:
                 raise refused(axis, f"steps of {taps[-1]} do not divide its {extent}")
             if taps[-1] > 1 and (op.attrs.get("blocks", 1) > 1 or Microkernel(atom, 1, 1).held_a):
-                raise refused((axis, line), f"{atom.name} reads one place of {d} after the other: `loop 1`")
+                raise refused((axis, statement), f"{atom.name} reads one place of {d} after the other: `loop 1`")
         return tuple(taps) if any(n > 1 for n in taps) else ()
 
-    def _check_atom(self, line: ProductUnit, op: Op, microkernel: Microkernel) -> None:
+    def _check_atom(self, statement: ProductUnit, op: Op, microkernel: Microkernel) -> None:
         """Raise an error unless the microkernel's atom can take the operands of the mma `op`.
 
-        The atom must take the types of the operands and of the accumulator, and each operand as it lies in memory
-        (contiguous along K or not), and must not round more than `op` allows. The error quotes `line`, the plan's
-        statement for `op`.
+        The atom must take the types of operands and accumulator, and each operand as it lies in memory (contiguous
+        along K or not). It must not round more than `op` allows. The error quotes `statement`, the plan's line for
+        `op`.
         """
         machine, axes = self.kernel.machine, microkernel.oriented(self.mma_axes[op])
         types = types_of(op, axes.swapped, machine)
@@ -274,10 +279,10 @@ class _PipelinedKernel:
         fitting = shared_atoms(machine, types, (k_contiguous[0], k_contiguous[1]), precision_of(op), microkernel.held_a)
         if microkernel.atom not in fitting:
             names = shown(", ".join(x.name for x in fitting) or "none", NAMES)
-            raise refused(line, f"the atoms for {types[0]} by {types[1]} that lie so are {names}")
+            raise refused(statement, f"the atoms for {types[0]} by {types[1]} that lie so are {names}")
 
     def _resident_registers(self, products: Mapping[Op, Microkernel]) -> int:
-        """Return the number of registers per lane of the A operands that stay in registers over a loop around the MMAs.
+        """Return the number of registers per lane that hold A operands over a whole loop around the MMAs.
 
         It is the sum over the MMAs whose atom takes A from registers and whose A is read from memory; each counts all
         of K. It is 0 if there are none. `products` maps each MMA to its microkernel.
@@ -301,10 +306,10 @@ class _PipelinedKernel:
         return op is not None and op.name == "read"
 
     def _check_loop_tiles(self) -> None:
-        """Raise an error if an axis has a loop level, no loop is over it, and its tile is smaller than a task's extent.
+        """Raise an error if the plan states a loop over a dimension that this kernel has no loop over.
 
-        A task is one workgroup's tile. Loops are over the dimensions in `loop_tiles`, over the reduction dimensions of
-        MMAs, and over an N that the grid splits.
+        The kernel has loops over the dimensions in `loop_tiles`, over the reduction dimensions of MMAs, and over an N
+        that the grid splits. A stated loop tile as long as the extent of a task (one workgroup's tile) is no error.
         """
         iterated = {*self.loop_tiles, *(d for axes in self.mma_axes.values() for d in (axes.k, *axes.deep))}
         iterated |= {axes.n for axes in self.mma_axes.values() if axes.n in self.widths}
@@ -314,28 +319,31 @@ class _PipelinedKernel:
                 raise refused(axis, f"no loop iterates over {d}: a task has all of its part")
 
     def _check_tile(self, op: Op, microkernel: Microkernel) -> None:
-        """Raise an error unless the accumulator tile of the mma `op` has the same extents of M and N as a task.
+        """Raise an error unless the accumulator tile of the mma `op` is exactly a task's extents along M and N.
 
         A task is one workgroup's tile. If a loop around the MMAs is over M or N, the tile must have the loop tile's
-        extent instead. Two exceptions along N: a task may loop over whole accumulator tiles, and the tile may be wider
-        than an N that is not split. Dimensions of the accumulator besides M and N must have one element in a task.
+        extent instead. Along N there are two exceptions: a task may loop over whole accumulator tiles, and the tile may
+        be wider than an N that is not split. Dimensions of the accumulator besides M and N must have one element in a
+        task.
         """
         axes, size = self.mma_axes[op], self.kernel.size
         for d in axes.around:
             if self.width(d) > 1:
                 raise refused(self.axes[d], f"a task has one of {d}: beside {axes.m} and {axes.n} an MMA has one")
         rows, columns = microkernel.tile
-        line = next(line for line, product in self._mma_statements() if product is op)
+        statement = next(statement for statement, product in self._mma_statements() if product is op)
         if self.widths.get(axes.m, rows) != rows or (axes.m in self.loop_tiles and self.loop_tiles[axes.m] != rows):
-            raise refused(self.axes[axes.m], f"a task has the rows of `{line}`: {rows}")
+            raise refused(self.axes[axes.m], f"a task has the rows of `{statement}`: {rows}")
         if size(axes.m) == 1 and axes.m not in self.widths and axes.m in self.axes:
-            raise refused(self.axes[axes.m], f"a task has the rows of `{line}`: `task {rows}`, and {axes.m} in `grid`")
+            raise refused(
+                self.axes[axes.m], f"a task has the rows of `{statement}`: `task {rows}`, and {axes.m} in `grid`"
+            )
         n = axes.n
         if n in self.loop_tiles and self.loop_tiles[n] != columns:
-            raise refused(line, f"the loop over {n} has tiles of {self.loop_tiles[n]}")
+            raise refused(statement, f"the loop over {n} has tiles of {self.loop_tiles[n]}")
         if n in self.widths:
             n_tile = loop_tile_size(self.axes[n]) or self.widths[n]
             if n_tile != columns or self.widths[n] % columns:
-                raise refused(self.axes[n], f"a task has the columns of `{line}`, {columns}, or a loop of such")
+                raise refused(self.axes[n], f"a task has the columns of `{statement}`, {columns}, or a loop of such")
         elif n not in self.loop_tiles and columns < size(n):
-            raise refused(line, f"a task has all {size(n)} of {n}")
+            raise refused(statement, f"a task has all {size(n)} of {n}")

@@ -23,56 +23,58 @@ from tilewright.plan.schedule import ProductUnit
 
 
 def bind_products(
-    lines: tuple[ProductUnit, ...], program: Program, machine: Machine, defaults: Mapping[Op, Microkernel | None]
+    statements: tuple[ProductUnit, ...], program: Program, machine: Machine, defaults: Mapping[Op, Microkernel | None]
 ) -> dict[Op, Microkernel | None]:
     """Return {mma: Microkernel (atom and accumulator tile), or None for scalar loops}, for every MMA of the program.
 
-    `lines` are the plan's MMA statements. An MMA with a statement gets its microkernel; an MMA without one gets its
-    entry in `defaults`. Raise an error that quotes an illegal statement.
+    `statements` are the plan's MMA statements. An MMA without one gets its entry in `defaults`. Raise an error that
+    quotes an illegal statement.
     """
     microkernels, names = dict(defaults), names_of(program)
-    for line in lines:
-        if line.name not in names:
-            raise refused(line, f"there is no product {line.name}; there are {', '.join(names) or 'none'}")
-        microkernels[names[line.name]] = None if line.atom is None else _bind_statement(line, names[line.name], machine)
+    for statement in statements:
+        if statement.name not in names:
+            raise refused(statement, f"there is no product {statement.name}; there are {', '.join(names) or 'none'}")
+        microkernels[names[statement.name]] = (
+            None if statement.atom is None else _bind_statement(statement, names[statement.name], machine)
+        )
     return microkernels
 
 
-def check_orientation(line: ProductUnit) -> None:
-    """Raise an error, which quotes `line`, if an MMA statement of a plan without a pipeline says `transposed`."""
-    if line.transposed:
-        raise refused(line, "only products of a pipeline are transposed, and no line `producer` says one")
+def check_orientation(statement: ProductUnit) -> None:
+    """Raise an error, which quotes the MMA `statement`, if it says `transposed`: only plans with a pipeline may."""
+    if statement.transposed:
+        raise refused(statement, "only products of a pipeline are transposed, and no line `producer` says one")
 
 
-def _bind_statement(line: ProductUnit, op: Op, machine: Machine) -> Microkernel:
-    """Return the Microkernel (atom, accumulator tile) that `line` says for the mma `op`; raise an error if illegal.
+def _bind_statement(statement: ProductUnit, op: Op, machine: Machine) -> Microkernel:
+    """Return the Microkernel (atom, accumulator tile) that a plan's MMA `statement` gives for the mma `op`.
 
-    `line` is the plan's statement for `op`. The machine must have the atom, and the atom must take the types of the
-    operands. The tile must be whole atoms whose accumulators and operands fit the registers. `transposed` is illegal.
+    Raise an error that quotes the statement unless the machine has the atom, the atom takes the types of the operands,
+    and the tile is whole atoms whose accumulators and operands fit the registers. `transposed` is illegal.
     """
     try:
-        atom = machine.multiply_atom(line.atom or "")
+        atom = machine.multiply_atom(statement.atom or "")
     except LookupError as fault:
-        raise refused(line, str(fault)) from None
+        raise refused(statement, str(fault)) from None
     axes = axes_in(op, lambda d: 1)
     if isinstance(axes, str):
-        raise refused(line, f"{axes}; it runs by loops")
+        raise refused(statement, f"{axes}; it runs by loops")
     fitting = atoms_for(machine, *types_of(op, axes.swapped, machine), precision_of(op), any_rows=True)
     if atom not in fitting:
         kinds = " by ".join(map(str, types_of(op, axes.swapped, machine)[:2]))
         names = ", ".join(x.name for x in fitting) or "none"
-        raise refused(line, f"its operands are {kinds}, and {machine.name}'s atoms for them {names}")
-    check_orientation(line)
-    microkernel, (m, n, _) = Microkernel(atom, line.rows, line.columns), atom.shape
-    if line.rows % m or line.columns % n:
-        raise refused(line, f"blocks are whole atoms of {m}x{n}")
+        raise refused(statement, f"its operands are {kinds}, and {machine.name}'s atoms for them {names}")
+    check_orientation(statement)
+    microkernel, (m, n, _) = Microkernel(atom, statement.rows, statement.columns), atom.shape
+    if statement.rows % m or statement.columns % n:
+        raise refused(statement, f"blocks are whole atoms of {m}x{n}")
     needed, available = registers_of(microkernel, machine)
     if needed > available:
-        raise refused(line, f"an accumulator tile and both operands take {needed} registers of {available}")
+        raise refused(statement, f"an accumulator tile and both operands take {needed} registers of {available}")
     if (
         not isinstance(atom.c, OpaqueOperand)
         and m == 1
-        and not vectors.fits(line.rows, line.columns // n, atom, machine)
+        and not vectors.fits(statement.rows, statement.columns // n, atom, machine)
     ):
-        raise refused(line, f"{atom.name} picks rows from too few registers")
+        raise refused(statement, f"{atom.name} picks rows from too few registers")
     return microkernel

@@ -76,12 +76,12 @@ class Blocking:
 
     @property
     def by_lanes(self) -> bool:
-        """True if vectors of this blocking run along a dimension of A, B and the result (depthwise channels)."""
+        """True if this blocking vectorises a dimension that A, B and the result share, such as depthwise channels."""
         return isinstance(self.atom, LaneUnit)
 
     @property
     def vectors(self) -> int:
-        """The number of vectors in one row of the accumulator tile; for a matrix unit, the number of tile registers."""
+        """The number of vector registers in one row of the accumulator tile; tile registers for a matrix unit."""
         return self.columns // self.atom.shape[1]
 
 
@@ -95,9 +95,10 @@ def round_up(n: int, step: int) -> int:
 
 
 def required_lane_digit(contraction: Contraction) -> Symbol:
-    """Return the digit (mixed-radix part of a dimension) that vectors run along; A, B and the result have this digit.
+    """Return the digit that vectors run along, such as the channels of a depthwise convolution.
 
-    The contraction must have such a digit, as `lane_digit` returns it; an assertion fails otherwise.
+    A digit is a mixed-radix part of a dimension; A, B and the result have this one. The contraction must have such a
+    digit, as `lane_digit` returns it; an assertion fails otherwise.
     """
     digit = lane_digit(contraction)
     assert digit is not None
@@ -105,11 +106,11 @@ def required_lane_digit(contraction: Contraction) -> Symbol:
 
 
 def single_digits(contraction: Contraction, by_lanes: bool) -> list[Symbol]:
-    """Return the digits (mixed-radix parts of dimensions) of which a task usually has one value: batch, then outer M.
+    """Return the digits of a contraction of which a task (one core's tile) usually has one value: batch, then outer M.
 
-    A task is one core's tile. The outer digits of M are all but its last two. With `by_lanes` (vectors run along a
-    digit that A, B and the result share) they are all but its last one, and the vectorised digit is left out of the
-    batch.
+    Digits are mixed-radix parts of dimensions. The outer digits of M are all but its last two. With `by_lanes` (vectors
+    run along a digit that A, B and the result share) they are all but its last one, and the vectorised digit is left
+    out of the batch.
     """
     return [
         *(d for d in contraction.batch if not by_lanes or d is not lane_digit(contraction)),
@@ -118,11 +119,11 @@ def single_digits(contraction: Contraction, by_lanes: bool) -> list[Symbol]:
 
 
 def axes_in_order(contraction: Contraction, by_lanes: bool) -> dict[str, tuple[Symbol, ...]]:
-    """Return {axis name in a plan: digits (mixed-radix parts) of this axis}, in the order rows, columns, depth (K).
+    """Return {axis name: its digits} of the axes rows, columns and depth (K) of a contraction's plan, in this order.
 
-    With `by_lanes` (vectors run along a digit that A, B and the result share) the axis lanes, with that digit, comes
-    first. The axis rows has the last two digits of M, or the last one with `by_lanes`; the other digits of M and the
-    batch are left out. The grid splits the first two axes of the returned dictionary.
+    Digits are mixed-radix parts of dimensions. With `by_lanes` (vectors run along a digit that A, B and the result
+    share) an axis `lanes`, with that digit, comes first. The axis rows has the last two digits of M, or the last one
+    with `by_lanes`; the other digits of M and the batch are left out. The grid splits the first two axes.
     """
     lanes = {LANES: (required_lane_digit(contraction),)} if by_lanes else {}
     return {
@@ -134,7 +135,7 @@ def axes_in_order(contraction: Contraction, by_lanes: bool) -> dict[str, tuple[S
 
 
 def plan_of(contraction: Contraction, blocking: Blocking) -> Schedule:
-    """Return the Schedule (plan) whose statements say these blocking parameters; the inverse of `blocking_of`."""
+    """Return the Schedule (plan) that states a contraction's blocking parameters; the inverse of `blocking_of`."""
     (m, n, k), axes = blocking.atom.shape, axes_in_order(contraction, blocking.by_lanes)
     across, vector_digit = (
         (LANES, required_lane_digit(contraction)) if blocking.by_lanes else (COLUMNS, contraction.columns[0])
@@ -179,7 +180,7 @@ def plan_of(contraction: Contraction, blocking: Blocking) -> Schedule:
 
 
 def blocking_of(contraction: Contraction, plan: Schedule, atom: MultiplyAtom | LaneUnit) -> Blocking:
-    """Return the Blocking that a plan's statements say for a contraction, without any check; the inverse of `plan_of`.
+    """Return the Blocking that a plan states for a contraction, without any check; the inverse of `plan_of`.
 
     `atom` is the MMA atom, or the SIMD unit, that multiplies.
     """

@@ -63,7 +63,7 @@ def choose_task_widths(
     loops: Mapping[Expr, int] = NO_LOOPS,
     opened: Opened = NOTHING,
 ) -> dict[Expr, int]:
-    """Return {dimension that the grid splits: extent of a task along it, in elements}; {} if the grid can split none.
+    """Choose the tile of a task: return {dimension that the grid splits: extent in elements}; {} if it can split none.
 
     A task is one tile of the grid, which one worker computes. `size(d)` evaluates the extent of a dimension d; for
     `opened` sizes (known only at the call) it is a typical number. `room` are the goals for tasks, `loops` maps each
@@ -88,9 +88,10 @@ def choose_task_widths(
 def cut_dims(program: Program, size: Size, logs: bool = False, opened: Opened = NOTHING) -> tuple[Expr, ...]:
     """Return the dimensions that the grid may split, in the order of the first write; () if there are none.
 
-    The program is pointwise along each: all writes are separate, and no operation mixes elements along it. With `logs`,
-    results of debug_log count as writes, and a debug_log with explicit coordinates forbids all splits. `opened` are
-    sizes known only at the call; no proof relies on their numbers. `size(d)` evaluates the extent of a dimension d.
+    The program is pointwise along each (no operation mixes elements, all writes are separate), as `pointwise_dims`
+    finds. With `logs`, results of debug_log count as writes, and a debug_log with explicit coordinates forbids all
+    splits. `opened` are sizes known only at the call; no proof relies on their numbers. `size(d)` evaluates the extent
+    of a dimension d.
     """
     dims = pointwise_dims(program, size, opened)
     for op in program.walk() if logs else ():
@@ -100,10 +101,10 @@ def cut_dims(program: Program, size: Size, logs: bool = False, opened: Opened = 
 
 
 def may_overrun(d: Expr, program: Program, size: Size) -> bool:
-    """True if a task may compute elements past the end of `d`, because all writes drop elements that are out of bounds.
+    """True if a task (tile of the grid) may compute elements past the end of `d`, because no write would store them.
 
-    Each write must have a coordinate that is exactly the index of `d`, in a memory dimension with the extent of `d`.
-    `size(d)` evaluates the extent of a dimension d.
+    Each write must have a coordinate that is exactly the index of `d`, in a memory dimension with the extent of `d`:
+    elements out of bounds are then dropped. `size(d)` evaluates the extent of a dimension d.
     """
     for op in (op for op in program.walk() if op.name in WRITES):
         iterator = dict(zip(op.operands[0].type.dims, op.attrs.get("over", ()), strict=False)).get(d)
@@ -119,9 +120,9 @@ def may_overrun(d: Expr, program: Program, size: Size) -> bool:
 def pointwise_dims(program: Program, size: Size, opened: Opened = NOTHING) -> tuple[Expr, ...]:
     """Return the dimensions along which the program is pointwise, in the order of its first write; () if none.
 
-    Pointwise: every write has the dimension, different coordinates along it write different elements, and no operation
-    mixes elements along it. Dimensions of extent 1 are left out. A program with a while loop has none. `size(d)`
-    evaluates the extent of a dimension d; for `opened` sizes (known only at the call) it is a typical number.
+    Pointwise means: every write has the dimension, different coordinates along it write different elements, and no
+    operation mixes elements along it. Dimensions of extent 1 are left out. A program with a while loop has none.
+    `size(d)` evaluates the extent of a dimension d; for `opened` sizes (known only at the call) it is a typical number.
     """
     ops = list(program.walk())
     writes = [op for op in ops if op.name in WRITES]
@@ -156,7 +157,7 @@ def _first_operand_dims(op: Op) -> tuple[Expr, ...]:
 
 
 def _mixed_dims(op: Op) -> set[Expr]:
-    """Return the dimensions along which an operation combines elements, or that it needs whole; empty if elementwise.
+    """Return the set of dimensions along which `op` combines elements or needs all of them; empty if it is elementwise.
 
     Reductions, scans, MMAs, gathers, reshapes, loops, topk, extract and bitcasts to another width have such dimensions.
     """
@@ -185,10 +186,10 @@ def _mixed_dims(op: Op) -> set[Expr]:
 
 
 def _gathered_dims(op: Op) -> set[Expr]:
-    """Return the dimensions of index tiles along which the read or write `op` is not elementwise.
+    """Return the set of dimensions of index tiles that the read or write `op` needs whole, as it gathers from them.
 
-    An index tile holds data from which `op` computes its coordinates. `op` is elementwise along a dimension d of an
-    index tile if it indexes d by the index of its own tile along d. The result is empty if `op` uses no index tile.
+    An index tile holds data from which `op` computes its coordinates. A dimension of an index tile is left out if `op`
+    uses only the element at its own coordinate along it. The set is empty if `op` uses no index tile.
     """
     _, kind, extra = accessed(op)
     dim_of = dict(zip(op.attrs.get("over", ()), kind.dims, strict=False))
@@ -203,11 +204,12 @@ def _separately_written_dims(
 ) -> list[Expr]:
     """Return those of `dims` along which different coordinates write different elements of one memory argument.
 
-    `writes` and `reads` are all accesses of that argument. The result is [] if the writes are of several kinds (write,
-    atomic add and so on). It is all of `dims` if the writes are atomics of one kind without a read. Otherwise it is the
-    dimensions that index one memory coordinate in the same way in all writes and reads; or all of `dims` if there is
-    one write, all reads have its coordinates, and its addresses are proved distinct. `opened` are sizes known only at
-    the call; `size(d)` evaluates the extent of a dimension d.
+    `writes` and `reads` are all accesses of that argument. `size(d)` evaluates the extent of a dimension d; sizes in
+    `opened` are known only at the call. The result is the first of these that applies:
+    - [] if the writes are of several kinds (write, atomic add and so on);
+    - all of `dims` if the writes are atomics and there is no read;
+    - all of `dims` if there is one write, all reads have its coordinates, and its addresses are proved distinct;
+    - the dimensions that index one memory coordinate in the same way in all writes and reads.
     """
     names = {op.name for op in writes}
     if len(names) > 1:
@@ -222,17 +224,18 @@ def _separately_written_dims(
     same_access = len(writes) == 1 and all(access_form(op) == access_form(writes[0]) for op in reads)
     one_form = len(separate) < len(dims) and same_access  # what is read by the same access lies where it is written
     if one_form and (
-        _has_linear_address(writes[0], size, opened) or (not opened and _has_distinct_addresses(writes[0], size))
+        _strides_prove_distinct(writes[0], size, opened)
+        or (not opened and _enumeration_proves_distinct(writes[0], size))
     ):
         return dims
     return separate
 
 
 def own_coordinate(op: Op, dim: Expr) -> tuple[int, object] | None:
-    """Return (position of the memory coordinate that `dim` alone indexes, its linear form) of an access; else None.
+    """Return (position of the memory coordinate that `dim` alone indexes, (stride, rest)) of an access; None if none.
 
-    The linear form is (stride of `dim`, the rest of the coordinate). The coordinate must be linear in `dim` with a
-    constant stride, and no other index may be in it. `op` is the read or write.
+    `op` is the read or write. The coordinate must be stride * index + rest, with the index of `dim`, a constant stride
+    and no other index in it.
     """
     memory, kind, _ = accessed(op)
     if "at" not in op.attrs:
@@ -249,12 +252,12 @@ def own_coordinate(op: Op, dim: Expr) -> tuple[int, object] | None:
     return None
 
 
-def _has_linear_address(op: Op, size: Size, opened: Opened) -> bool:
-    """True if the strides of a linear address prove that the write `op` maps different elements to different addresses.
+def _strides_prove_distinct(op: Op, size: Size, opened: Opened) -> bool:
+    """True if the strides prove that the write `op` stores all its elements at different addresses.
 
-    The address must be a mixed-radix number of the indices. Divisions of a flat index, as in [i//56, i%56, j], may
-    cancel in it. False if coordinates depend on data or a memory extent is not known. Sizes in `opened` (known only at
-    the call) stay expressions; `size(d)` evaluates the extent of any other dimension d.
+    The flat address must be linear: a mixed-radix number of the indices. Divisions of a flat index, as in [i//56, i%56,
+    j], may cancel in it. False if coordinates depend on data or a memory extent is not known. Sizes in `opened` (known
+    only at the call) stay expressions; `size(d)` evaluates the extent of any other dimension d.
     """
     memory: MemoryType = op.operands[1].type
     if "at" not in op.attrs or op.attrs.get("lookups") or None in memory.sizes:
@@ -303,8 +306,8 @@ def _strides_exceed_reach(steps: Sequence[tuple[Expr, Expr]], reach: Expr) -> bo
     )
 
 
-def _has_distinct_addresses(op: Op, size: Size) -> bool:
-    """True if computing all addresses shows that the write `op` maps different elements to different addresses.
+def _enumeration_proves_distinct(op: Op, size: Size) -> bool:
+    """True if computing every address shows that the write `op` stores all its elements at different addresses.
 
     Only elements in bounds count. False if `op` has more than TABLED (4 Mi) elements, if a memory extent is not known,
     if coordinates depend on data, or if `op` has no explicit coordinates. `size(d)` evaluates the extent of a dimension
@@ -331,7 +334,7 @@ def _has_distinct_addresses(op: Op, size: Size) -> bool:
 
 
 def reads_sliding_window(program: Program, dim: Expr) -> bool:
-    """True if a read with bounds checks slides along `dim`: a coordinate is its index plus others, such as h + r."""
+    """True if a read with bounds checks has a coordinate such as h + r, with the index of `dim` and more in it."""
     for op in program.walk():
         if op.name == "read" and "otherwise" in op.attrs and "at" in op.attrs:
             iterator = dict(zip(op.results[0].type.dims, op.attrs["over"], strict=True)).get(dim)
@@ -346,7 +349,7 @@ def reads_sliding_window(program: Program, dim: Expr) -> bool:
 def why_whole(program: Program, dim: Expr) -> str:
     """Return text: why the grid cannot split `dim`, a dimension along which the program is not pointwise.
 
-    It is the first reason that holds: a while loop, an operation that mixes elements along `dim`, a write without
+    It is the first reason that holds: a while loop, or an operation that mixes elements along `dim`; a write without
     `dim`; else that writes are not separate along `dim`, or that another size depends on `dim`.
     """
     for op in program.walk():
@@ -360,11 +363,11 @@ def why_whole(program: Program, dim: Expr) -> str:
 
 
 def _widths_without_products(program: Program, dims: tuple[Expr, ...], size: Size, room: Room) -> dict[Expr, int]:
-    """Return {dimension in `dims`: extent of a task along it, in elements}, for a program without MMAs.
+    """Choose the tile of a task of a program without MMAs: return {dimension in `dims`: extent in elements}.
 
-    A task is one tile of the grid; its extents divide the dimensions. Contiguous dimensions get a run of at least RUN
-    (16) elements first. Then each dimension grows as far as the elements of a task allow, which `room` bounds.
-    `size(d)` evaluates the extent of a dimension d.
+    A task is one tile of the grid; its extents divide the dimensions. Contiguous dimensions first get at least RUN (16)
+    elements. Then each dimension grows as far as the goals in `room` for the elements of a task allow. `size(d)`
+    evaluates the extent of a dimension d.
     """
     spaces = [_tile_dims(op) for op in program.walk()]
     limits = room.elements
@@ -389,13 +392,13 @@ def _widths_without_products(program: Program, dims: tuple[Expr, ...], size: Siz
 def _widths_of_products(
     program: Program, dims: tuple[Expr, ...], size: Size, room: Room, loops: Mapping[Expr, int]
 ) -> dict[Expr, int]:
-    """Return {dimension: extent of a task in elements} for a program with MMAs: the largest that reach the goals.
+    """Choose the tile of a task of a program with MMAs: return {dimension: extent in elements}.
 
-    A task is one tile of the grid. The goals in `room` are a least number of tasks, and a largest value of a task that
-    fits the L2 cache. `dims` are the dimensions that the grid may split; a dimension that some MMA lacks is left out if
-    another one remains. Batch dimensions are split first, then dimensions outside the accumulator tile, then M and N,
-    down to ROWS (16) elements. `loops` maps each loop dimension to its tile size; `size(d)` evaluates the extent of a
-    dimension d.
+    A task is one tile of the grid, as large as the goals in `room` allow: there must be enough tasks, and each value
+    (tile) of a task must fit the L2 cache. `dims` are the dimensions that the grid may split; one that some MMA lacks
+    is left out if another one remains. Batch dimensions are split first, then dimensions outside the accumulator tile,
+    then M and N, down to ROWS (16) elements. `loops` maps each loop dimension to its tile size; `size(d)` evaluates the
+    extent of a dimension d.
     """
     products = [op for op in program.walk() if op.name == "mma"]
     shared = [d for d in dims if all(d in _tile_dims(op) for op in products)]
@@ -447,12 +450,11 @@ def _accumulator_dims(products: list[Op], size: Size) -> set[Expr]:
 
 
 def width_choices(extent: int, radices: Collection[int]) -> list[int]:
-    """Return the extents of a task to try along a dimension, largest first, each a quarter to a half of the one before.
+    """Return the extents of a task (tile of the grid) to try along a dimension of `extent` elements, largest first.
 
-    A task is one tile of the grid. The first extent is all `extent` elements of the dimension, the last is 1. `radices`
-    are the numbers by which accesses divide the dimension's flat index i. An extent is preferred if it keeps the digits
-    (i//56, i%56) whole; then if it is a multiple of ROWS (16) or far above; then if it divides `extent`; then if it is
-    larger.
+    The first is `extent`, the last is 1, and each is a quarter to a half of the one before. `radices` are the numbers
+    by which accesses divide the dimension's index i. Preferred are, in this order, extents that keep the digits (such
+    as i//56, i%56) whole, that are a multiple of ROWS (16) or far above it, that divide `extent`, and that are larger.
 
     >>> width_choices(1000, ()), width_choices(3136, (56,))
     ([1000, 500, 250, 125, 48, 16, 8, 4, 2, 1], [3136, 1568, 784, 392, 112, 56, 28, 14, 7, 4, 2, 1])
@@ -466,10 +468,10 @@ def width_choices(extent: int, radices: Collection[int]) -> list[int]:
 
 
 def _best_width(least: int, most: int, extent: int, radices: Collection[int]) -> int:
-    """Return the best extent of a task from `least` to `most`, as `width_choices` prefers; of equally good ones the
-    widest.
+    """Return the extent of a task from `least` to `most` that `width_choices` prefers; the widest of equally good ones.
 
-    Extents are looked at WIDTHS_AT_ONCE (4096) at a time, the widest first, until one has all that is preferred.
+    A task is one tile of the grid. `extent` and `radices` are explained at `width_choices`. Extents are tried
+    WIDTHS_AT_ONCE (4096) at a time, the widest first, until one has all that is preferred.
     """
     best, best_score = most, -1
     for top in range(most, least - 1, -WIDTHS_AT_ONCE):
@@ -512,16 +514,16 @@ def _tile_dims(op: Op) -> set[Expr]:
 
 
 def innermost_dims(program: Program) -> list[Expr]:
-    """Return the dimensions that index the innermost memory coordinate of each write, then of each read.
+    """Return the dimensions along which accesses are contiguous: those in the innermost memory coordinate.
 
-    Elements are contiguous along these dimensions. A dimension occurs once for each such access.
+    Dimensions of all writes come first, then those of all reads. A dimension occurs once for each such access.
     """
     accesses = [op for op in program.walk() if op.name in WRITES] + [op for op in program.walk() if op.name == "read"]
     return [d for op in accesses for d in contiguous_dims(op)]
 
 
 def contiguous_dims(op: Op) -> list[Expr]:
-    """Return the dimensions that index the innermost memory coordinate of the read or write `op`.
+    """Return the dimensions along which the read or write `op` is contiguous: those in its innermost memory coordinate.
 
     There are several if the coordinate adds up several indices, and none if the coordinate has no index.
     """

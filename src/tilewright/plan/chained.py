@@ -21,11 +21,11 @@ from tilewright.plan.pipelined import why_no_overrun
 def chained_axes(
     program: Program, sizes: Mapping[Symbol, int], size: Size, free: Collection[Op]
 ) -> dict[Op, Axes] | str:
-    """Return {mma: Axes (its M, N, K)} of a chain of MMAs that share one M; or text: why it is no such chain.
+    """Return {mma: Axes (its M, N, K)} of a chain of MMAs, such as attention; or text: why the program is no chain.
 
-    In a chain (such as attention) MMAs use results of other MMAs from registers. `free` are the loops whose tile size
-    does not change the result. `sizes` maps size symbols to numbers, and `size(d)` evaluates the extent of a dimension
-    d.
+    In a chain all MMAs have the same M, and use results of other MMAs from registers. `free` are the loops whose tile
+    size does not change the result. `sizes` maps size symbols to numbers, and `size(d)` evaluates the extent of a
+    dimension d.
     """
     if not names_of(program):
         return "it has no product"
@@ -80,10 +80,10 @@ def chained_task_dims(program: Program, size: Size) -> tuple[Expr, ...]:
 
 
 def loop_tiles(program: Program, sizes: Mapping[Symbol, int], free: Collection[Op]) -> dict[Expr, int] | str:
-    """Return {dimension: tile size in elements} of every loop except K loops; or text: why a loop has no tile size.
+    """Return {dimension: tile size in elements} of the loops that are no K loops; or text: why a loop has no tile size.
 
-    A loop counts as a K loop if it only adds MMAs and is in `free` (its tile size does not change the result). Tile
-    sizes are the author's constraints. A while loop has no tile size. `sizes` maps size symbols to numbers.
+    A loop is a K loop if it only adds MMAs and is in `free` (its tile size does not change the result). Tile sizes are
+    the author's constraints; a while loop has none. `sizes` maps size symbols to numbers.
     """
     _, tilings = tiles_of(program, sizes)
     tiles: dict[Expr, int] = {}
@@ -97,7 +97,10 @@ def loop_tiles(program: Program, sizes: Mapping[Symbol, int], free: Collection[O
 
 
 def adds_products(loop: Op) -> bool:
-    """True if a loop is a K loop: its body only reads, computes elementwise and does MMAs, and uses no MMA's result."""
+    """True if a loop only adds MMAs, as a K loop does: nothing in its body uses an MMA's result.
+
+    The body may have reads, elementwise operations and MMAs only.
+    """
     (body,) = loop.blocks
     sums = {x.result for x in body.ops if x.name == "mma"}
     used = {v for x in body.ops if x.name != "yield" for v in x.operands}
@@ -119,15 +122,15 @@ def _row_dims(op: Op) -> list[Expr]:
     return [d for d in a if d not in b]
 
 
-def _has_wide_value(program: Program, row: Expr, dims: Collection[Expr], size: Size) -> bool:
-    """True if a computed value has two or more dimensions of extent above 1 that are neither M (`row`) nor in `dims`.
+def _has_wide_value(program: Program, m: Expr, grid_dims: Collection[Expr], size: Size) -> bool:
+    """True if a computed value has more than rows and columns in a task: two or more dimensions besides M.
 
-    `dims` are the dimensions that the grid splits. Reads and constants are no computed values. `size(d)` evaluates the
-    extent of a dimension d.
+    Counted are dimensions of extent above 1 that are neither `m` nor in `grid_dims` (those that the grid splits). Reads
+    and constants are no computed values. `size(d)` evaluates the extent of a dimension d.
     """
     for value in (v for op in program.walk() if op.name not in ("read", "fill", "scalar") for v in op.results):
         if isinstance(value.type, TileType):
-            others = [d for d in value.type.dims if d is not row and d not in dims]
+            others = [d for d in value.type.dims if d is not m and d not in grid_dims]
             if sum(size(d) > 1 for d in others) > 1:
                 return True
     return False

@@ -36,7 +36,7 @@ class ComputedFactor:
     reads: tuple[Op, ...]
 
     def bytes(self, axes: Axes, step: int) -> float:
-        """Return the number of bytes copied to shared memory per element of this operand, perhaps a fraction.
+        """Return the number of bytes copied to shared memory per element of this operand; it may be a fraction.
 
         It is the sum over the reads that vary along both K and M. A read that gives n neighbours along K the same
         element counts 1/n of its element size. `axes` are M, N and K of the MMA; a K step has `step` elements.
@@ -52,7 +52,7 @@ class ComputedFactor:
         return total
 
     def cycles(self, machine: Machine) -> float:
-        """Return the cycles of one core, with all lanes busy, to compute one element of this operand.
+        """Return the cycles, usually a fraction, that one core with all lanes busy takes per element of this operand.
 
         It is the sum over the operations that compute the operand. A cast counts at the rate of the machine's function
         unit.
@@ -62,9 +62,9 @@ class ComputedFactor:
 
 
 def computed_factor(program: Program, factor: Value) -> ComputedFactor | str | None:
-    """Return a ComputedFactor, the operations and reads that compute `factor` elementwise; None if it is read directly.
+    """Return a ComputedFactor: the operations and reads that compute an MMA operand elementwise; None for a plain read.
 
-    `factor` is an operand of an MMA. Return text, why it cannot be computed so, if an operation is not elementwise, if
+    `factor` is the operand. Return text, why it cannot be computed elementwise, if an operation is not elementwise, if
     a read depends on data or gives another number than 0 out of bounds, or if it depends on a value that a loop
     carries.
     """
@@ -91,7 +91,7 @@ def computed_factor(program: Program, factor: Value) -> ComputedFactor | str | N
 
 
 def equal_neighbours(at: Sequence[Expr], k: Expr, step: int) -> int:
-    """Return the number of neighbours along K that read the same element; 1 if no neighbours do.
+    """Return the number of neighbours along K that read the same element, such as 2 for a read at k//2; 1 if none do.
 
     It is the largest divisor of `step` (the elements of a K step) such that every aligned group of that many neighbours
     reads one element. `at` are the coordinates of the read in terms of the index `k`.

@@ -28,17 +28,21 @@ LONGEST = 1000
 
 
 def contraction_of(facts: Facts, machine: Machine | None = None) -> Contraction | str:
-    """Return the index space of a program's product as a Contraction; or text: why its blocks have no lowering yet.
+    """Return the program as a Contraction (one GEMM-like product, elementwise epilogue); or text: why it is none.
 
     The program must have one product of two reads, that starts from a number; what follows it must be elementwise and
-    end in one write. Sizes known only at the call may be extents of M alone. The accumulator type is what `machine`
-    uses for the product; without a machine, no atom is assumed.
+    end in one write. Of M, N, K and batch, only M may have an extent known only at the call. `machine` determines the
+    accumulator type of the product; without a machine, no atom is assumed.
     """
     return _why_not_one_product(facts) or _why_not_elementwise(facts) or _ProductSpace(facts, machine).contraction()
 
 
 def _why_not_one_product(facts: Facts) -> str:
-    """Return text: why the program is not one product of reads with one write; empty if it is."""
+    """Return text: why the program is not a single MMA of two plain reads, with a single write; empty if it is.
+
+    Loops that carry values, gathers, accesses with bounds of their own, and tensors with gaps between rows are reasons
+    too.
+    """
     if len(facts.products) != 1 or len(facts.writes) != 1:
         return f"it has {len(facts.products)} products and {len(facts.writes)} writes, not one"
     (product,), (write,) = facts.products, facts.writes
@@ -70,9 +74,10 @@ def _has_gaps(place: AccessFacts) -> bool:
 
 
 def _why_not_elementwise(facts: Facts) -> str:
-    """Return text: why what follows the program's product is not elementwise; empty if it is.
+    """Return text: why the epilogue (all that follows the program's product) is not elementwise; empty if it is.
 
-    It must have at most LONGEST (1000) steps, and no dimension that the product's result lacks.
+    The epilogue must use the product's result, have at most LONGEST (1000) steps, and no dimension that the result
+    lacks.
     """
     (product,), (write,) = facts.products, facts.writes
     result, steps = facts.nodes[product.node], dict[int, int]()
@@ -96,7 +101,7 @@ def _why_not_elementwise(facts: Facts) -> str:
 
 
 def _why_not_pointwise(facts: Facts, node: ValueFacts) -> str:
-    """Return text: why a node is neither elementwise nor a constant that is known; empty if it is."""
+    """Return text: why a node (value) of the epilogue is no elementwise operation or known constant; empty if it is."""
     op = node.source
     if op is None or op.blocks:
         return "a loop after the sum is not done element by element"
@@ -128,7 +133,11 @@ class _ProductSpace:
         """{dimension of the program: the digit of extent 1 that stands for an M, N or K without elements to count}."""
 
     def contraction(self) -> Contraction | str:
-        """Return the Contraction; or text: which sizes known only at the call the code would depend on."""
+        """Return the Contraction of the program's product; or text: why there is none.
+
+        The reasons are a dimension of the result that neither operand has, and sizes known only at the call that the
+        code would depend on.
+        """
         facts, product = self.facts, self.product
         result: TileType = self.op.results[0].type
         left, right = (set(v.type.dims) for v in self.op.operands[:2])
@@ -188,7 +197,10 @@ class _ProductSpace:
 
     @cached_property
     def _labels(self) -> dict[str, str]:
-        """{digit: its unique name in a plan}: in lower case, with a number at the end, such as m_0."""
+        """{name of a digit in the facts: its unique name in a plan}, such as m_0: lower case, a number at the end.
+
+        Digits are mixed-radix parts of dimensions.
+        """
         used, labels = {"rows_0", "taps_0"}, dict[str, str]()
         dims = (*self.facts.order, *(d for v in (*self.op.operands, *self.op.results) for d in v.type.dims))
         names = [name for d in dims for name in (*self.facts.digits.get(str(d), ()), str(d))]
@@ -202,38 +214,46 @@ class _ProductSpace:
         return labels
 
     def _digits_of(self, dims: Sequence[Expr]) -> tuple[Symbol, ...]:
-        """Return the digits of `dims`, dimension by dimension."""
+        """Return the digits (mixed-radix parts) of the dimensions `dims`, in order; digits of extent 1 are left out."""
         return tuple(s for d in dims for s in self.digits.get(d, ()))
 
     def _unit_digit(self, dims: Sequence[Expr]) -> tuple[Symbol, ...]:
-        """Return a digit of extent 1 for the last of `dims`; () for no dimensions."""
+        """Return (digit,), a new digit of extent 1 for `dims`, an M, N or K of one element; () for no dimensions.
+
+        Digits are mixed-radix parts of dimensions. The digit is named after the last of `dims`, and stored as its
+        digit.
+        """
         if not dims:
             return ()
         self.units[dims[-1]] = self.digits[dims[-1]] = (index(self._labels[str(dims[-1])], 1),)
         return self.units[dims[-1]]
 
     def _in_depth_order(self, summed: Sequence[Expr], place: AccessFacts) -> tuple[Symbol, ...]:
-        """Return the digits of K in the order of its loops: filter taps (which slide) first, then memory order.
+        """Return the digits (mixed-radix parts) of K in the order of the K loops: filter taps first, then memory order.
 
-        `summed` are the program's dimensions of K, `place` is the access of operand A.
+        `summed` are the program's dimensions of K, `place` is the access of operand A. Filter taps are digits that
+        share a coordinate of A with another dimension (a sliding window).
         """
         forms = [{name for name, _ in form} for form in place.coords]
 
         def key(digit: tuple[str, Symbol]) -> tuple[bool, int]:
-            """Return (True if the digit is alone in its coordinates, number of its first coordinate)."""
+            """Return a digit's sort key: (True if its coordinates have no other digit, its first coordinate)."""
             positions = [n for n, names in enumerate(forms) if digit[0] in names]
             return all(forms[n] == {digit[0]} for n in positions), min(positions, default=-1)
 
         return tuple(s for _, s in sorted((x for d in summed for x in self._named_digits(d)), key=key))
 
     def _depends_on_call(self, node: ValueFacts) -> bool:
-        """True if a coordinate of a read or write depends on sizes that only a call tells."""
+        """True if a memory coordinate of the read or write `node` depends on sizes that are known only at the call."""
         opened = {s for e in (*self.facts.opened, *self.facts.opened.values()) for s in e.symbols}
         at = () if node.source is None else node.source.attrs.get("at", ())
         return any(opened & e.symbols for e in at)
 
     def _operand(self, node: ValueFacts) -> Operand:
-        """Return the Operand of a read or write: its tensor, with coordinates in terms of digits."""
+        """Return the Operand of the read or write `node`: its tensor, and its coordinates in terms of digits.
+
+        Digits are mixed-radix parts of dimensions.
+        """
         place = node.place
         names = {name: s for d in self.facts.order for name, s in self._named_digits(d)}
         offsets = place.offsets or (0,) * len(place.coords)
@@ -249,9 +269,11 @@ class _ProductSpace:
         return Operand(place.memory, node.dtype, shape, coordinates, otherwise)
 
     def _unit_terms(self, node: ValueFacts, coordinate: int) -> Expr:
-        """Return what digits of extent 1 add to a memory coordinate of a read or write: facts leave them out.
+        """Return the terms of digits of extent 1 in one memory coordinate of a read or write, as an expression to add.
 
-        Blocks go past the end of such a digit, and only its coordinate tells that nothing is stored there.
+        The facts leave out such digits (mixed-radix parts of dimensions). They matter because register tiles may run
+        past the end of such a digit: only the coordinate then tells that nothing is stored. `coordinate` is the number
+        of the memory dimension.
         """
         if node.source is None:
             return ZERO
@@ -267,6 +289,6 @@ class _ProductSpace:
         return total
 
     def _named_digits(self, dim: Expr) -> list[tuple[str, Symbol]]:
-        """Return [(digit in the facts, its symbol)] of a dimension of the program."""
+        """Return [(name in the facts, symbol)] of the digits (mixed-radix parts) of a program dimension."""
         names = [name for name in self.facts.digits.get(str(dim), (str(dim),)) if name in self.facts.extents]
         return list(zip(names, self.digits.get(dim, ()), strict=False))

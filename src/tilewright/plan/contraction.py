@@ -35,9 +35,10 @@ class Operand:
 
     @cached_property
     def conditions(self) -> list[tuple[int, Expr]]:
-        """[(number of the memory dimension, bounds check)] of this operand; a check that always holds is left out.
+        """The bounds checks of this operand that can fail: [(number of the memory dimension, check)].
 
-        A coordinate has up to two checks: it is at least 0, and it is below the extent.
+        A coordinate has up to two checks: it is at least 0, and it is below the extent. Checks that always hold are
+        left out.
         """
         conditions = []
         for d, (c, n) in enumerate(zip(self.coordinates, self.shape, strict=True)):
@@ -46,7 +47,7 @@ class Operand:
 
     @property
     def loose(self) -> frozenset[int]:
-        """The numbers of the memory dimensions of this operand whose coordinate may be out of bounds."""
+        """The memory dimensions of this operand that need a bounds check, as numbers counted from the outermost."""
         return frozenset(d for d, _ in self.conditions)
 
 
@@ -89,7 +90,7 @@ class Contraction:
 
     @cached_property
     def coupled(self) -> frozenset[Symbol]:
-        """The digits of K, such as filter taps, that are in a bounds check of A together with the last digit of M.
+        """The digits of K, such as filter taps, whose bounds check on A also depends on the last digit of M.
 
         Digits are mixed-radix parts of flattened dimensions.
         """
@@ -97,10 +98,10 @@ class Contraction:
         return frozenset(d for d in self.depth if any(d in symbols for symbols in shared))
 
     def text(self) -> str:
-        """Return this contraction in normal form as text: a line each for M, N, K, batch, tensors and accumulator.
+        """Return this contraction as text for people: a line each for M, N, K, batch, every tensor and the accumulator.
 
         The lines list digits (mixed-radix parts of flattened dimensions) with extents, and the tensors' coordinates in
-        terms of them; a `?` marks a coordinate with a bounds check.
+        terms of digits; a `?` marks a coordinate with a bounds check.
         """
         kinds = {"rows": self.rows, "columns": self.columns, "depth": self.depth, "batch": self.batch}
         lines = [
@@ -116,7 +117,7 @@ class Contraction:
         return prod(map(size, digits))
 
     def summed(self, name: str | None) -> Symbol:
-        """Return the digit (mixed-radix part) of K with this name; there must be one."""
+        """Return the digit (mixed-radix part of a dimension) of K that has the name `name`; there must be one."""
         return next(d for d in self.depth if d.name == name)
 
     @property
@@ -126,7 +127,7 @@ class Contraction:
 
 
 def size(s: Symbol) -> int:
-    """Return the extent of the digit `s` (mixed-radix part of a dimension); the largest if known only at the call."""
+    """Return the extent of a digit (mixed-radix part of a dimension); the largest one if known only at the call."""
     return int(s.hi) + 1
 
 
@@ -136,7 +137,7 @@ def _is_open(digit: Symbol) -> bool:
 
 
 def with_known_sizes(contraction: Contraction, sizes: Mapping[Symbol, int]) -> Contraction:
-    """Return the contraction with numbers for sizes known only at the call, and with merging of digits forbidden.
+    """Return the contraction with numbers for sizes known only at the call; merging of its digits is then forbidden.
 
     Digits are mixed-radix parts of flattened dimensions. `sizes` maps size symbols to numbers.
     """
@@ -163,18 +164,18 @@ def with_known_sizes(contraction: Contraction, sizes: Mapping[Symbol, int]) -> C
 
 
 def dimension(digit: Symbol) -> Symbol:
-    """Return the dimension symbol that stands for a digit in a program whose dimensions are digits.
+    """Return the symbol that stands for a digit (mixed-radix part) in a program whose dimensions are digits.
 
-    A digit is a mixed-radix part of a dimension. The symbol has the digit's name.
+    It is a size symbol with the digit's name.
     """
     return symbol(digit.name, 0)
 
 
 def merge_rows(contraction: Contraction) -> Contraction:
-    """Return the contraction with all digits (mixed-radix parts, such as n, p, q) of M merged into one digit.
+    """Return the contraction with all digits of M (such as n, p, q) merged into one: a 1x1 convolution becomes a GEMM.
 
-    A 1x1 convolution becomes a GEMM. The contraction is returned unchanged if M has one digit, if the digits are not
-    contiguous in every tensor, if merging is forbidden, or if an extent of M is known only at the call.
+    Digits are mixed-radix parts of dimensions. The contraction is returned unchanged if M has one digit, if the digits
+    are not contiguous in every tensor, if merging is forbidden, or if an extent of M is known only at the call.
     """
     return (
         contraction
@@ -184,10 +185,10 @@ def merge_rows(contraction: Contraction) -> Contraction:
 
 
 def merge_taps(contraction: Contraction) -> Contraction:
-    """Return the contraction with the last two digits (mixed-radix parts: filter tap, channel) of K merged into one.
+    """Return the contraction with the last two digits of K (filter tap and channel) merged into one run of memory.
 
-    A tap and its few channels become one run of memory: x[w, c] at C*w + c. The contraction is returned unchanged if K
-    has one digit, or if the two digits are not contiguous in an operand.
+    Digits are mixed-radix parts of dimensions. A tap w and its few channels c become one index, as in x[w, c] at C*w +
+    c. The contraction is returned unchanged if K has one digit, or if the two digits are not contiguous in an operand.
     """
     return contraction if len(contraction.depth) < 2 else _merge_digits(contraction, contraction.depth[-2:], "taps_0")
 
@@ -213,16 +214,16 @@ def _merge_digits(contraction: Contraction, digits: tuple[Symbol, ...], name: st
     rows, depth = (
         tuple(s for d in own for s in replacement.get(d, (d,))) for own in (contraction.rows, contraction.depth)
     )
-    over = over_joined(contraction.over, digits, merged_digit)
+    over = merged_digit_table(contraction.over, digits, merged_digit)
     return replace(contraction, rows=rows, depth=depth, a=a, b=b, out=out, extras=tuple(extras), over=over)
 
 
 def _merge_in_operand(operand: Operand, digits: tuple[Symbol, ...], merged_digit: Symbol) -> Operand | None:
-    """Return the operand with its memory dimensions of `digits` merged into one, which `merged_digit` indexes.
+    """Return the operand with its memory dimensions of `digits` merged into one; None if they cannot be merged.
 
-    Digits are mixed-radix parts of a dimension. The operand is returned unchanged if it has none of them. It is None if
-    the digits are not the coordinates of adjacent memory dimensions, each but the first with the digit's extent. The
-    first coordinate may have an offset.
+    Digits are mixed-radix parts of a dimension; `merged_digit` indexes the merged dimension. The operand is returned
+    unchanged if it has none of `digits`. It is None if they are not the coordinates of adjacent memory dimensions, each
+    but the first with the digit's extent. The first coordinate may have an offset.
     """
     used = [d for d, e in enumerate(operand.coordinates) if e.symbols & set(digits)]
     if not used:
@@ -240,10 +241,10 @@ def _merge_in_operand(operand: Operand, digits: tuple[Symbol, ...], merged_digit
 
 
 def pad_k(contraction: Contraction, group: int) -> Contraction:
-    """Return the contraction with K's last digit (mixed-radix part) zero-padded to a multiple of `group` in A and B.
+    """Return the contraction with the last digit of K zero-padded in A and B to a multiple of `group` elements.
 
-    The contraction is returned unchanged if `group` divides that digit, if A or B has no memory dimension that this
-    digit alone indexes, or if A or B is the same tensor as another operand.
+    Digits are mixed-radix parts of dimensions. The contraction is returned unchanged if `group` divides that digit, if
+    A or B has no memory dimension that this digit alone indexes, or if A or B is the same tensor as another operand.
     """
     last = contraction.depth[-1]
     if size(last) % group == 0:
@@ -265,7 +266,7 @@ def pad_k(contraction: Contraction, group: int) -> Contraction:
 
 
 def _pad_operand(operand: Operand, last: Symbol, padded_digit: Symbol) -> Operand | None:
-    """Return the operand with the memory dimension of digit `last` as long as `padded_digit`; None if it has none.
+    """Return the operand with the memory dimension of digit `last` lengthened to `padded_digit`; None if there is none.
 
     `last` is K's last digit (mixed-radix part), `padded_digit` the same digit with a larger extent. `last` must index
     exactly one memory dimension, alone and in full.
@@ -283,13 +284,14 @@ def _pad_operand(operand: Operand, last: Symbol, padded_digit: Symbol) -> Operan
     return replace(operand, shape=shape, coordinates=coordinates)
 
 
-def over_joined(
+def merged_digit_table(
     over: tuple[tuple[tuple[Expr, ...], tuple[Symbol, ...]], ...], digits: tuple[Symbol, ...], merged_digit: Symbol
 ) -> tuple[tuple[tuple[Expr, ...], tuple[Symbol, ...]], ...]:
-    """Return the table ((program dimensions, digits that stand for them), ...) after `digits` became `merged_digit`.
+    """Return the table of which digits stand for which program dimensions, with `digits` merged into `merged_digit`.
 
-    Digits are mixed-radix parts of dimensions. `over` is the table before. Its entries with a digit in `digits` become
-    one entry, at the end; the last of `digits` is replaced by `merged_digit`, the others are deleted.
+    Digits are mixed-radix parts of dimensions. `over` is the table before: pairs (program dimensions, their digits).
+    Pairs with a digit in `digits` become one pair, at the end; in it the last of `digits` is replaced by
+    `merged_digit`, and the others are deleted.
     """
     merged_entries = [entry for entry in over if set(entry[1]) & set(digits)]
     dims = tuple(d for entry in merged_entries for d in entry[0])
@@ -301,7 +303,8 @@ def over_joined(
 def chain(radices: Collection[int | Expr], extent: int | Expr) -> list[int | Expr] | None:
     """Return [1, *radices, extent] sorted so that each number divides the next; None if there is no such order.
 
-    Numbers of `radices` that are `extent` or larger are left out.
+    A dimension of `extent` elements then splits into digits (mixed-radix parts). Numbers of `radices` that are `extent`
+    or larger are left out; with a 0 in `radices` there is no order.
 
     >>> n, p, q = (symbol(name, 1, 99) for name in "NPQ")
     >>> chain({q, p * q, 1}, n * p * q), chain({4, 6}, 24)

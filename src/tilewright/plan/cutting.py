@@ -9,7 +9,7 @@ from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import Op
 from tilewright.machine import MultiplyAtom
 from tilewright.plan.blocking import COLUMNS, LANES, ROWS, Blocking, required_lane_digit, round_up
-from tilewright.plan.contraction import Contraction, Operand, dimension, over_joined, size
+from tilewright.plan.contraction import Contraction, Operand, dimension, merged_digit_table, size
 from tilewright.plan.general import Cuts
 from tilewright.plan.lanes import peeled_blocks
 from tilewright.plan.microkernel import Axes, LaneKernel, Microkernel
@@ -18,9 +18,9 @@ from tilewright.plan.tiled import Depth, Tiled, Walk
 
 
 def in_lines(contraction: Contraction, blocking: Blocking) -> Contraction:
-    """Return the contraction with image lines and positions of M merged into one digit, if its blocking stages A.
+    """Return the contraction with image line and position, the last two digits of M, merged if `blocking` stages A.
 
-    That digit (mixed-radix part of M) counts positions; positions of the padding between lines count too. The
+    Digits are mixed-radix parts of dimensions. The merged digit also counts the padding positions between lines. The
     contraction is returned unchanged if A is read in place, or if M has one digit.
     """
     walk = _staged_lines(contraction, blocking)
@@ -35,14 +35,15 @@ def in_lines(contraction: Contraction, blocking: Blocking) -> Contraction:
         return replace(operand, coordinates=tuple(map(images, operand.coordinates)))
 
     a, out, *extras = map(over_lines, (contraction.a, contraction.out, *contraction.extras))
-    over = over_joined(contraction.over, (line, place), row_digit)
+    over = merged_digit_table(contraction.over, (line, place), row_digit)
     return replace(contraction, rows=(*others, row_digit), a=a, out=out, extras=tuple(extras), over=over)
 
 
 def digits_of(contraction: Contraction, blocking: Blocking) -> tuple[Symbol, ...]:
-    """Return all digits (mixed-radix parts) of a contraction in the order of its program's tiles: batch, M, N, K.
+    """Return all digits (mixed-radix parts of dimensions) of a contraction, in the order batch, M, N, K.
 
-    If the blocking vectorises a digit of the batch, this digit stands after N instead.
+    The tiles of the contraction's program have their dimensions in this order. If `blocking` vectorises a digit of the
+    batch, this digit stands after N instead.
     """
     vectorised = (required_lane_digit(contraction),) if blocking.by_lanes else ()
     return (
@@ -55,10 +56,10 @@ def digits_of(contraction: Contraction, blocking: Blocking) -> tuple[Symbol, ...
 
 
 def cuts_of(contraction: Contraction, blocking: Blocking, product: Op) -> Cuts:
-    """Return Cuts, the lowering parameters that a blocking gives a contraction.
+    """Return Cuts, the parameters for the lowering of a contraction on a CPU, with the tile sizes of `blocking`.
 
-    `product` is the mma of the contraction's program, which is rewritten so that its dimensions are the digits
-    (mixed-radix parts) of the contraction that `in_lines` returns.
+    `product` is the mma of the contraction's program. The dimensions of that program are the digits (mixed-radix parts)
+    of the contraction that `in_lines` returns.
     """
     walk, walked = _staged_lines(contraction, blocking), in_lines(contraction, blocking)
     *lines, row = map(dimension, walked.rows if blocking.in_tiles or blocking.by_lanes else walked.rows[-2:])
@@ -111,10 +112,10 @@ def cuts_of(contraction: Contraction, blocking: Blocking, product: Op) -> Cuts:
 
 
 def _staged_lines(contraction: Contraction, blocking: Blocking) -> Walk | None:
-    """Return a Walk: the image lines of A that a task (one core's tile) stages, and their pitch; None if A is in place.
+    """Return a Walk: the image lines of A that a task (one core's tile) stages, and their pitch; None if A is unstaged.
 
-    The pitch is the number of positions from one line to the next. If M is one digit (mixed-radix part), a task stages
-    one line of all its rows.
+    The pitch is the number of positions from one line to the next. If M is one digit (mixed-radix part of a dimension),
+    a task stages one line of all its rows.
     """
     if not blocking.stage:
         return None
@@ -126,9 +127,9 @@ def _staged_lines(contraction: Contraction, blocking: Blocking) -> Walk | None:
 
 
 def _tap_shifts(contraction: Contraction) -> dict[Expr, tuple[int, int]]:
-    """Return {dimension of a filter tap: (lines, positions) by which the tap's next value reads further on in A}.
+    """Return how far each filter tap moves in staged A: {dimension of the tap: (lines, positions) per step of the tap}.
 
-    A is staged as lines, with padding between them. The contraction must be a sliding window.
+    A is staged as image lines, with padding between them. The contraction must be a sliding window.
     """
     halo = halo_of(contraction)
     assert halo is not None

@@ -11,11 +11,11 @@ COMPUTED = {*ELEMENTWISE, "select"}
 
 
 def lane_cycles(op: Op, machine: Machine) -> float:
-    """Return the cycles of one core, with all lanes busy, for one element of the elementwise operation `op`.
+    """Return the cycles, usually a fraction, that one core with all lanes busy takes per element of the operation `op`.
 
-    For a function such as exp it is the larger of two times: the simple operations that it is made of, at the rate of
-    the lanes, and one instruction of the machine's function unit. Any other arithmetic counts its simple operations
-    only. Casts, and operations that only move elements, count 0.
+    Arithmetic counts the simple operations that it is made of, at the rate of the lanes. A function such as exp counts
+    that time or one instruction of the machine's function unit, whichever is larger. Casts, and operations that only
+    move elements, count 0.
     """
     if op.name not in COMPUTED:
         return 0.0

@@ -32,12 +32,12 @@ class Fixed:
         row_counts: Collection[int],
         column_counts: Collection[int],
     ) -> Iterator[tuple[int, int, tuple[str, str]]]:
-        """Yield (extent along M, extent along N, order of its loops) of every task tile that the constraints allow.
+        """Yield (extent along M, extent along N, loop order) of every task tile that the author's constraints allow.
 
-        A task is one core's tile, split into register tiles, over which its loops run. `register_tile` is (rows,
-        columns) of an accumulator tile and `row_blocks` the number of such tiles along M. `row_counts` and
-        `column_counts` are the numbers of tasks along M and N to try. The extent along M is in image lines if M has
-        several digits (mixed-radix parts), else in rows; the extent along N is in columns.
+        A task is one core's tile; its loops run over register tiles, in the order (outer, inner) of the axes rows and
+        columns. `register_tile` is (rows, columns) of a register tile and `row_blocks` the number of register tiles
+        along M. `row_counts` and `column_counts` are the numbers of tasks along M and N to try. The extent along M is
+        in image lines if M has several digits (mixed-radix parts), else in rows; the extent along N is in columns.
         """
         rows, columns = register_tile
         for strip in self._row_extents(contraction, rows, row_blocks, row_counts):
@@ -80,7 +80,7 @@ FREE = Fixed()
 
 
 def fixed_by(program: Program, contraction: Contraction, sizes: Mapping[Symbol, int]) -> Fixed:
-    """Return Fixed, the task tiles of M and N and the loop tile of K that the author's constraints give a contraction.
+    """Return Fixed: the tile sizes that the author's constraints give a contraction (task tile of M and N, K step).
 
     A field is None if no constraint gives it a number. `sizes` maps size symbols to numbers.
     """
@@ -104,7 +104,7 @@ def fixed_by(program: Program, contraction: Contraction, sizes: Mapping[Symbol, 
 
 
 def wave_parts(program: Program, sizes: Mapping[Symbol, int]) -> dict[str, int]:
-    """Return {dimension: number of waves along it} into which the author's wave constraints split a workgroup's tile.
+    """Return how the author's wave constraints split a workgroup's tile: {dimension: number of waves along it}.
 
     A dimension without a workgroup tile is left out, and so is a wave tile that evaluates to no positive number.
     `sizes` maps size symbols to numbers.

@@ -36,7 +36,7 @@ class Followed:
     is_grid: bool = False
 
     def notes(self) -> tuple[str, ...]:
-        """Return one line of text for each constraint, or argument of a constraint, that this plan does not follow."""
+        """Return one line of text for each constraint (or argument of one) of the author that this plan ignores."""
         notes: list[str] = []
         for constraint in self.program.records:
             notes += _NOTES[constraint.name](self, constraint) if constraint.name in _NOTES else ()
@@ -71,7 +71,7 @@ class Followed:
         """The number of waves that compute one task (one workgroup's tile) of this plan.
 
         With a pipeline it is the number of consumer waves, or half of that number if two halves alternate (ping-pong).
-        Otherwise it is the number in the plan's line `waves`.
+        Otherwise it is the number in the plan's statement `waves`.
         """
         pipeline = self.plan.pipeline
         if pipeline is None:
@@ -79,7 +79,7 @@ class Followed:
         return pipeline.consumer[0] // 2 if pipeline.pingpong else pipeline.consumer[0]
 
     def wave_splits(self) -> dict[str, int] | None:
-        """Return {dimension: number of waves along it} for one task (one workgroup's tile); {} for a single wave.
+        """Return how waves split one task (workgroup's tile): {dimension: number of waves along it}; {} for one wave.
 
         It is None if the plan does not tell: it has no pipeline, no MMA with an atom, or its first accumulator tile has
         more columns than the atom. Otherwise all waves split the atom's rows, which are M, or N if the MMA is
@@ -106,11 +106,11 @@ def not_followed(
     dims: tuple[tuple[str, ...], tuple[str, ...], str] | None = None,
     is_grid: bool = False,
 ) -> tuple[str, ...]:
-    """Return one line of text, with the reason, for each constraint of a program that a plan does not follow.
+    """Return one line of text, with the reason, for each constraint of the author that a plan does not follow.
 
-    `dims` is given if the plan's axes are rows, columns and depth: the dimensions of M, those of N, and the last
-    one of K. With `is_grid`, workgroup tiles are part of the program's meaning, so that every plan follows them.
-    `sizes` maps size symbols to the numbers that the plan was made for.
+    `dims` is given if the plan's axes are rows, columns and depth: the dimensions of M, the dimensions of N, and the
+    last dimension of K. With `is_grid`, workgroup tiles are part of the program's meaning, so that every plan follows
+    them. `sizes` maps size symbols to the numbers that the plan was made for.
     """
     if dims is None:
         axes = words_for(dict.fromkeys(str(r.attrs["dim"]) for r in program.records if "dim" in r.attrs))
@@ -127,10 +127,10 @@ def _extent(axis: Axis) -> int:
 
 
 def _workgroup_notes(followed: Followed, constraint: Op) -> Iterator[str]:
-    """Yield a note if a task's extent in the plan is not the workgroup tile that `constraint` says; otherwise nothing.
+    """Yield a note if the plan does not have the workgroup tile that `constraint` states; otherwise nothing.
 
-    A note is yielded too if the plan has no axis of the dimension. Nothing is yielded for a tile without a number, or
-    for a grid program (its plan always has these tiles).
+    A plan without an axis of the dimension gets a note too. Nothing is yielded for a tile without a number, or for a
+    grid program (its plan always has these tiles).
     """
     tile = followed.number(constraint.attrs["tile"])
     if tile is None or followed.is_grid:
@@ -155,10 +155,10 @@ def _workgroup_notes(followed: Followed, constraint: Op) -> Iterator[str]:
 
 
 def _tiling_notes(followed: Followed, constraint: Op) -> Iterator[str]:
-    """Yield a note if no loop of the plan has the loop tile that `constraint` says; otherwise nothing.
+    """Yield a note if no loop of the plan has the loop tile that `constraint` states; otherwise nothing.
 
-    A note is yielded too if the plan has no axis of the dimension. Nothing is yielded for a tile without a number, or
-    for a tile that covers the whole axis.
+    A plan without an axis of the dimension gets a note too. Nothing is yielded for a tile without a number, or for a
+    tile that covers the whole axis.
     """
     tile = followed.number(constraint.attrs.get("tile"))
     axis = followed.axis(constraint.attrs["dim"])
@@ -172,7 +172,7 @@ def _tiling_notes(followed: Followed, constraint: Op) -> Iterator[str]:
 
 
 def _wave_notes(followed: Followed, constraint: Op) -> Iterator[str]:
-    """Yield a note unless the plan's waves split a task (one workgroup's tile) as `constraint` says.
+    """Yield a note unless the plan's waves split a task (one workgroup's tile) as `constraint` states.
 
     A plan that does not determine the split gets a note too.
     """
@@ -224,7 +224,7 @@ def _hardware_notes(followed: Followed, constraint: Op) -> Iterator[str]:
 
 
 def _elements_notes(followed: Followed, constraint: Op) -> Iterator[str]:
-    """Yield a note, always: the plan, not `constraint`, chooses the elements per thread of a read, write or index."""
+    """Yield a note, always: no plan follows a constraint on the elements per thread of a read, write or index."""
     why = ONE_WORKER if followed.machine.waves == 1 else "what a lane reads and writes at a time follows from the plan"
     what = f"{constraint.attrs['what']} of {constraint.attrs['of']}"
     yield f"elements_per_thread {followed.text(constraint.attrs['count'])} of the {what} is left aside: {why}"

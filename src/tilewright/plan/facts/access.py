@@ -36,7 +36,7 @@ class AccessFacts:
 
     @cached_property
     def steps(self) -> dict[str, int]:
-        """{dimension of the tile: stride of this access along it}, in elements of the memory."""
+        """The stride of this access along each dimension of its tile: {dimension: stride in elements of the memory}."""
         steps: dict[str, int] = {}
         for form, stride in zip(self.coords, self.strides, strict=False):
             for dim, coefficient in form:
@@ -55,23 +55,27 @@ class AccessFacts:
 
     @cached_property
     def row(self) -> LinearForm:
-        """The innermost memory coordinate of this access: pairs (dimension, coefficient) that add up; () for none."""
+        """The innermost memory coordinate of this access, as pairs (dimension of the tile, coefficient) that add up.
+
+        The coordinate 2*p + r is ((p, 2), (r, 1)). The constant offset is left out. It is () if the memory is a scalar.
+        """
         return self.coords[-1] if self.coords else ()
 
     @cached_property
     def pitch(self) -> int:
-        """The number of bytes between rows of this memory: the greatest common divisor of its outer strides.
+        """The alignment of rows in memory: the largest number of bytes that divides every distance between rows.
 
-        It is the number of bytes of the whole tensor if the memory has one dimension, and 0 if it has none.
+        It is the greatest common divisor of all strides but the innermost, in bytes. It is the number of bytes of the
+        whole tensor if the memory has one dimension, and 0 if the memory is a scalar.
         """
         rows = gcd(*self.strides[:-1]) if len(self.strides) > 1 else self.shape[-1] if self.shape else 0
         return rows * self.bytes
 
     @cached_property
     def windows(self) -> tuple[Dims, ...]:
-        """The dimensions of each memory coordinate that adds up several (sliding window), such as {p, r} for p + r.
+        """The sliding windows of this access: the set of dimensions of each memory coordinate that adds up several.
 
-        It is () if no coordinate adds up several dimensions.
+        The coordinate p + r of a convolution gives {p, r}. It is () if no coordinate adds up several dimensions.
         """
         return tuple(frozenset(dim for dim, _ in form) for form in self.coords if len(form) > 1)
 
@@ -83,7 +87,7 @@ class AccessFacts:
 
     @property
     def elements(self) -> int:
-        """The number of elements from the first to the last of this memory's tensor; gaps between rows count."""
+        """The number of elements that this memory's tensor spans, first to last; gaps between rows count."""
         return 1 + sum((extent - 1) * stride for extent, stride in zip(self.shape, self.strides, strict=True))
 
     def is_plain_coordinate(self, dim: str) -> bool:
@@ -94,8 +98,9 @@ class AccessFacts:
         return any(form == ((dim, 1),) for form in self.coords)
 
     def rows_run_along(self, k: Dims) -> bool:
-        """True if a K dimension in `k` is in this access's innermost memory coordinate, or has stride 1.
+        """True if this access reads an MMA operand that is K-major: its rows in memory run along a dimension of `k`.
 
-        True too if the access is a single element. If False, rows of memory run along M or N.
+        `k` are the K dimensions of the MMA. True if one of them is in the innermost memory coordinate or has stride 1,
+        and also if the access is a single element. If False, rows of memory run along M or N.
         """
         return not self.dims or any(dim in k for dim, _ in self.row) or self.contiguous in k

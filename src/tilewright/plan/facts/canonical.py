@@ -44,25 +44,27 @@ def facts_of(
     logs: bool = False,
     in_order: bool = False,
 ) -> Facts:
-    """Return Facts: a program's tile values as a graph, in a form that is equal for programs of equal meaning.
+    """Analyse a program for the planner: return Facts, the graph of its tile values in canonical form.
 
-    Dimensions of extent 1 are dropped, divided dimensions are split into digits (mixed-radix parts), loops that only
-    accumulate become reductions, and equal reads are merged. `sizes` maps size symbols to numbers, typical ones for
-    `opened` sizes (known only at the call). `free` are the loops whose tile size does not change the result. With
-    `logs`, results of debug_log are kept. With `in_order`, one task (tile of the grid) computes all elements in order.
+    Programs of equal meaning give equal graphs. Dimensions of extent 1 are dropped, divided dimensions are split into
+    digits (mixed-radix parts), loops that only accumulate become reductions, and equal reads are merged. `sizes` maps
+    size symbols to numbers, typical ones for `opened` sizes (known only at the call). `free` are the loops whose tile
+    size does not change the result. With `logs`, results of debug_log are kept. With `in_order`, one task (tile of the
+    grid) computes all elements in order.
     """
     builder = _Builder(program, sizes, free, opened or {})
-    cut = () if in_order else cut_dims(program, builder.size, logs, builder.opened)
-    return replace(builder.facts(cut), logs=logs, in_order=in_order)
+    grid_dims = () if in_order else cut_dims(program, builder.size, logs, builder.opened)
+    return replace(builder.facts(grid_dims), logs=logs, in_order=in_order)
 
 
 def digits_of(program: Program, sizes: Mapping[Symbol, int], free: Collection[Op]) -> dict[Expr, Digits]:
-    """Return {dimension: its digits (name, stride, extent), outermost first} of dimensions that accesses divide.
+    """Return {dimension i: its digits} for dimensions that accesses such as [i//56, i%56] split into digits.
 
-    Digits are mixed-radix parts, as in [i//56, i%56]. `sizes` maps size symbols to numbers. A dimension is left out if
-    an operation does not treat all its coordinates alike (a reduction, a scan, a gather), if it is the axis of a loop
-    that is not in `free` (its tile size changes the result), if accesses use only its quotients, or if its divisors
-    cannot be ordered so that each divides the next.
+    Digits are mixed-radix parts, each (name, stride, extent), outermost first. `sizes` maps size symbols to numbers. A
+    dimension is left out if
+    - an operation does not treat all its coordinates alike (a reduction, a scan, a gather),
+    - it is the axis of a loop that is not in `free` (the loops whose tile size does not change the result),
+    - accesses use only its quotients, or its divisors cannot be ordered so that each divides the next.
     """
     numbers = Substitution(sizes)
     stuck: set[Expr] = {op.attrs["axis"] for op in program.walk() if op.name == "iterate" and op not in free}
@@ -101,10 +103,10 @@ def _takes_remainder(op: Op, dim: Expr, numbers: Substitution) -> bool:
 
 
 def _divisors(op: Op, dim: Expr, numbers: Substitution) -> set[int | Expr]:
-    """Return the numbers by which the read or write `op` divides the index of `dim`; empty if it does not divide it.
+    """Return the set of numbers by which the read or write `op` divides the index of `dim`; empty if there are none.
 
-    It is {0} if `op` divides something else with this index in it, such as a sum: `chain` then finds no order.
-    `numbers(e)` replaces the sizes in an expression e by numbers.
+    It is {0}, a mark for "cannot be split", if `op` divides an expression with more than this index in it, such as a
+    sum. `numbers(e)` replaces the sizes in an expression e by numbers.
     """
     tile = accessed(op)[1]
     if "at" not in op.attrs or dim not in tile.dims:
@@ -142,10 +144,10 @@ class _Builder:
         """Return the extent of a dimension, in elements; 1 if a size in it is not given, as for a while loop's axis."""
         return self._number(e) if e.symbols <= self.sizes.keys() else 1
 
-    def facts(self, cut: tuple[Expr, ...]) -> Facts:
-        """Return Facts of the program; `cut` are the dimensions of the program that the grid may split."""
+    def facts(self, grid_dims: tuple[Expr, ...]) -> Facts:
+        """Build the graph and return the program's Facts; `grid_dims` are the dimensions that the grid may split."""
         self._add_block(self.program.body)
-        parallel = [name for d in cut for name in self._digit_names(d) if name in self.extents]
+        parallel = [name for d in grid_dims for name in self._digit_names(d) if name in self.extents]
         digits = {str(d): tuple(name for name, _, _ in digits) for d, digits in self.split.items()}
         loops = {axis: loop for axis, loop in self.loops.items() if axis in self.extents} | self._online_loops()
         return Facts(
@@ -156,7 +158,7 @@ class _Builder:
             tuple(parallel),
             digits,
             tuple(d for d in dims_of(self.program) if d in self.sizes),
-            cut,
+            grid_dims,
             self.program,
             self.sizes,
             self.tasks,
@@ -166,10 +168,10 @@ class _Builder:
         )
 
     def _online_loops(self) -> dict[str, LoopFacts]:
-        """Return {axis: LoopFacts} for each axis along which the program computes a whole softmax between MMAs.
+        """Return {axis: LoopFacts} of loops that the program does not have but could have, for online softmaxes.
 
-        The program has no loop over such an axis, but could have one that computes the softmax tile by tile (online
-        softmax). It is {} if the program has fewer than two MMAs.
+        Along such an axis the program computes a whole softmax between MMAs, which a loop could compute tile by tile.
+        It is {} if the program has fewer than two MMAs.
         """
         ops = self.program.body.ops
         dims = {op.attrs["dim"] for op in ops if op.name == "max"} if self._has_several_mmas() else set()
@@ -182,7 +184,7 @@ class _Builder:
         return sum(n.op == "mma" for n in self.nodes) > 1
 
     def _digit_names(self, dim: Expr) -> tuple[str, ...]:
-        """Return the names of the digits (mixed-radix parts) of `dim`, outermost first; (name of `dim`,) if none."""
+        """Return the names of the digits (mixed-radix parts) of `dim`, outermost first; its own name if not split."""
         return tuple(name for name, _, _ in self.split[dim]) if dim in self.split else (str(dim),)
 
     def _canonical_dims(self, dims: Collection[Expr]) -> Dims:
@@ -227,7 +229,7 @@ class _Builder:
         return ()
 
     def _add_access(self, op: Op) -> None:
-        """Add the node of the read, write or atomic update `op`."""
+        """Add a node to the graph for the read, write or atomic update `op`; equal reads share a node."""
         memory, tile, looked_up = accessed(op)
         dims = self._canonical_dims(tile.dims)
         args = tuple(self.node_of[v] for v in looked_up if v in self.node_of)
@@ -238,9 +240,10 @@ class _Builder:
         self.node_of |= dict.fromkeys(op.results, node)
 
     def _add_computation(self, op: Op) -> None:
-        """Add the node of an operation that is no read, write, loop or yield, unless its result is no tile.
+        """Add a node to the graph for an operation that is no read, write, loop or yield.
 
-        The node says which dimensions the operation reduces, and which loops carry a value that it depends on.
+        The node says which dimensions the operation reduces, and which loops carry a value that it depends on. An
+        operation whose result is no tile gets no node.
         """
         args = tuple(self.node_of[v] for v in op.operands if v in self.node_of)
         result = op.results[0].type if op.results else None
@@ -255,10 +258,10 @@ class _Builder:
         self.node_of |= dict.fromkeys(op.results, node)
 
     def _add_loop(self, op: Op) -> None:
-        """Add the nodes of a loop's body; a loop that is not free also gets a node "state" for each carried value.
+        """Add the operations of a loop's body to the graph, and nodes for what it carries if its tile size matters.
 
-        A loop is free if its tile size does not change the result. A free loop gets no node and no LoopFacts: its body
-        then works on whole dimensions.
+        If the tile size does not change the result (the loop is in `free`), the loop disappears: its body works on
+        whole dimensions. Otherwise each carried value gets a node "state", and the loop an entry in `self.loops`.
         """
         (body,) = op.blocks
         if op in self.free:
@@ -318,7 +321,7 @@ class _Builder:
     def _coordinates(
         self, op: Op, tile: TileType, kind: MemoryType
     ) -> tuple[tuple[LinearForm, int | Expr], ...] | None:
-        """Return (linear form, constant offset) of each memory coordinate of the read or write `op`.
+        """Return a pair (linear form, constant offset) for each memory coordinate of the read or write `op`.
 
         A linear form is pairs (dimension, coefficient) that add up. None if a coordinate is not linear, or depends on
         data (a gather). `tile` is the type of its tile, `kind` the type of its memory.

@@ -76,7 +76,7 @@ class Facts:
 
     @cached_property
     def users(self) -> dict[int, list[int]]:
-        """{node number: numbers of the nodes that use it as an operand}, for every node of the graph."""
+        """The users of each node of the graph: {node number: numbers of the nodes that have it as an operand}."""
         users: dict[int, list[int]] = {n.id: [] for n in self.nodes}
         for n in self.nodes:
             for arg in n.args:
@@ -107,9 +107,10 @@ class Facts:
 
     @cached_property
     def moved_bytes(self) -> float:
-        """The number of distinct bytes of memory that the whole program reads and writes, summed over all tensors.
+        """The number of bytes that the whole program reads from and writes to memory, if caches hold all tensors.
 
-        A tensor counts the elements of all its reads and writes, but at most its size in memory.
+        It is the sum over tensors. A tensor counts the elements of all its reads and writes, but at most its size in
+        memory.
         """
         touched: dict[str, tuple[int, int]] = {}
         for n in (*self.reads, *self.writes):
@@ -126,17 +127,17 @@ class Facts:
 
     @cached_property
     def passes(self) -> dict[str, int]:
-        """{dimension: number of passes over its tiles that a task needs}; 1 if one pass suffices.
+        """The number of passes over each dimension that a task (tile of the grid) needs: {dimension: passes}.
 
-        A task is one tile of the grid.
+        One pass suffices for x * 2; two are needed for x / sum(x).
         """
         return {d: self._passes(d) for d in self.extents}
 
     def _passes(self, dim: str) -> int:
-        """Return the number of passes over the tiles of `dim` that a task (tile of the grid) needs.
+        """Return the number of passes over `dim` that a task (tile of the grid) needs, such as 2 for x / sum(x).
 
-        It is one, plus the largest number of reductions along `dim` that a value with this dimension depends on, one
-        after the other. A reduction in a loop whose states merge, or in an online softmax, adds no pass.
+        It is one, plus the length of the longest chain of reductions along `dim` that a value with this dimension
+        depends on. A reduction in a loop whose states merge, or in an online softmax, adds no pass.
         """
         level: dict[int, int] = {}
         loop = self.loops.get(dim)
@@ -160,10 +161,10 @@ class Facts:
         return maximum.op == "max" and dim in maximum.reduces and maximum.args[0] == difference.args[0]
 
     def lane_cycles(self, n: ValueFacts, machine: Machine) -> float:
-        """Return the cycles that the ALUs of one core take per element of the value `n`, with all lanes busy.
+        """Return the cycles, usually a fraction, that one core's ALUs take per element of the value `n`.
 
-        It is 0 for values that no ALU computes: reads, writes, MMAs, constants, casts, and elements that are only
-        renamed.
+        All lanes are taken to be busy. It is 0 for values that no ALU computes: reads, writes, MMAs, constants, casts,
+        and elements that are only renamed.
         """
         if n.op in REDUCTIONS or n.op in SCANS:
             return 1 / machine.limits.lane_rate
@@ -173,24 +174,26 @@ class Facts:
 
     @cached_property
     def masks(self) -> dict[str, tuple[Op, ...]]:
-        """{loop axis: its masks}; a mask is a select that, if it masks a whole tile, leaves the loop's state unchanged.
+        """The masks of each loop, such as a causal mask: {loop axis: select operations of the loop's body}.
 
-        Loops that the program does not have, but could have, are left out.
+        A select is a mask if masking a whole tile leaves all values that the loop carries unchanged. Loops that the
+        program does not have, but could have, are left out.
         """
         return {axis: masks_of(loop.source) for axis, loop in self.loops.items() if loop.source is not None}
 
     @cached_property
     def masked_dims(self) -> Dims:
-        """The dimensions of the masks' conditions, of all loops together."""
+        """The names of all dimensions that a condition of a mask has, for the masks of all loops together."""
         mask_dims = (d for ops in self.masks.values() for op in ops for d in op.operands[0].type.dims)
         return frozenset(map(str, mask_dims))
 
     def trips(self, axis: str, tile: int, tiles: Mapping[str, int]) -> Trips:
-        """Return {(iterations with an unmasked element, how many of these also have a masked one): number of tasks}.
+        """Count the iterations of a loop that masks leave to each task: return {(kept, partly masked): tasks}.
 
-        The iterations are of the loop over `axis`; each covers `tile` elements. A task is one tile of the grid; `tiles`
-        maps dimensions to a task's extents, and a dimension that it lacks has extent 1. Only tasks along dimensions of
-        the masks are counted. If no mask depends on `axis`, there is one entry, for one task with all iterations.
+        The loop is over `axis`, `tile` elements per iteration. `kept` is the number of iterations with an unmasked
+        element, `partly masked` how many of these also have a masked one, `tasks` how many tasks have these numbers. A
+        task is one tile of the grid; `tiles` maps dimensions to a task's extents (1 if it lacks one). Only tasks along
+        dimensions of the masks are counted. If no mask depends on `axis`, the result is {(all iterations, 0): 1}.
         """
         masks = self.masks.get(axis, ())
         dims: list[Expr] = list(dict.fromkeys(d for op in masks for d in op.operands[0].type.dims))
@@ -205,7 +208,7 @@ class Facts:
 
     @cached_property
     def unmasked_shares(self) -> dict[str, float]:
-        """{loop axis: share (0 to 1) of the loop's elements that masks leave to be computed}.
+        """The share (0 to 1) of each loop's elements that masks leave to be computed: {loop axis: share}.
 
         It is counted in tiles of COARSE (64) elements along each dimension; a partly masked tile counts half.
         """

@@ -34,13 +34,13 @@ class LoopFacts:
 
 
 def monoid_of(loop: Op) -> str | None:
-    """Return how the states of two parts of a loop's range merge: "sum", "max", "rescaled", or several joined by "+".
+    """Return how partial results of a loop merge: "sum", "max", "rescaled" or these joined by "+"; None if they cannot.
 
-    It is None if some carried value cannot be merged. Every value that the loop carries must be one of these: an
-    accumulator, x' = acc(t, x), with t independent of carried values; a running maximum or minimum, m' = max(t, m); or
-    an accumulator that is rescaled when the maximum changes, x' = acc(h(t, m'), x * g(m - m')), with g = exp or exp2
-    and exactly one factor g(t - m') in h. Rescaled values of two parts merge as x1 * g(m1 - m) + x2 * g(m2 - m) with m
-    = max(m1, m2).
+    They merge if every carried value is one of these (x, m as an iteration receives them, x', m' as it passes them on):
+    - "sum": an accumulator, x' = acc(t, x), where t depends on no carried value;
+    - "max": a running maximum or minimum, m' = max(t, m);
+    - "rescaled", as in online softmax: x' = acc(h(t, m'), x * g(m - m')), with g = exp or exp2 and exactly one factor
+      g(t - m') in h. Two parts merge as x1 * g(m1 - m) + x2 * g(m2 - m) with m = max(m1, m2).
     """
     return _CarriedValues(loop).merge_kinds()
 
@@ -68,9 +68,10 @@ class _CarriedValues:
         return "+".join(sorted({kind for kind in kinds if kind})) if all(kinds) else None
 
     def _accumulation(self, value: Value) -> tuple[Op, Value] | None:
-        """Return (operation that makes `value`, its accumulator input) if it accumulates over the axis; else None.
+        """Return (operation that computes `value`, its accumulator operand); None if it does not accumulate.
 
-        The operation is an mma with the axis among its K dimensions, or a reduction along the axis with an accumulator.
+        An operation accumulates if it is an mma with the loop's axis among its K dimensions, or a reduction along the
+        axis with an accumulator.
         """
         op = self.maker.get(value)
         if op is None:

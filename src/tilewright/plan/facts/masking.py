@@ -31,12 +31,15 @@ NEUTRAL = {"max": -inf, "min": inf, "sum": 0.0}
 
 
 def masks_of(loop: Op) -> tuple[Op, ...]:
-    """Return the selects of a loop's body that are masks: masking a whole tile leaves all carried values unchanged."""
+    """Return the selects in a loop's body that are masks, such as a causal mask of attention.
+
+    A select is a mask if an iteration whose whole tile is masked leaves all values that the loop carries unchanged.
+    """
     return tuple(op for op in loop.blocks[0].ops if op.name == "select" and changes_nothing(loop, op))
 
 
 def changes_nothing(loop: Op, masked: Op, value: float | None = None) -> bool:
-    """True if an iteration of `loop` leaves all carried values unchanged when `masked` gives `value` everywhere.
+    """True if an iteration of `loop` leaves all carried values unchanged when `masked` gives `value` for every element.
 
     `masked` is an operation of the loop's body. If `value` is None, `masked` is a select, and gives its last operand
     everywhere. Values of which nothing is known are taken to be finite.
@@ -57,10 +60,10 @@ def changes_nothing(loop: Op, masked: Op, value: float | None = None) -> bool:
 
 
 def last_maskable(loop: Op) -> Op | None:
-    """Return the last operation of a loop's body that may give -inf past the end of the axis; None if there is none.
+    """Return the last operation in a loop's body that may give -inf past the end of the loop's axis; None if none may.
 
-    The axis is the loop's. A result that is -inf everywhere must leave all values that the loop carries unchanged; then
-    single elements of -inf change nothing either. Only float results with the axis count.
+    So the elements past the end of a ragged tile count for nothing: a result that is -inf everywhere must leave all
+    values that the loop carries unchanged. Only operations with a float result along the axis are tried.
     """
     float_ops = [
         inner
@@ -76,8 +79,8 @@ def last_maskable(loop: Op) -> Op | None:
 def _known_result(op: Op, operands: Sequence[Known]) -> Known:
     """Return what is known of the result of `op`: a Value that it equals, a number that all elements have, or None.
 
-    `operands` has the same knowledge of the operands of `op`. None means that nothing is known; such operands are taken
-    to be finite.
+    `operands` has the same knowledge of the operands of `op`; exp of -inf is known to be 0. None means that nothing is
+    known; such operands are taken to be finite.
     """
     first, second = (*operands, None, None)[:2]
     if op.name in ("fill", "scalar"):
@@ -107,12 +110,13 @@ def _known_result(op: Op, operands: Sequence[Known]) -> Known:
 def count_trips(
     program: Program, masks: Sequence[Op], axis: Expr, tile: int, rows: Mapping[Expr, int], size: Size
 ) -> Trips:
-    """Return {(iterations with an unmasked element, how many of these also have a masked one): number of tasks}.
+    """Count the iterations of a loop that masks leave to each task: return {(kept, partly masked): tasks}.
 
-    The iterations are of the loop over `axis`; each covers `tile` elements. A task is one tile of the grid; `rows` maps
-    each dimension of the masks except `axis` to a task's extent. `size(d)` evaluates the whole extent of a dimension d.
-    Conditions are taken to be linear: one holds somewhere in a tile if it holds at a corner, and everywhere if it holds
-    at all corners. Conditions that depend on data mask nothing.
+    The loop is over `axis`, `tile` elements per iteration. `kept` is the number of iterations with an unmasked element,
+    `partly masked` how many of these also have a masked one, `tasks` how many tasks have these numbers. A task is one
+    tile of the grid; `rows` maps each dimension of the masks except `axis` to a task's extent. `size(d)` evaluates the
+    extent of a dimension d. Conditions are taken to be linear, and evaluated at the corners of a tile; one that depends
+    on data masks nothing.
     """
     dims = [*rows, axis]
     steps = [min(max(1, step), size(d)) for d, step in rows.items()] + [tile]
@@ -135,10 +139,10 @@ def count_trips(
 
 
 def _value_at(value: Value, makers: Mapping[Value, Op], at: Mapping[Expr, Any], size: Size) -> Any:
-    """Return the values of a condition at the coordinates `at`, which maps each dimension to an array.
+    """Evaluate a mask's condition at the coordinates `at` ({dimension: array}); return an array or a number.
 
-    The result is an array or a number. It is None if the condition depends on data, or uses an operation that
-    ON_COORDINATES lacks. `makers` maps a value to the operation that computes it. `size(d)` evaluates an expression of
+    It is None if the condition depends on data, or uses an operation that ON_COORDINATES (index arithmetic and
+    comparisons) lacks. `makers` maps a value to the operation that computes it. `size(e)` evaluates an expression of
     sizes.
     """
     op = makers.get(value)

@@ -37,11 +37,11 @@ class OnlineSoftmax:
 
 
 def online_softmax(program: Program, dim: Expr) -> OnlineSoftmax | str:
-    """Return an OnlineSoftmax, the softmax along `dim` that a loop can compute tile by tile; or text: why none can.
+    """Return an OnlineSoftmax if a loop can compute the program's softmax along `dim` tile by tile; else text: why not.
 
-    An OnlineSoftmax has operations of the program: all whose result has `dim`, the maximum over `dim`, an exponential
-    of a difference to it, and the sums and MMAs that reduce `dim`. The loop rescales its sums whenever the maximum
-    grows.
+    An OnlineSoftmax lists operations of the program: all whose result has `dim`, the maximum over `dim`, the first
+    exponential of a difference to it, and the sums and MMAs that reduce `dim`. The loop rescales these sums whenever
+    the maximum grows.
     """
     ops = program.body.ops
     reductions = [op for op in ops if op.name in REDUCTIONS and op.attrs["dim"] is dim]
@@ -78,11 +78,11 @@ def online_softmax(program: Program, dim: Expr) -> OnlineSoftmax | str:
 
 
 def _weights(along: tuple[Op, ...], maximum: Op) -> set[Value] | str:
-    """Return the set of values with exactly one factor exp(t - m), or exp2(t - m); or text: why there are none.
+    """Return the set of softmax weights: values with exactly one factor exp(t - m), or exp2(t - m); or text: why none.
 
     m is the result of `maximum`, a reduction along a dimension; `along` are the operations along that dimension, in
-    order. The text names an operation that uses m, t - m, or a value of the set in another way; or it says that neither
-    exp nor exp2 is used, or that both are.
+    order. The text names an operation that uses m, t - m or a weight in another way; or it says that neither exp nor
+    exp2 is used, or that both are.
     """
     differences, weights, kinds = set[Value](), set[Value](), set[str]()
     for op in along:
@@ -106,7 +106,7 @@ def _weights(along: tuple[Op, ...], maximum: Op) -> set[Value] | str:
 
 
 def _dependents(ops: list[Op], values: set[Value], along: tuple[Op, ...]) -> set[Value]:
-    """Return `values` and all values that depend on one of `values` through operations that are not in `along`.
+    """Return the set of `values` and of all values computed from them by operations that are not in `along`.
 
     `ops` are the program's operations, in order; `along` are the operations along the softmax's dimension.
     """

@@ -44,9 +44,9 @@ class ProductFacts:
     into: int | None
 
     def side(self, rows_on_n: bool) -> tuple[Dims, Dims, OperandFacts, OperandFacts]:
-        """Return (dimensions on the atom's rows, dimensions on its columns, operand with rows, operand with columns).
+        """Return (dimensions on the atom's rows, those on its columns, operand with rows, operand with columns).
 
-        The result is (M, N, A, B). With `rows_on_n` it is (N, M, B, A): the MMA is then computed transposed.
+        That is (M, N, A, B). With `rows_on_n` the MMA is computed transposed, and it is (N, M, B, A).
         """
         return (self.n, self.m, self.b, self.a) if rows_on_n else (self.m, self.n, self.a, self.b)
 
@@ -87,10 +87,10 @@ def _operand_facts(nodes: Sequence[ValueFacts], value: int) -> OperandFacts:
 
 
 def _accumulated_mma(nodes: Sequence[ValueFacts], start: int, dims: Dims) -> int | None:
-    """Return the node number of the MMA whose result, perhaps rescaled, is the accumulator input `start`; else None.
+    """Return the node number of the earlier MMA whose result this MMA adds to; None if it starts from something else.
 
-    From `start` back it follows the first operand that has exactly the accumulator's dimensions `dims`, until it meets
-    an MMA.
+    `start` is the node number of the accumulator input, `dims` its dimensions. From `start` back, the search follows
+    the first operand with exactly these dimensions (the result may have been rescaled) until it meets an MMA.
     """
     value: int | None = start
     while value is not None and nodes[value].op != "mma":

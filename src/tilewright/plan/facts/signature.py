@@ -15,7 +15,7 @@ PASSED_OVER = frozenset({"broadcast", "permute", "reshape"})
 
 
 def signature(facts: Facts) -> Signature:
-    """Return the facts of a program as nested tuples without names; equal for programs that differ only in names."""
+    """Return the facts of a program as nested tuples without names; equal for programs that mean the same."""
     return _Signing(facts).build()
 
 
@@ -29,10 +29,11 @@ class _Signing:
         self.dim_number = {run[-1]: n for n, run in enumerate(sorted(self.runs, key=self._sort_key))}
 
     def build(self) -> Signature:
-        """Return the signature (extents, parallel dimensions, loops, an expression tree for each write).
+        """Return the signature: (extents, dimensions that the grid may split, loops, a tree for each write).
 
-        Dimensions are numbers in the signature; dimensions that form one flat index share a number. A loop is (number
-        of its dimension, how its states merge).
+        A dimension is a number in it; dimensions that form one flat index share a number. Extents are pairs (dimension,
+        extent), loops are pairs (dimension, how partial results merge), and trees say how the written value is
+        computed.
         """
         facts = self.facts
         extents = sorted((self.dim_number[run[-1]], facts.size(run)) for run in self.runs)
@@ -41,9 +42,10 @@ class _Signing:
         return (tuple(extents), tuple(parallel), tuple(loops), tuple(self._value_tree(w.id) for w in facts.writes))
 
     def _sort_key(self, run: tuple[str, ...]) -> tuple[object, ...]:
-        """Return the key by which merged dimensions are numbered: strides in writes, extent, then strides in reads.
+        """Return the sort key by which dimensions get numbers: strides in writes, extent, then strides in reads.
 
-        `run` are dimensions that form one flat index, outermost first. Runs that no write has come last.
+        The key has no names. `run` are dimensions that form one flat index, outermost first. Runs that no write has
+        come last.
         """
         facts, inner = self.facts, run[-1]
         written = [-w.place.steps.get(inner, 0) for w in facts.writes]
@@ -58,7 +60,7 @@ class _Signing:
         return tuple(sorted({self.dim_number[self.inner[d]] for d in dims}))
 
     def _value_tree(self, value: int) -> Signature:
-        """Return the expression tree of the node number `value` as nested tuples without names.
+        """Return how the node number `value` is computed, as a tree of nested tuples without names.
 
         A and B of an MMA are sorted, so that their order does not matter. Operations that only rename elements are left
         out.
@@ -91,9 +93,9 @@ class _Signing:
 
 
 def _mergeable_groups(facts: Facts) -> list[tuple[str, ...]]:
-    """Return all dimensions of a program in groups; the dimensions of a group form one flat index wherever they occur.
+    """Return all dimensions of a program in groups, such that the dimensions of a group always form one flat index.
 
-    A group lists its dimensions outermost first; most groups have one dimension.
+    A group is a tuple of dimension names, outermost first; most groups have one dimension.
     """
     runs: list[tuple[str, ...]] = [(d,) for d in facts.extents]
     while True:

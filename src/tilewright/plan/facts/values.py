@@ -47,7 +47,7 @@ class ValueFacts:
 
     @property
     def place(self) -> AccessFacts:
-        """The AccessFacts of this node, which must be a read or a write."""
+        """The memory access (AccessFacts) of this node, which must be a read or a write."""
         assert self.access is not None
         return self.access
 
