@@ -160,9 +160,8 @@ class _ProductSpace:
         if any(self._depends_on_call(node) for node in (*facts.reads, *facts.writes)):
             return "digits have sizes that only a call tells"
         (write,) = facts.writes
-        extras = [read for read in facts.reads if read.id in set(facts.behind(write.args[0], ("mma",)))]
-        accesses = (a, b, write, *extras)
-        of_a, of_b, of_result, *of_extras = (self._operand(node) for node in accesses)
+        extras = self._epilogue_reads(write)
+        of_a, of_b, of_result = (self._operand(node) for node in (a, b, write))
         ordered = [*batch, *rows, *columns, *summed, *alone]
         return Contraction(
             facts.name,
@@ -174,13 +173,27 @@ class _ProductSpace:
             of_result,
             float(facts.nodes[facts.nodes[product.node].args[2]].source.attrs["value"]),  # type: ignore[union-attr]
             summed_in(self.op, self.machine),
-            tuple(of_extras),
+            tuple(self._operand(node) for _, node in extras),
             shared,
             (tuple(map(str, rows)), tuple(map(str, columns)), "" if last is None else str(last)),
             over=tuple(((d,), self.digits.get(d, ())) for d in ordered),
             program=facts.program,
-            accesses=tuple(node.source for node in accesses if node.source is not None),
+            accesses=tuple(
+                op for op in (a.source, b.source, write.source, *(op for op, _ in extras)) if op is not None
+            ),
         )
+
+    def _epilogue_reads(self, write: ValueFacts) -> list[tuple[Op | None, ValueFacts]]:
+        """Return [(read of the program, its node)] of the values that the epilogue reads, in program order.
+
+        Each of several equal reads is listed. A read of memory that another kernel wrote has no operation yet.
+        """
+        facts = self.facts
+        needed = set(facts.behind(write.args[0], ("mma",)))
+        operands = {facts.nodes[value].source for value in (self.product.a.value, self.product.b.value)}
+        listed = [(op, facts.nodes[n]) for op, n in facts.read_ops.items() if n in needed and op not in operands]
+        between = [n for n in facts.reads if n.source is None and n.id in needed]
+        return [*listed, *((None, n) for n in between)]
 
     @cached_property
     def digits(self) -> dict[Expr, tuple[Symbol, ...]]:

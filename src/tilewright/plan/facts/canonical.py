@@ -139,6 +139,7 @@ class _Builder:
         self.loops: dict[str, LoopFacts] = {}
         self.extents: dict[str, int] = {}
         self.equal_reads: dict[tuple[AccessFacts, Dims], int] = {}
+        self.read_ops: dict[Op, int] = {}
 
     def size(self, e: Expr) -> int:
         """Return the extent of a dimension, in elements; 1 if a size in it is not given, as for a while loop's axis."""
@@ -165,6 +166,7 @@ class _Builder:
             self.tiles,
             wave_parts(self.program, self.sizes),
             self.opened,
+            read_ops=self.read_ops,
         )
 
     def _online_loops(self) -> dict[str, LoopFacts]:
@@ -238,6 +240,8 @@ class _Builder:
         kind = "read" if op.name == "read" else "write"
         node = self._add_node(kind, dims, memory.type.dtype, args, access=self._access_facts(op), source=op)
         self.node_of |= dict.fromkeys(op.results, node)
+        if op.name == "read":
+            self.read_ops[op] = node
 
     def _add_computation(self, op: Op) -> None:
         """Add a node to the graph for an operation that is no read, write, loop or yield.

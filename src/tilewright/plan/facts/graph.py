@@ -61,6 +61,8 @@ class Facts:
     """"first" or "second" for a part of a program that is split into two kernels; empty: it is whole."""
     between: str = ""
     """The memory that the first of two kernels wrote, in the facts of the second; empty otherwise."""
+    read_ops: Mapping[Op, int] = field(default_factory=dict, repr=False)
+    """The node number of each read of the program; equal reads have the same node."""
     _trips: dict[tuple[object, ...], Trips] = field(default_factory=dict, repr=False)
 
     def size(self, dims: Iterable[str]) -> int:

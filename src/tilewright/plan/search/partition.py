@@ -202,6 +202,7 @@ def _facts_of_half(facts: Facts, nodes: list[ValueFacts], part: str) -> Facts:
         order=tuple(owners),
         cut=cut,
         part=part,
+        read_ops={op: number[n] for op, n in facts.read_ops.items() if n in number},
         _trips={},
     )
 
