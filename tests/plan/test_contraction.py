@@ -8,6 +8,7 @@ from contraction_checks import recognised, space_of, sums_by_definition
 
 import tilewright.lang as tkl
 import tilewright.wave as tkw
+from tilewright.compiler.native import kernel_for
 from tilewright.ir.tile import parse_tile
 from tilewright.kernels.attention import attention
 from tilewright.kernels.conv import conv2d
@@ -15,6 +16,7 @@ from tilewright.kernels.gemm import TRANSPOSES, gemm
 from tilewright.kernels.softmax import softmax
 from tilewright.plan.contraction import merge_rows, merge_taps, size
 from tilewright.problems import ConvProblem, conv_forward
+from tilewright.targets.registry import machine
 
 M, N, K, L = tkl.sym.M, tkl.sym.N, tkl.sym.K, tkl.sym.L
 GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
@@ -242,6 +244,24 @@ def test_what_is_no_contraction_is_told_why(body, why):
     found = recognised(factors(body), {"M": 3, "N": 4, "K": 5})
     assert isinstance(found, str)
     assert why in found
+
+
+@pytest.mark.parametrize("name", ["aarch64.neon", "x86.avx512", "x86.amx"])
+def test_an_epilogue_may_read_the_same_twice(name):
+    """Equal reads are one value of the facts, and were looked up by the first of them alone."""
+    i, j = tkw.IndexMapping.iterator(0), tkw.IndexMapping.iterator(1)
+    first_column = tkw.IndexMapping(2, inputs={M: i, K: 0 * j}, outputs={M: i, N: j})
+
+    def body(a, b, c):
+        total = tkw.mma(tkw.read(a), tkw.read(b), tkl.Register[M, N, tkl.f32](0.0))
+        tkw.write(total * tkw.read(a, mapping=first_column) + tkw.read(a, mapping=first_column), c)
+
+    made = kernel_for(factors(body), {"M": 13, "N": 21, "K": 17}, machine=machine(name))
+    assert made.plan.atom is not None
+    rng = np.random.default_rng(3)
+    a, b, c = small(rng, 13, 17), small(rng, 21, 17), np.full((13, 21), np.nan, np.float32)
+    made.bind({"a": a, "b": b, "c": c})()
+    assert np.array_equal(c, a @ b.T * a[:, :1] + a[:, :1])
 
 
 def test_other_kernels_are_none():
