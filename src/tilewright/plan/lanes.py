@@ -112,8 +112,9 @@ def _fits_registers(
 ) -> bool:
     """True if the vector registers hold a block (accumulator tile) of `rows` rows by `vectors` vectors and its inputs.
 
-    Registers are needed for the accumulators, for inputs that a later filter tap reads again, for partial products of
-    integers, and for filter values. `steps` are the splits of K.
+    Registers are needed for the sum of the accumulators, the inputs that a later filter tap reads again, partial
+    products of integers, and a filter value, each times `vectors`. If a bounds check depends on the position in an
+    image line, at least `rows` inputs count. `steps` are the splits of K.
     """
     kept_vectors = max(
         1, input_window(contraction, rows, steps)[1] + (contraction.a.dtype is not contraction.sum_dtype)

@@ -471,7 +471,7 @@ def waves_of(machine: Machine, products: Iterable[Microkernel | None]) -> int:
 def _legal_tiles(machine: Machine, atom: MultiplyAtom) -> Iterator[Microkernel]:
     """Yield a Microkernel of this atom for each accumulator tile to try; every tile fits the machine's registers.
 
-    An atom that reads shared memory has one such tile, of the atom's shape.
+    Vector atoms have tiles of one row in any case. An atom that reads shared memory has one tile, of the atom's shape.
     """
     m, n, _ = atom.shape
     if isinstance(atom.c, OpaqueOperand):
@@ -546,8 +546,9 @@ def _one_tile_cycles(
 ) -> float:
     """Return the cycles of one core for one accumulator tile of `rows` x `columns` elements, over all of K.
 
-    Each K step takes the larger of the cycles of its MMAs and the cycles of the loads that feed them. The load and the
-    store of C are added once. K has `k` elements; `row_stride` is the number of bytes between rows of A.
+    Each K step takes the larger of the cycles of its MMAs and the cycles of the loads that feed them; with a vector
+    atom, at least the latency if there are too few accumulators to hide it. The load and the store of C are added once.
+    K has `k` elements; `row_stride` is the number of bytes between rows of A.
     """
     m, n, depth = microkernel.atom.shape
     row_atoms, column_atoms, steps = rows // m, columns // n, ceil(k / depth)

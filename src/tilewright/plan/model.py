@@ -93,7 +93,7 @@ def stays_in_l1(limits: Limits, rows: int, row_bytes: int, stride_bytes: int) ->
     """True if the L1 cache holds `rows` rows of `row_bytes` bytes at once; `stride_bytes` is from row to row.
 
     A stride of a large power of two reaches only a part of the cache's sets: rows of 64 bytes with a stride of 256 use
-    a quarter of the sets, and rows whose stride is that of all sets use one.
+    a quarter of the sets, and rows with a stride as long as one line of every set use a single set.
     """
     line = limits.line_bytes
     lines_per_row, lines_between = -(-row_bytes // line), max(1, stride_bytes // line)

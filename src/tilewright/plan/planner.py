@@ -147,7 +147,7 @@ def variant(contraction: Contraction, atom: MultiplyAtom) -> Contraction:
     """Return the contraction in the form that suits an atom: unchanged, or with last filter tap and channels merged.
 
     Merged, they are one digit (mixed-radix part) of K. They are merged if the atom uses tile registers and its K is at
-    least twice the number of channels, so that half of it or more would be empty.
+    least twice the number of channels, because half of the atom's K or more would be empty otherwise.
     """
     has_few_channels = isinstance(atom.c, OpaqueOperand) and 2 * size(contraction.depth[-1]) <= atom.shape[2]
     return merge_taps(contraction) if has_few_channels else contraction

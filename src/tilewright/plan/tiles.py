@@ -82,9 +82,10 @@ def staging_choices(contraction: Contraction, atom: MultiplyAtom) -> list[str]:
 def _k_splits(contraction: Contraction, atom: MultiplyAtom, fixed: Fixed) -> tuple[Split, ...]:
     """Return the splits of K for tile registers, outermost first: which parts of K are loops, and which are unrolled.
 
-    The first case that holds decides. If the author's K tile in `fixed` fits: a loop of that tile, the rest unrolled.
-    At most WRITTEN (72) K steps: all unrolled. More filter taps than WRITTEN, or one K step per tap: all loops.
-    Otherwise: a loop over channels, with at most WRITTEN steps unrolled within it.
+    The first case that holds decides. If the author's K tile in `fixed` is a multiple of the atom's K and less than the
+    channels: a loop of that tile, the rest unrolled. At most WRITTEN (72) K steps: all unrolled. More filter taps than
+    WRITTEN, or one K step per tap: all loops. Otherwise: a loop over channels, with at most WRITTEN steps unrolled
+    within it.
     """
     last, depth = contraction.depth[-1], atom.shape[2]
     chunks, taps = -(-size(last) // depth), contraction.extent(contraction.depth[:-1])

@@ -18,7 +18,11 @@ from tilewright.plan.sliding import can_load_in_place, halo_of
 
 
 def why_not_atom(contraction: Contraction, atom: MultiplyAtom) -> str | None:
-    """Return text: why an atom cannot compute a contraction under any plan; None if it can."""
+    """Return text: why an atom cannot compute a contraction under any plan; None if it can.
+
+    The operands and the accumulator must have the atom's types. Tile registers need an accumulator that starts from
+    zero; any other atom must be a vector atom (of one row) that `why_no_vectors` allows.
+    """
     if (atom.a.dtype, atom.b.dtype) != (contraction.a.dtype, contraction.b.dtype):
         return (
             f"it multiplies {atom.a.dtype} by {atom.b.dtype}, here are {contraction.a.dtype} and {contraction.b.dtype}"
