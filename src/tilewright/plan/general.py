@@ -159,12 +159,12 @@ def room_of(machine: Machine) -> Room:
 
 
 def blocks_of(products: Mapping[Op, Microkernel | None], dims: tuple[Expr, ...], width: Size) -> dict[Expr, int]:
-    """Return {dimension: loop tile in elements}: loops in a task that keep its only MMA's accumulator in registers.
+    """Return {dimension: loop tile in elements}: a task's loops that keep its MMA's accumulator in registers.
 
-    A task is one tile of the grid. The loops are, outermost first: N by the columns of the accumulator tile, M by its
-    rows, and each batch dimension with several elements by 1. `products` maps the MMA to its microkernel, `dims` are
-    the dimensions that the grid splits. `width(d)` evaluates a task's extent along a dimension d. The result is {} if
-    the MMA has no atom, or if M or N is not in `dims`.
+    A task is one tile of the grid, here with a single MMA. The loops are, outermost first: N by the columns of the
+    accumulator tile, M by its rows, and each batch dimension with several elements by 1. `products` maps the MMA to its
+    microkernel (atom, accumulator tile), `dims` are the dimensions that the grid splits. `width(d)` evaluates a task's
+    extent along a dimension d. The result is {} if the MMA has no atom, or if M or N is not in `dims`.
     """
     ((op, microkernel),) = products.items()
     axes = axes_in(op, width)

@@ -132,9 +132,9 @@ def plan_of_grid(
 def _grid_plan(grid: Grid, blocks: Mapping[Expr, int], products: Mapping[Op, Microkernel | None]) -> Schedule:
     """Return the Schedule (plan) that states the choices for a grid program: workgroup tiles, loop tiles, MMA atoms.
 
-    It has an axis for each dimension with a workgroup tile and for each loop. `blocks` maps dimensions to the tiles of
-    the loops that keep the accumulator in registers; {} if it does not stay there. `products` maps each MMA to its
-    microkernel.
+    The plan has an axis for each dimension with a workgroup tile and for each loop. `grid` has the program and its
+    tiles. `blocks` maps dimensions to the tiles of the loops that keep the accumulator in registers; {} if it does not
+    stay there. `products` maps each MMA to its microkernel (atom, accumulator tile).
     """
     register_tile = {str(d): n for d, n in blocks.items()}
     loop_tiles = {str(op.attrs["axis"]): n for op, n in grid.tiles.items()}
@@ -153,9 +153,9 @@ def _grid_plan(grid: Grid, blocks: Mapping[Expr, int], products: Mapping[Op, Mic
 def _choose_k_tile(grid: Grid, product: Op) -> tuple[bool, dict[Op, Microkernel | None]]:
     """Choose the K loop of the single MMA `product`: return (accumulator stays in registers?, {mma: microkernel}).
 
-    True means in registers over all of K: on a GPU, if no K loop has a free tile size, or if that is predicted
-    cheapest. False means that the accumulator lies in memory between K tiles; the cheapest K tile is then stored in
-    `grid.tiles`.
+    True means in registers over all of K: on a GPU, if no K loop with a free tile size is around the MMA, or if that is
+    predicted cheapest. False means that the accumulator lies in memory between K tiles; the cheapest K tile is then
+    stored in `grid.tiles`. A microkernel is an atom and its accumulator tile.
     """
     axes = axes_in(product, grid.width)
     loop = next((op for op in grid.tiles if only_adds(op) and product in op.blocks[0].ops), None)
@@ -182,9 +182,10 @@ def _gemm_cost(
 ) -> tuple[float, bool]:
     """Return (cycles of one core for one workgroup's MMA over all of K, True if L2 holds what it reads for one K tile).
 
-    `k` is the extent of K. `k_part` is the K tile if the accumulator lies in memory between K tiles; 0 if it stays in
-    registers. The cycles are the sum of the MMAs, the reads that MMAs do not hide, and the copies of converted A and of
-    the accumulator. The result is (0, True) if `microkernel` is None.
+    `op` is the MMA, `axes` are its M, N and K, of extent `k`. `k_part` is the K tile if the accumulator lies in memory
+    between K tiles; 0 if it stays in registers. The cycles are the sum of the MMAs, the reads that MMAs do not hide,
+    and the copies of A (if its type is converted) and of the accumulator. The result is (0, True) if `microkernel`
+    (atom, accumulator tile) is None.
     """
     if microkernel is None:
         return 0.0, True

@@ -86,7 +86,7 @@ def sliding_window(a: Op, axes: Axes, digits: Sequence[Symbol], size: Size) -> S
 def operand_reads(op: Op, axes: Axes, program: Program) -> tuple[Op, Op] | None:
     """Return (read of A, read of B) of the mma `op`; None if A or B is not read directly from memory.
 
-    `axes` say which operand of `op` is A.
+    `axes` (M, N and K of `op`) say which operand of `op` is A.
     """
     makers = program.makers()
     a, b = (makers.get(v) for v in axes.factors(op))
@@ -96,7 +96,7 @@ def operand_reads(op: Op, axes: Axes, program: Program) -> tuple[Op, Op] | None:
 def image_rows(walk: Walk, microkernel: Microkernel) -> int:
     """Return the number of accumulator rows that one image takes, rounded up to whole atoms.
 
-    Rows run on from line to line, so that the padding between lines takes rows too. `walk` gives the lines and their
-    pitch.
+    Rows run on from line to line, so that the padding between image lines takes rows too. `walk` (how image lines lie
+    in a halo tile) gives the number of lines and their pitch.
     """
     return -(-walk.width // microkernel.atom.shape[0]) * microkernel.atom.shape[0]

@@ -81,7 +81,7 @@ def lane_blockings(contraction: Contraction, machine: Machine, fixed: Fixed = FR
 
     A digit is a mixed-radix part of a dimension, such as the channels of a depthwise convolution. Every blocking fits
     the vector registers and follows the author's constraints `fixed`. Nothing is yielded if there is no such digit, or
-    if the constraints split N.
+    if the constraints split N, because a task (one core's tile) has all of N here.
     """
     if why_no_lanes(contraction, machine) is not None:
         return
@@ -112,8 +112,9 @@ def _fits_registers(
 ) -> bool:
     """True if the vector registers hold a block (accumulator tile) of `rows` rows by `vectors` vectors and its inputs.
 
-    Registers are needed for the accumulators, for inputs that a later filter tap reads again, for partial products of
-    integers, and for filter values. `steps` are the splits of K.
+    Registers are needed for the sum of the accumulators, the inputs that a later filter tap reads again, partial
+    products of integers, and a filter value, each times `vectors`. If a bounds check depends on the position in an
+    image line, at least `rows` inputs count. `steps` are the splits of K.
     """
     kept_vectors = max(
         1, input_window(contraction, rows, steps)[1] + (contraction.a.dtype is not contraction.sum_dtype)
@@ -141,10 +142,11 @@ def _line_extents(line: int, rows: int, workers: int, flat: bool, fixed: Fixed) 
 
 
 def default_steps(contraction: Contraction) -> tuple[Split, ...]:
-    """Return the splits of K for vectors along a shared digit: one Split of size 1 per digit of K, unrolled or a loop.
+    """Return the splits of K for vectors along a digit that A, B and the result share: one Split per digit of K.
 
-    A digit is a mixed-radix part of K, such as the filter's width. It is unrolled (level `unit`) if a bounds check
-    depends on both the digit and the row, or if it is the last digit and has at most WRITTEN (16) filter taps.
+    A digit is a mixed-radix part of a dimension, such as the filter's width. Each Split has size 1, and its digit is
+    unrolled or a loop. It is unrolled if a bounds check of A depends on both this digit and the position in an image
+    line, or if it is K's last digit and has at most WRITTEN (16) filter taps.
     """
     last = contraction.depth[-1]
     unrolled = [t for t in contraction.depth if t in contraction.coupled or (t is last and size(t) <= WRITTEN)]
@@ -196,8 +198,8 @@ def out_of_bounds_blocks(contraction: Contraction, rows: int) -> tuple[int, int]
 def peeled_blocks(contraction: Contraction, rows: int) -> tuple[int, int]:
     """Return (count at the start, count at the end) of the blocks of an image line that are peeled (get own code).
 
-    A block is `rows` neighbouring positions. The blocks in which a filter tap may be out of bounds are peeled; if there
-    are more than ALONE (6) of them, none is: (0, 0).
+    A block is `rows` neighbouring positions (pixels). The blocks in which a filter tap may be out of bounds are peeled.
+    If there are more than ALONE (6) of these blocks, none is peeled, and single loads have predicates instead: (0, 0).
     """
     edge_blocks = out_of_bounds_blocks(contraction, rows)
     return edge_blocks if sum(edge_blocks) <= ALONE else (0, 0)
@@ -206,7 +208,7 @@ def peeled_blocks(contraction: Contraction, rows: int) -> tuple[int, int]:
 def unrolled_tap_count(contraction: Contraction, steps: tuple[Split, ...]) -> int:
     """Return the number of unrolled filter taps along K's last digit (mixed-radix part); 1 if the digit is a loop.
 
-    `steps` are the splits of K.
+    `steps` are the splits of K, each unrolled or a loop.
     """
     last = contraction.depth[-1]
     return size(last) if any(s.is_unrolled for s in steps if s.digit == last.name) else 1
@@ -246,10 +248,11 @@ def input_window(contraction: Contraction, rows: int, steps: tuple[Split, ...]) 
 
 
 def lane_cost(contraction: Contraction, blocking: Blocking, machine: Machine) -> Cost:
-    """Return a Cost, the predicted cycles of the busiest core by cause, for a blocking by vectors along a shared digit.
+    """Return a Cost, the predicted cycles of the busiest core by cause, for vectors along a shared digit.
 
-    A, B and the result all have that digit (mixed-radix part of a dimension), such as depthwise channels. The causes
-    are multiply-adds, memory accesses that they do not hide, and the launch.
+    A digit is a mixed-radix part of a dimension; A, B and the result share it, such as depthwise channels. `blocking`
+    has the tile sizes and the loop order. The causes are multiply-adds, memory accesses that they do not hide, and the
+    launch (fixed cycles to start a kernel).
     """
     limits, workers = machine.limits, cores(machine)
     line, padded = size(contraction.rows[-1]), round_up(size(required_lane_digit(contraction)), blocking.atom.shape[1])
@@ -265,7 +268,7 @@ def lane_cost(contraction: Contraction, blocking: Blocking, machine: Machine) ->
     busiest = -(-tasks // workers)
 
     def blocks(rows: int) -> float:
-        """Return the cycles of one core for one block of `rows` rows of a line, over all vectors of the digit."""
+        """Return the cycles of one core for one block of `rows` rows of a line, over all vectors of channels."""
         full_groups = groups * _block_cycles(contraction, blocking, machine, rows, blocking.vectors) if groups else 0.0
         return full_groups + (_block_cycles(contraction, blocking, machine, rows, rest) if rest else 0.0)
 
@@ -296,8 +299,8 @@ def _block_cycles(contraction: Contraction, blocking: Blocking, machine: Machine
     """Return the cycles of one core for one block (accumulator tile, `rows` rows by `vectors` vectors), over all of K.
 
     It is the sum over the iterations of the loops over filter taps, plus the stores. An iteration takes the larger of
-    its multiply-add cycles and its load cycles, plus half of the smaller. If that is less than the latency which too
-    few accumulators expose, the latency counts instead. The loop overhead is added.
+    its multiply-add cycles and its load cycles, plus half of the smaller; but at least the latency that too few
+    accumulators expose. The loop overhead is added to each iteration.
     """
     unrolled_taps, costs = unrolled_tap_count(contraction, blocking.steps), machine.costs.lanes
     loads = input_window(contraction, rows, blocking.steps)[0]
@@ -323,7 +326,7 @@ def _block_cycles(contraction: Contraction, blocking: Blocking, machine: Machine
 def _instructions(
     contraction: Contraction, blocking: Blocking, full_blocks: int, tail: int, vectors: int, parted: bool
 ) -> int:
-    """Return the estimated number of instructions in the generated code of a blocking by vectors along a shared digit.
+    """Return the estimated number of instructions in the code for vectors along a digit that A, B and the result share.
 
     It grows with the number of unrolled filter taps and of peeled blocks. An image line has `full_blocks` whole blocks
     (accumulator tiles) and a last block of `tail` rows. `vectors` is the sum of the vectors of a whole block along the

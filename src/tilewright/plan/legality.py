@@ -21,8 +21,9 @@ from tilewright.plan.schedule import DELAYED, ORDERED, Axis, Pipeline, ProductUn
 def check_pipeline(pipeline: Pipeline, machine: Machine) -> None:
     """Raise an error if the machine cannot run a pipeline with these registers and stages, whatever it multiplies.
 
-    The machine must have asynchronous copies to shared memory. The registers per lane of producers, and of consumers,
-    must be in the machine's range and a multiple of its unit. There must be at least one stage and one epilogue stage.
+    `pipeline` has producer waves (which copy), consumer waves (which multiply), and stages between them. The machine
+    must have asynchronous copies to shared memory. The registers per lane of producers, and of consumers, must be in
+    the machine's range and a multiple of its unit. There must be at least one stage and one epilogue stage.
     """
     register_file = machine.register_file
     unit, least, most = register_file.role_unit, register_file.role_least, machine.limits.registers
@@ -43,9 +44,10 @@ def groups_of(
     """Return the number of consumer wave groups per task (workgroup's tile); raise an error if the waves are illegal.
 
     A wave group is the waves (warps) that one atom spans; with ping-pong, half of the consumer groups compute a task.
-    The error is raised if the consumer waves are no whole groups, the producer waves are neither 1 nor one group, all
-    waves are too many for a workgroup, or the atom rules out ping-pong or a single consumer group. `mma_statement` is
-    the plan's statement for the MMA, which errors quote; `products` is the number of MMAs.
+    Errors: the consumer waves are no whole groups; the producer waves are neither 1 nor one group; all waves are too
+    many for a workgroup; ping-pong with a synchronous atom, several producer waves or several MMAs; a synchronous atom
+    with only one consumer group, since a second must multiply while one loads. `mma_statement` is the plan's statement
+    for the MMA, which errors quote; `products` is the number of MMAs.
     """
     assert machine.lanes is not None
     waves_per_atom = atom.c.lanes // machine.lanes
@@ -70,8 +72,8 @@ def groups_of(
 def check_sharing(pipeline: Pipeline, mma_statement: ProductUnit, microkernel: Microkernel) -> None:
     """Raise an error if the wave groups of a microkernel cannot split its accumulator tile into whole atoms.
 
-    A wave group is the waves (warps) that one atom spans. The error quotes `mma_statement` (the plan's statement for
-    the MMA) and the pipeline.
+    A microkernel is an atom and its accumulator tile; a wave group is the waves (warps) that one atom spans. The error
+    quotes `mma_statement` (the plan's statement for the MMA) and the pipeline.
     """
     m, n, _ = microkernel.atom.shape
     across = microkernel.columns // n if microkernel.groups > 1 and microkernel.blocks == 1 else 1
@@ -138,11 +140,11 @@ def check_registers(
 
 
 def rows_in_k_step(axis: Axis, k_step: int, k_extent: int, mma_statement: ProductUnit, row_elements: int) -> int:
-    """Return the number of rows of shared memory, of `row_elements` elements each, in a K step of `k_step` elements.
+    """Return the number of slabs, of `row_elements` elements each, in a K step of `k_step` elements.
 
-    Raise an error if the K step is no whole number of rows, or is longer than K (`k_extent` elements) rounded up to
-    whole rows. Errors quote `axis`, the plan's axis of K; the first quotes `mma_statement` (the statement for the MMA)
-    too.
+    A slab is a row of shared memory: K elements side by side, as the atom reads them. Raise an error if the K step is
+    no whole number of slabs, or is longer than K (`k_extent` elements) rounded up to whole slabs. Errors quote `axis`,
+    the plan's axis of K; the first quotes `mma_statement` (the statement for the MMA) too.
     """
     if k_step % row_elements:
         why = f"a K step of {k_step} is no multiple of a row of shared memory, {row_elements}"
@@ -157,8 +159,9 @@ def rows_in_k_step(axis: Axis, k_step: int, k_extent: int, mma_statement: Produc
 def check_raster(plan: Schedule, m_axis: str) -> None:
     """Raise an error if the plan's raster group (number of neighbouring tasks that run together) does not fit its grid.
 
-    A grid of one axis has no raster group. With dynamic order, the group must divide the number of tasks along the axes
-    before M; `m_axis` is the name of M's axis. A task is one workgroup's tile.
+    A task is one workgroup's tile. A grid of fewer than two axes cannot have a raster group. With dynamic order, the
+    group must divide the number of tasks along the axes before M, because only these tasks are grouped; `m_axis` is the
+    name of M's axis.
     """
     if plan.raster > 1 and len(plan.grid) < 2:
         raise refused((tasks_line(plan), raster_line(plan)), "a group is of the last two axes with a task; here is one")
@@ -178,7 +181,8 @@ def check_raster(plan: Schedule, m_axis: str) -> None:
 def check_loop_tile(axis: Axis, tile: int, extent: int, unit: int) -> None:
     """Raise an error if a loop tile of `tile` elements is longer than its axis, rounded up to a multiple of `unit`.
 
-    The axis has `extent` elements. The error quotes `axis`.
+    The axis has `extent` elements. `unit` is the extent along it of an MMA's accumulator tile (M, N), or of what the
+    atom reads at once (K): loop tiles may be padded to it. The error quotes `axis`, the axis statement of a plan.
     """
     if tile > -(-extent // unit) * unit:
         raise refused(axis, f"`loop {tile}` is longer than the axis: it has {extent}")
@@ -197,10 +201,10 @@ def stage_statements(plan: Schedule) -> tuple[str, ...]:
 def check_overlap(plan: Schedule, looped: bool, products: Mapping[Op, Microkernel]) -> None:
     """Raise an error if the plan's statement `overlap` (MMAs beside other work) does not fit a kernel with a pipeline.
 
-    A plan without overlap is legal; a delayed store is not. Any other overlap needs a loop around two or more MMAs
-    (`looped` says whether there is one), each with all of its K in shared memory at once, and a pipeline that is not
-    `joint` (one barrier for all operands). The overlap `ordered` (wave groups take turns) also needs two wave groups.
-    `products` maps each MMA to its microkernel.
+    A plan without overlap is legal. A delayed store is illegal: only tile registers (on CPUs) have it. Any other
+    overlap needs a loop around two or more MMAs (`looped` says whether there is one), each with all of its K in shared
+    memory at once, and a pipeline that is not `joint` (one barrier for all operands). The overlap `ordered` (wave
+    groups take turns) also needs two wave groups. `products` maps each MMA to its microkernel.
     """
     if plan.overlap == "none":
         return

@@ -32,8 +32,8 @@ Predicted = Callable[[Machine], float]
 def with_only_resource(machine: Machine, resource: str | None) -> Machine:
     """Return a copy of the machine on which only `resource` takes time; if `resource` is None, nothing takes time.
 
-    `resource` names a memory, the lanes (ALUs) or the MMAs, as the keys of RATES and PRODUCTS do. All other resources
-    get infinite rates, and cycles of 0.
+    `resource` is a key of RATES (a memory, or the lanes: ALUs) or PRODUCTS (the MMAs). All other resources get infinite
+    rates, and cycles of 0.
     """
     limits: dict[str, Any] = {name: inf for other, names in RATES.items() if other != resource for name in names}
     limits |= {name: 0 for name, other in TIMES.items() if other != resource}

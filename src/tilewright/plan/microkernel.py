@@ -73,14 +73,18 @@ class Microkernel:
 
     @property
     def slab(self) -> int | None:
-        """The number of elements per row of shared memory as this atom reads it; None if it reads no shared memory."""
+        """The number of elements side by side in shared memory, as this atom reads them: one row of it, a slab.
+
+        None if the atom reads no shared memory.
+        """
         return self.atom.slab
 
     def k_step_elements(self, k: int) -> int:
         """Return the number of elements along K that are in shared memory at once: one K step. K has `k` elements.
 
-        If `at_once` (all of K is one step), it is `k` rounded up to whole rows of shared memory, or to whole atoms if
-        no operand's rows run along K. Otherwise it is the number of elements in `slabs` rows of shared memory.
+        If `at_once` (all of K is one step), it is `k` rounded up to whole slabs, or to whole atoms if no operand is
+        contiguous along K. Otherwise it is the number of elements in `slabs` slabs. A slab is a row of shared memory:
+        the elements side by side there, as the atom reads them.
         """
         row = self.slab or 1
         unit = row if any(self.along_k[self.held_a :]) else self.atom.shape[2]
@@ -88,7 +92,7 @@ class Microkernel:
 
     @property
     def along_k(self) -> tuple[bool, bool]:
-        """(True if rows of A in shared memory run along K, True if rows of B do); False: the rows run along M or N.
+        """(True if A lies contiguous along K in shared memory, True if B does); False: contiguous along M or N.
 
         An operand that the atom takes from registers counts as True.
         """
@@ -118,7 +122,7 @@ class Microkernel:
         return (self.columns, self.rows) if self.transposed else (self.rows, self.columns)
 
     def oriented(self, axes: Axes) -> Axes:
-        """Return the Axes of an MMA as this atom sees them: with M and N exchanged if the microkernel is transposed."""
+        """Return the Axes (M, N, K) of an MMA as this atom sees them: M and N exchanged if this is transposed."""
         return axes.transposed if self.transposed else axes
 
     def __str__(self) -> str:
@@ -167,7 +171,7 @@ class Axes:
 
     @property
     def transposed(self) -> Axes:
-        """The Axes of the transposed MMA: M and N are exchanged, and so are A and B."""
+        """The Axes (which dimensions are M, N, K) of the transposed MMA: M and N are exchanged, and so are A and B."""
         return replace(self, m=self.n, n=self.m, swapped=not self.swapped)
 
 
@@ -278,7 +282,7 @@ def row_stride_of_a(program: Program, op: Op, axes: Axes, size: Size) -> int:
     """Return the number of bytes in memory between neighbouring rows of A, along M, of the mma `op`; 0 if not known.
 
     It is 0 if A is computed (its tile is then stored with padded rows), if A has no M, or if the stride is no single
-    number. `size(d)` evaluates the extent of a dimension d.
+    number. `axes` are M, N and K of `op`. `size(d)` evaluates the extent of a dimension d.
     """
     value, _ = axes.factors(op)
     read = program.makers().get(value)
@@ -297,7 +301,7 @@ def row_stride_of_a(program: Program, op: Op, axes: Axes, size: Size) -> int:
 def as_plan(products: Mapping[Op, Microkernel | None], program: Program) -> tuple[ProductUnit, ...]:
     """Return a ProductUnit (plan statement `mma by ATOM, tile ROWSxCOLUMNS`) for each MMA of a program, in order.
 
-    `products` maps every MMA of the program to its microkernel, or to None for scalar loops.
+    `products` maps every MMA of the program to its microkernel (atom, accumulator tile), or to None for scalar loops.
     """
     return tuple(
         ProductUnit(name, None)
@@ -394,9 +398,9 @@ def shared_atoms(
 ) -> tuple[MultiplyAtom, ...]:
     """Return the atoms of these types that read A and B from shared memory; with `held_a`, A from registers instead.
 
-    `types` are the types of A, B and the accumulator. `along_k` is (True if rows of A in shared memory run along K,
-    True if rows of B do); False means that the rows run along M or N. An atom that rounds operands is included only if
-    `precision` names its rounding.
+    `types` are the types of A, B and the accumulator. `along_k` is (True if A lies contiguous along K in shared memory,
+    True if B does); False means contiguous along M or N. An atom that rounds operands is included only if `precision`
+    names its rounding.
     """
     of_types = (x for x in machine.multiply.values() if (x.a.dtype, x.b.dtype, x.c.dtype) == types)
     candidates = [
@@ -413,8 +417,8 @@ def can_multiply_blocks(atom: MultiplyAtom, blocks: int, n: int, k: int) -> bool
     """True if an atom can multiply each diagonal block of a block-diagonal B separately, or if B has one block only.
 
     B has `n` x `k` elements in all and `blocks` blocks. A block must be as wide as the atom's N. Its K must be a
-    multiple of the atom's K, and must divide a row of shared memory or be whole rows. The K of all blocks together must
-    fit one row or be whole rows.
+    multiple of the atom's K, and must divide a slab or be whole slabs: a slab is the elements side by side in shared
+    memory, as the atom reads them. The K of all blocks together must fit one slab or be whole slabs.
     """
     if blocks == 1:
         return True
@@ -456,9 +460,9 @@ def microkernel(
 
 
 def waves_of(machine: Machine, products: Iterable[Microkernel | None]) -> int:
-    """Return the number of waves (warps) of a workgroup: the maximum over its microkernels.
+    """Return the number of waves (warps) of a workgroup: the maximum over the microkernels of its MMAs.
 
-    It is 1 on CPUs, and if no MMA has a microkernel.
+    It is 1 on CPUs, and if no MMA has a microkernel (None: scalar loops).
     """
     lanes = [microkernel.atom.c.lanes * microkernel.groups for microkernel in products if microkernel is not None]
     return max(1, *lanes) // machine.lanes if machine.lanes is not None and lanes else 1
@@ -467,7 +471,7 @@ def waves_of(machine: Machine, products: Iterable[Microkernel | None]) -> int:
 def _legal_tiles(machine: Machine, atom: MultiplyAtom) -> Iterator[Microkernel]:
     """Yield a Microkernel of this atom for each accumulator tile to try; every tile fits the machine's registers.
 
-    An atom that reads shared memory has one such tile, of the atom's shape.
+    Vector atoms have tiles of one row in any case. An atom that reads shared memory has one tile, of the atom's shape.
     """
     m, n, _ = atom.shape
     if isinstance(atom.c, OpaqueOperand):
@@ -499,8 +503,8 @@ def cycles(
     """Return the predicted cycles of one core for a whole MMA: all accumulator tiles, plus the packing of B.
 
     `sizes` are the extents M, N and K, `row_stride` is the number of bytes between rows of A. B is packed once if the
-    atom needs it packed. If `is_part` (N is a part of a longer dimension) and N is no whole number of tiles, B is
-    packed again for every row of tiles.
+    atom needs several neighbours along K side by side. If `is_part` (N is a part of a longer dimension) and N is no
+    whole number of tiles, B is packed again for every row of tiles.
     """
     m, n, k = sizes
     packings = -(-m // microkernel.rows) if is_part and n % microkernel.columns else int(microkernel.group > 1)
@@ -542,8 +546,9 @@ def _one_tile_cycles(
 ) -> float:
     """Return the cycles of one core for one accumulator tile of `rows` x `columns` elements, over all of K.
 
-    Each K step takes the larger of the cycles of its MMAs and the cycles of the loads that feed them. The load and the
-    store of C are added once. K has `k` elements; `row_stride` is the number of bytes between rows of A.
+    Each K step takes the larger of the cycles of its MMAs and the cycles of the loads that feed them; with a vector
+    atom, at least the latency if there are too few accumulators to hide it. The load and the store of C are added once.
+    K has `k` elements; `row_stride` is the number of bytes between rows of A.
     """
     m, n, depth = microkernel.atom.shape
     row_atoms, column_atoms, steps = rows // m, columns // n, ceil(k / depth)

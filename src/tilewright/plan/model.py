@@ -50,7 +50,7 @@ class Cost:
         """Return {cause: predicted cycles of the busiest worker (core)}.
 
         The causes are products (multiply-adds), memory (cycles that multiply-adds do not hide), staging of A, storing
-        of results, and the launch.
+        of results, and the launch (fixed cycles to start a kernel).
         """
         return {f.name: getattr(self, f.name) for f in fields(self)[:5]}
 
@@ -93,7 +93,7 @@ def stays_in_l1(limits: Limits, rows: int, row_bytes: int, stride_bytes: int) ->
     """True if the L1 cache holds `rows` rows of `row_bytes` bytes at once; `stride_bytes` is from row to row.
 
     A stride of a large power of two reaches only a part of the cache's sets: rows of 64 bytes with a stride of 256 use
-    a quarter of the sets, and rows whose stride is that of all sets use one.
+    a quarter of the sets, and rows with a stride as long as one line of every set use a single set.
     """
     line = limits.line_bytes
     lines_per_row, lines_between = -(-row_bytes // line), max(1, stride_bytes // line)
@@ -125,8 +125,8 @@ def read_cycles(limits: Limits, read_bytes: float, passes: float, bytes_between:
 def moving_cycles(machine: Machine, moved_bytes: float, *, from_memory: bool = False) -> float:
     """Return the cycles that all cores together take to move `moved_bytes` between memory and cores.
 
-    Bytes move at the rate of DRAM. If L2 could hold them all and `from_memory` is False, they move at the higher rate
-    of L2.
+    Bytes move at the rate of DRAM. If L2 (on a CPU: the L2 caches of all cores together) could hold them all and
+    `from_memory` is False, they move at the higher rate of L2.
     """
     limits = machine.limits
     caches = 1 if machine.lanes is not None else limits.cores or 1  # cores of a CPU have an L2 cache each
@@ -135,9 +135,9 @@ def moving_cycles(machine: Machine, moved_bytes: float, *, from_memory: bool = F
 
 
 def copy_kernel_cycles(source: Operand, target: Operand, machine: Machine) -> float:
-    """Return the cycles, launch included, of a kernel on all cores that copies the tensor `source` to `target`.
+    """Return the cycles of a kernel on all cores that copies the tensor `source` to `target`, its launch included.
 
-    The two tensors may differ in type and padding.
+    The launch is the fixed cycles to start a kernel. The two tensors may differ in type and padding.
     """
     limits, workers = machine.limits, cores(machine)
     moved = operand_bytes(source) + operand_bytes(target)
@@ -148,8 +148,8 @@ def copy_kernel_cycles(source: Operand, target: Operand, machine: Machine) -> fl
 def roofline(contraction: Contraction, machine: Machine, atoms: Sequence[MultiplyAtom | LaneUnit]) -> Roofline:
     """Return a Roofline: lower bounds of a contraction's cycles on all cores, one for multiply-adds and one for bytes.
 
-    Multiply-adds count at the rate of the fastest of `atoms`. Bytes count at the rate of L2 if the L2 caches of all
-    cores hold all tensors, otherwise at the rate of memory.
+    Multiply-adds count at the rate of the fastest of `atoms` (MMA atoms, or the SIMD unit as a LaneUnit). Bytes count
+    at the rate of L2 if the L2 caches of all cores hold all tensors, otherwise at the rate of memory.
     """
     fastest_atom = min(atoms, key=_cycles_of_product)
     workers = cores(machine)

@@ -60,8 +60,9 @@ def why_other_sizes(given_plan: Schedule, chosen_plan: Schedule, sizes: Mapping[
     """Return text: the error for a given plan that was made for other sizes than the program's; empty if sizes agree.
 
     `sizes` maps the program's dimensions to their extents. An extent in the given plan agrees if it equals the
-    program's extent, or the extent in `chosen_plan` (the plan that the search chose), which may be padded. Extents are
-    not compared, and the result is empty, if the given plan repacks other operands than `chosen_plan`.
+    program's extent, or the extent in `chosen_plan` (the plan that the search chose), which may be padded. A dimension
+    that the plan splits into parts (split-K) always agrees. The result is empty too if the given plan repacks other
+    operands than `chosen_plan`, because their copies may have other extents.
 
     >>> from tilewright.plan.text import parse_plan
     >>> plan, here = (parse_plan(f"axis rows = (m_1 4, m_0 {n}): whole") for n in (128, 125))

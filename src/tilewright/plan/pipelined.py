@@ -35,8 +35,9 @@ def why_no_pipeline(program: Program, size: Size, free: Collection[Op]) -> str:
 def product_of(program: Program, size: Size, free: Collection[Op]) -> tuple[Op, Axes] | str:
     """Return (a program's single mma, its Axes M, N, K); or text: why producer and consumer waves cannot compute it.
 
-    `free` are the loops whose tile size does not change the result; a program with any other loop is refused. `size(d)`
-    evaluates the extent of a dimension d.
+    The text says that the program has no or several MMAs, that the MMA has no accumulator tile, or that a write is
+    atomic or at coordinates that depend on data. `free` are the loops whose tile size does not change the result; a
+    program with any other loop is refused. `size(d)` evaluates the extent of a dimension d.
     """
     products = names_of(program)
     if len(products) != 1:

@@ -147,7 +147,7 @@ def variant(contraction: Contraction, atom: MultiplyAtom) -> Contraction:
     """Return the contraction in the form that suits an atom: unchanged, or with last filter tap and channels merged.
 
     Merged, they are one digit (mixed-radix part) of K. They are merged if the atom uses tile registers and its K is at
-    least twice the number of channels, so that half of it or more would be empty.
+    least twice the number of channels, because half of the atom's K or more would be empty otherwise.
     """
     has_few_channels = isinstance(atom.c, OpaqueOperand) and 2 * size(contraction.depth[-1]) <= atom.shape[2]
     return merge_taps(contraction) if has_few_channels else contraction
@@ -158,8 +158,8 @@ def _candidates(
 ) -> Iterator[Candidate]:
     """Yield a Candidate (blocking and predicted cost) for each legal blocking, with each atom and with the SIMD unit.
 
-    A blocking is a choice of tile sizes and loop order. All follow the author's constraints `fixed`. Blockings that
-    stage too many bytes, or have too many instructions, are left out.
+    A blocking is a choice of tile sizes and loop order. All follow the author's constraints `fixed`. Blockings whose
+    tasks (one core's tile each) stage too many bytes, or that have too many instructions, are left out.
     """
     listed = []
     for atom in atoms:
@@ -206,7 +206,8 @@ def _illegal_variants(best: Candidate, machine: Machine) -> Iterator[Refusal]:
 def _larger_tiles(blocking: Blocking, contraction: Contraction, extra: int) -> Iterator[Blocking]:
     """Yield two blockings with a larger accumulator tile: by `extra` atoms along the rows, then along the columns.
 
-    A task's extent (one core's tile) is rounded up to whole accumulator tiles.
+    A blocking is a choice of tile sizes and loop order. A task's extent (one core's tile) is rounded up to whole
+    accumulator tiles; along the rows only if a task is not made of whole image lines.
     """
     m, n, _ = blocking.atom.shape
     rows, columns = blocking.rows + extra * m, blocking.columns + extra * n
@@ -218,7 +219,8 @@ def _larger_tiles(blocking: Blocking, contraction: Contraction, extra: int) -> I
 def _all_unrolled(steps: tuple[Split, ...]) -> tuple[Split, ...]:
     """Return the splits `steps` of K with every loop unrolled.
 
-    If the first split and a later one are of the same digit (mixed-radix part of K), the first is deleted.
+    If the first split and a later one are of the same digit (mixed-radix part of K), the first is deleted: the later
+    one alone then covers the digit.
     """
     inner = [s for n, s in enumerate(steps) if not (n == 0 and len([x for x in steps if x.digit == s.digit]) == 2)]
     return tuple(replace(s, level="unit") for s in inner)

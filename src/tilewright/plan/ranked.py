@@ -68,8 +68,8 @@ def _contraction(
 ) -> Contraction:
     """Return the mma `op` as a Contraction, the cost model's input: its extents, its bytes and the row stride of A.
 
-    All other coordinates are left out. `dims` is (row dimensions, batch dimensions) of `op`, `axes` are its M, N and K.
-    `size(d)` evaluates the extent of a dimension d.
+    The model needs no other coordinates of A and B; these are 0. `dims` is (row dimensions, batch dimensions) of `op`,
+    `axes` are its M, N and K. `size(d)` evaluates the extent of a dimension d.
     """
     rows, batch = dims
     makers = program.makers()

@@ -94,8 +94,8 @@ def _elements_per_wave(machine: Machine, row_elements: int, element_size: int, w
     """Return the number of elements that the lanes of one wave (warp) hold in registers at a time.
 
     A row has `row_elements` elements, and `element_size` is the number of bytes of the smallest element. Each element
-    takes a whole register if the program writes (`written_bytes` is not 0) and a row of several elements is no multiple
-    of registers: such elements are loaded one by one.
+    takes a whole register if the program writes (`written_bytes` is not 0) and the bytes of a row of several elements
+    are no multiple of a register: such elements are loaded one by one.
     """
     tasks, word = machine.row_tasks, machine.register_file.word_bytes
     register_bytes = word if written_bytes and row_elements > 1 and row_elements * element_size % word else element_size
@@ -116,8 +116,9 @@ def _without_idle_waves(machine: Machine, waves: int, elements: int) -> int:
 def _waves_per_task(wave_elements: int, element_traffic: int, machine: Machine) -> int:
     """Return the number of waves (warps) per task (tile of the grid): fewer than usual if a task moves many bytes.
 
-    The machine gives both numbers. Bytes are many if their transfer takes at least LONGER (3) times as long as starting
-    a workgroup. A wave has `wave_elements` elements, each with `element_traffic` bytes of reads and writes.
+    The machine gives the usual and the smaller number. Bytes are many if their transfer takes at least LONGER (3) times
+    as long as starting a workgroup. A wave has `wave_elements` elements, each with `element_traffic` bytes of reads and
+    writes.
     """
     start_bytes = machine.limits.start_cycles * machine.limits.far_rate * cores(machine)
     tasks = machine.row_tasks
@@ -302,7 +303,7 @@ def dividing_width(size: int, most: int, word_elements: int = 1) -> int:
     """Return the largest divisor of `size` that is above half of `most` and at most `most`; if there is none, `most`.
 
     `most` is first clamped to `size`. If `size` is a multiple of `word_elements`, the result is too, unless `most` is
-    smaller.
+    less than `word_elements`.
 
     >>> [dividing_width(size, most) for size, most in ((4096, 20), (97, 16), (3, 16), (2072, 30))]
     [16, 16, 3, 28]

@@ -39,9 +39,9 @@ class Halo:
 
 
 def lane_digit(contraction: Contraction) -> Symbol | None:
-    """Return the digit (mixed-radix part) along which A is contiguous and which A, B and the result share; else None.
+    """Return the digit that A, B and the result share, if A is contiguous along it; else None.
 
-    Vectors can run along such a digit.
+    A digit is a mixed-radix part of a dimension, such as depthwise channels. Vectors can run along such a digit.
     """
     last = contraction.a.coordinates[-1]
     return last if isinstance(last, Symbol) and last in contraction.batch else None
@@ -87,8 +87,8 @@ def stride_along(
 def halo_of(contraction: Contraction) -> Halo | None:
     """Return a Halo: how a contraction's operand A slides over lines and positions of an image; None if it does not.
 
-    The last two digits (mixed-radix parts) of M must be the lines and positions. The result is cached in the
-    contraction.
+    The last two digits (mixed-radix parts) of M must be the lines and the positions (pixels of a line). The result is
+    cached in the contraction.
     """
     if "halo" not in contraction.__dict__:  # asked for again and again
         contraction.__dict__["halo"] = _compute_halo(contraction)

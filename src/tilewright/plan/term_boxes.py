@@ -77,7 +77,10 @@ class Terms:
 
     @property
     def positions_per_load(self) -> int:
-        """The number of input positions that one vector load of a lane reads, out of those that its results need."""
+        """The number of neighbouring input positions that one vector load of a lane reads.
+
+        It is the largest number that divides both a vector and the contiguous positions of the lane's input window.
+        """
         return gcd(self.beside, self.vector // self.each)
 
     @property
@@ -105,10 +108,10 @@ class Terms:
 def with_window(terms: Terms, read: Op, digits: Sequence[Symbol], size: Size) -> Terms:
     """Return `terms` with its window filled in: the number of input positions that a lane's box reads in one K step.
 
-    A box is a rectangle of neighbouring results. `read` is the read of operand A; `digits` are the dimensions of the
-    mixed-radix parts of M, along which boxes extend. If lanes run along rows, the number of contiguous positions, and
-    the byte stride between the reads of neighbouring lanes, are filled in too. `size(d)` evaluates the extent of a
-    dimension d.
+    `terms` are a SIMT product (lanes multiply, without an MMA atom). A box is a rectangle of neighbouring results.
+    `read` is the read of operand A; `digits` are the dimensions of the mixed-radix parts of M, along which boxes
+    extend. If lanes run along rows of M, the number of contiguous positions, and the byte stride between the reads of
+    neighbouring lanes, are filled in too. `size(d)` evaluates the extent of a dimension d.
     """
     iterators = dict(zip(read.results[0].type.dims, read.attrs["over"], strict=True))
 
@@ -151,9 +154,9 @@ def tasks_of_boxes(terms: Terms, size: Size, element_size: int, machine: Machine
     """Return ({dimension: extent of a task}, number of waves per task) of a SIMT product with one box per lane.
 
     A task is one tile of the grid; waves are warps; a box is a rectangle of neighbouring results, each a vector.
-    Neighbouring lanes read vectors of one cache line; `element_size` is the number of bytes of the smallest element of
-    an argument. The number of waves is halved while there are fewer tasks than cores. `size(d)` evaluates the extent of
-    a dimension d.
+    `terms` are the product: lanes multiply, without an MMA atom. Neighbouring lanes read vectors of one cache line;
+    `element_size` is the number of bytes of the smallest element of an argument. The number of waves is halved while
+    there are fewer tasks than cores. `size(d)` evaluates the extent of a dimension d.
     """
     access, tasks = machine.lane_access, machine.row_tasks
     vector = access.vector_bytes // element_size
@@ -197,9 +200,9 @@ def _padded_lanes(vectors: int) -> int:
 def max_unrolled_steps(terms: Terms, widths: Mapping[Expr, int], waves: int, machine: Machine) -> int:
     """Return the largest number of K steps (of `terms.tile` elements each) that a SIMT product may unroll; 0 if none.
 
-    If each lane has a box (rectangle) of results, the machine's limit of unrolled multiply-adds decides. Otherwise its
-    limit of loaded values per lane decides: a task (tile of the grid) of extents `widths` is spread over `waves` waves
-    (warps).
+    `terms` are the product: lanes multiply, without an MMA atom. If each lane has a box (rectangle) of results, the
+    machine's limit of unrolled multiply-adds decides. Otherwise its limit of loaded values per lane decides: a task
+    (tile of the grid) of extents `widths` is spread over `waves` waves (warps).
     """
     costs = machine.costs.terms
     if terms.box:

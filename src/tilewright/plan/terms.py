@@ -40,8 +40,10 @@ def product_by_terms(
     """Return a TermProduct: a program's single MMA, if lanes can compute it without MMA atoms (SIMT); or text: why not.
 
     The MMA must be in a plain K loop, have only one row or one column besides dimensions that A, B and the result
-    share, and read its larger operand from memory. `free` are the loops whose tile size does not change the result.
-    `size(d)` evaluates the extent of a dimension d, `numbers(e)` replaces the sizes in an expression e by numbers.
+    share, and read its larger operand from memory. That operand must be contiguous along a shared dimension; without
+    shared dimensions, lanes run along its rows, which must be one dimension. `free` are the loops whose tile size does
+    not change the result. `size(d)` evaluates the extent of a dimension d, `numbers(e)` replaces the sizes in an
+    expression e by numbers.
     """
     loops = [op for op in program.body.ops if op.name == "iterate" and op in free and only_adds(op)]
     products = list(names_of(program).values())

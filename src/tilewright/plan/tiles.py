@@ -24,7 +24,7 @@ def tile_blockings(
 ) -> Iterator[Blocking]:
     """Yield each Blocking (tile sizes and loop order) of a contraction to try with an atom of tile registers.
 
-    All follow the author's constraints `fixed`. Whether they are legal is checked by the caller.
+    All follow the author's constraints `fixed`. The caller checks which of them are legal.
     """
     workers, height = cores(machine), size(contraction.rows[-1])
     lines = size(contraction.rows[-2 if len(contraction.rows) > 1 else -1])
@@ -82,9 +82,10 @@ def staging_choices(contraction: Contraction, atom: MultiplyAtom) -> list[str]:
 def _k_splits(contraction: Contraction, atom: MultiplyAtom, fixed: Fixed) -> tuple[Split, ...]:
     """Return the splits of K for tile registers, outermost first: which parts of K are loops, and which are unrolled.
 
-    The first case that holds decides. If the author's K tile in `fixed` fits: a loop of that tile, the rest unrolled.
-    At most WRITTEN (72) K steps: all unrolled. More filter taps than WRITTEN, or one K step per tap: all loops.
-    Otherwise: a loop over channels, with at most WRITTEN steps unrolled within it.
+    The first case that holds decides. If the author's K tile in `fixed` is a multiple of the atom's K and less than the
+    channels: a loop of that tile, the rest unrolled. At most WRITTEN (72) K steps: all unrolled. More filter taps than
+    WRITTEN, or one K step per tap: all loops. Otherwise: a loop over channels, with at most WRITTEN steps unrolled
+    within it.
     """
     last, depth = contraction.depth[-1], atom.shape[2]
     chunks, taps = -(-size(last) // depth), contraction.extent(contraction.depth[:-1])
@@ -124,7 +125,7 @@ def _streamed_operand(
 def task_rows(contraction: Contraction, blocking: Blocking) -> tuple[int, int, int]:
     """Return (number of tasks along M, rows that the largest task computes, bytes of A that one task stages).
 
-    A task is one tile of the grid. The bytes are 0 if A is read in place.
+    A task is one tile of the grid; `blocking` has the tile sizes. The bytes are 0 if A is read in place.
     """
     last, element_size = contraction.rows[-1], element_bytes(contraction.a.dtype)
     k_padded = round_up(size(contraction.depth[-1]), blocking.atom.shape[2])
@@ -148,7 +149,8 @@ def task_rows(contraction: Contraction, blocking: Blocking) -> tuple[int, int, i
 def tile_cost(contraction: Contraction, blocking: Blocking, machine: Machine) -> Cost:
     """Return a Cost, the predicted cycles of the busiest core by cause, of a blocking in tile registers.
 
-    The causes are MMAs, memory accesses that MMAs do not hide, staging of A, storing of results, and the launch.
+    `blocking` has the tile sizes and the loop order. The causes are MMAs, memory accesses that MMAs do not hide,
+    staging of A, storing of results, and the launch (fixed cycles to start a kernel).
     """
     limits, costs, atom = machine.limits, machine.costs.tiles, blocking.atom
     assert isinstance(atom, MultiplyAtom)
@@ -230,8 +232,8 @@ def tile_cost(contraction: Contraction, blocking: Blocking, machine: Machine) ->
 def _iterations(contraction: Contraction, split: Split, blocking: Blocking) -> int:
     """Return the number of iterations of the loop (or of steps, if unrolled) that a split of K makes.
 
-    If K's last digit (mixed-radix part) is split twice, it is the number per iteration of the other split of that
-    digit.
+    `blocking` has all splits of K. If K's last digit (mixed-radix part) is split twice, it is the number per iteration
+    of the other split of that digit.
     """
     last = contraction.depth[-1]
     if split.digit != last.name:

@@ -18,7 +18,11 @@ from tilewright.plan.sliding import can_load_in_place, halo_of
 
 
 def why_not_atom(contraction: Contraction, atom: MultiplyAtom) -> str | None:
-    """Return text: why an atom cannot compute a contraction under any plan; None if it can."""
+    """Return text: why an atom cannot compute a contraction under any plan; None if it can.
+
+    The operands and the accumulator must have the atom's types. Tile registers need an accumulator that starts from
+    zero; any other atom must be a vector atom (of one row) that `why_no_vectors` allows.
+    """
     if (atom.a.dtype, atom.b.dtype) != (contraction.a.dtype, contraction.b.dtype):
         return (
             f"it multiplies {atom.a.dtype} by {atom.b.dtype}, here are {contraction.a.dtype} and {contraction.b.dtype}"
@@ -35,8 +39,8 @@ def why_not_atom(contraction: Contraction, atom: MultiplyAtom) -> str | None:
 def cost_of(contraction: Contraction, blocking: Blocking, machine: Machine) -> Cost:
     """Return a Cost, the predicted cycles of the busiest core by cause, of a blocking on a CPU.
 
-    The model depends on the blocking's unit: vectors along a dimension that A, B and the result share, tile registers,
-    or vectors along N.
+    A blocking is a choice of tile sizes and loop order. The model depends on its unit: vectors along a dimension that
+    A, B and the result share, tile registers, or vectors along N.
     """
     cost = lanes.lane_cost if blocking.by_lanes else tiles.tile_cost if blocking.in_tiles else vectors.vector_cost
     return cost(contraction, blocking, machine)
@@ -57,7 +61,7 @@ def why_illegal(contraction: Contraction, blocking: Blocking, machine: Machine) 
 def why_too_large(cost: Cost, machine: Machine) -> str | None:
     """Return text: why a blocking stages too many bytes per task, or has too many instructions; None if neither is so.
 
-    `cost` is the predicted cost of the blocking; a task is one core's tile.
+    `cost` is the predicted cost of the blocking (tile sizes, loop order); a task is one core's tile.
     """
     limits = machine.limits
     room = machine.spaces["shared"].bytes or 2 * limits.l2_bytes
@@ -148,7 +152,8 @@ def _why_bad_vectors(contraction: Contraction, blocking: Blocking, machine: Mach
 def _why_bad_lanes(contraction: Contraction, blocking: Blocking, machine: Machine) -> str | None:
     """Return text: why a blocking by vectors along a shared dimension is illegal; None if it is legal.
 
-    A, B and the result share that dimension. Tasks, splits of K, registers and rows are checked.
+    A, B and the result share that dimension. Tasks, splits of K, registers and rows of a block (accumulator tile) are
+    checked.
     """
     line = size(contraction.rows[-1])
     if blocking.task_columns % blocking.columns:

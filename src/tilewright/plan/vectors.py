@@ -127,10 +127,10 @@ def _row_choices(line: int, most_rows: int) -> list[int]:
 def _k_splits(contraction: Contraction, atom: MultiplyAtom, fixed: Fixed) -> tuple[Split, ...]:
     """Return the splits of K for vectors along N, outermost first: filter taps, then channels, then the atom's K.
 
-    Each digit (mixed-radix part of K) of the taps has a split of size 1. It is unrolled if a bounds check depends on it
-    and on the row, and if its taps times the unrolled channel steps are at most WRITTEN (16); otherwise it is a loop.
-    The split of the channels is a loop; its tile is the author's in `fixed`, or up to 4 atom steps, or as many as one
-    load of A feeds.
+    Each digit (mixed-radix part of K) of the taps has a split of size 1. It is unrolled if a bounds check of A depends
+    on both the digit and the position in an image line, and if its taps times the unrolled channel steps are at most
+    WRITTEN (16); otherwise it is a loop. The split of the channels is a loop; its tile is the author's in `fixed`, or
+    up to 4 atom steps, or as many as one load of A feeds.
     """
     last, group = contraction.depth[-1], atom.shape[2]
     unroll_limit = max(UNROLLED, atom.picks)  # what one load of A brings is multiplied in one go
@@ -145,7 +145,8 @@ def _k_splits(contraction: Contraction, atom: MultiplyAtom, fixed: Fixed) -> tup
 def vector_cost(contraction: Contraction, blocking: Blocking, machine: Machine) -> Cost:
     """Return a Cost, the predicted cycles of the busiest core by cause, of a blocking with vectors along N.
 
-    The causes are multiply-adds, memory accesses that they do not hide, and the launch.
+    `blocking` has the tile sizes and the loop order. The causes are multiply-adds, memory accesses that they do not
+    hide, and the launch (fixed cycles to start a kernel).
     """
     limits, atom = machine.limits, blocking.atom
     assert isinstance(atom, MultiplyAtom)
