@@ -145,9 +145,7 @@ class _Builder:
         return self._number(e) if e.symbols <= self.sizes.keys() else 1
 
     def facts(self, grid_dims: tuple[Expr, ...]) -> Facts:
-        """Build the graph and return Facts (the analysed program); `grid_dims` are the dimensions that the grid may
-        split.
-        """
+        """Build the graph and return Facts (the analysed program); the grid may split the dimensions `grid_dims`."""
         self._add_block(self.program.body)
         parallel = [name for d in grid_dims for name in self._digit_names(d) if name in self.extents]
         digits = {str(d): tuple(name for name, _, _ in digits) for d, digits in self.split.items()}
@@ -218,9 +216,7 @@ class _Builder:
         return self.nodes[-1].id
 
     def _add_block(self, block: Block) -> tuple[int, ...]:
-        """Add nodes (values of the graph) for all operations of a block; return the node numbers it yields, () if
-        nothing.
-        """
+        """Add nodes (values of the graph) for all operations of a block; return the node numbers it yields, or ()."""
         for op in block.ops:
             if op.name == "yield":
                 return tuple(self.node_of[v] for v in op.operands)
@@ -265,11 +261,12 @@ class _Builder:
         self.node_of |= dict.fromkeys(op.results, node)
 
     def _add_loop(self, op: Op) -> None:
-        """Add the operations of a loop's body to the graph, and nodes (values) for what it carries if its tile size
+        """Add the operations of a loop's body to the graph, and nodes for the values it carries if its tile size
         matters.
 
         If the tile size does not change the result (the loop is in `free`), the loop disappears: its body works on
-        whole dimensions. Otherwise each carried value gets a node "state", and the loop an entry in `self.loops`.
+        whole dimensions. Otherwise each carried value gets a node (value of the graph) named "state", and the loop an
+        entry in `self.loops`.
         """
         (body,) = op.blocks
         if op in self.free:

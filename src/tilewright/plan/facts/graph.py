@@ -76,7 +76,7 @@ class Facts:
 
     @cached_property
     def users(self) -> dict[int, list[int]]:
-        """The users of each node (value of the graph): {node number: numbers of the nodes that have it as an operand}."""
+        """The users of each node (value of the graph): {node number: numbers of the nodes with it as an operand}."""
         users: dict[int, list[int]] = {n.id: [] for n in self.nodes}
         for n in self.nodes:
             for arg in n.args:
@@ -99,10 +99,10 @@ class Facts:
         return products_of(self.nodes)
 
     def behind(self, value: int, stop_at: tuple[str, ...] = ()) -> Iterator[int]:
-        """Yield the numbers of the node (value of the graph) `value` and of all nodes that it is computed from, each
-        once.
+        """Yield the numbers of the node `value` and of all nodes that it is computed from, each once.
 
-        A node whose operation is in `stop_at` is yielded, but its operands are not followed.
+        A node is a value of the program's graph. If its operation is in `stop_at`, it is yielded, but its operands are
+        not followed.
         """
         return behind(self.nodes, value, stop_at)
 
@@ -151,8 +151,7 @@ class Facts:
         return 1 + max((level[n.id] for n in self.nodes if dim in n.dims), default=0)
 
     def _is_online(self, n: ValueFacts, dim: str) -> bool:
-        """True if the value `n` is the sum of exp(t - m) or exp2(t - m), and m is the maximum of the same t along
-        `dim`.
+        """True if the value `n` is a sum of exp(t - m) or exp2(t - m), and m is the maximum of the same t along `dim`.
 
         One pass then computes both m and the sum (online softmax).
         """

@@ -44,8 +44,7 @@ class ProductFacts:
     into: int | None
 
     def side(self, rows_on_n: bool) -> tuple[Dims, Dims, OperandFacts, OperandFacts]:
-        """Return (dimensions on the atom's rows, dimensions on its columns, operand with the rows, operand with the
-        columns).
+        """Return (dimensions on the atom's rows, dimensions on its columns, operand with rows, operand with columns).
 
         That is (M, N, A, B). With `rows_on_n` the MMA is computed transposed, and it is (N, M, B, A).
         """
