@@ -92,7 +92,7 @@ class _ContractionPlan:
 
         A task is one core's tile. These axes are rows and columns, each batch axis, and each outer digit (mixed-radix
         part) of M. If vectors run along channels, they are lanes and rows in place of rows and columns. Raise an error
-        too for a raster group above 1 (tasks that run together), which only GPUs have.
+        too for a raster group above 1 (tasks ordered in groups to share caches), which only GPUs have.
         """
         plan, task_axes = self.plan, [*self.singles, *list(self.axes)[:2]]
         if sorted(plan.grid) != sorted(task_axes):
@@ -105,7 +105,7 @@ class _ContractionPlan:
 
         - Rows and columns need task (one core's tile), loop (register tile) and unit (the atom).
         - A batch axis, and an axis of an outer digit (mixed-radix part) of M, needs the level task only.
-        - K must have no level task.
+        - K must have no level task: several tasks would add to one result.
         - If vectors run along channels, the axis `lanes` needs the three levels in place of columns, and columns need
           `loop 1`.
         """

@@ -202,8 +202,7 @@ class _ProductSpace:
 
     @cached_property
     def _labels(self) -> dict[str, str]:
-        """{name of a digit in the analysed program: its unique name in a plan}, such as m_0: lower case, ends in a
-        number.
+        """{name of a digit in the analysed program: its unique name in a plan}, such as m_0: lower case, a number last.
 
         Digits are mixed-radix parts of dimensions.
         """

@@ -75,7 +75,7 @@ class Contraction:
     """The program's dimensions that became rows, those that became columns, and the one that is the last of the
     depth."""
     apart: bool = False
-    """True if digits must not be merged."""
+    """True if digits must not be merged, because a plan must also fit sizes known only at the call."""
     over: tuple[tuple[tuple[Expr, ...], tuple[Symbol, ...]], ...] = ()
     """(dimensions of the program, digits that stand for them together); a dimension with one element has no digits."""
     program: Program | None = None

@@ -261,8 +261,7 @@ class _Builder:
         self.node_of |= dict.fromkeys(op.results, node)
 
     def _add_loop(self, op: Op) -> None:
-        """Add the operations of a loop's body to the graph, and nodes for the values it carries if its tile size
-        matters.
+        """Add the operations of a loop's body to the graph, and nodes for its carried values if its tile size matters.
 
         If the tile size does not change the result (the loop is in `free`), the loop disappears: its body works on
         whole dimensions. Otherwise each carried value gets a node (value of the graph) named "state", and the loop an

@@ -27,12 +27,12 @@ COARSE = 64
 
 @dataclass(eq=False)
 class Facts:
-    """The facts of a program in canonical form; see `canonical`.
+    """A program as analysed for the planner, in canonical form; see `canonical`.
 
     `extents` has the canonical dimensions, those with more than one element; `digits` maps a dimension of the program
     to the canonical ones (mixed-radix parts) that it was split into; `parallel` are the canonical dimensions that the
     grid may split. `order` are all dimensions of the program as they occur, `cut` those of them that the grid may
-    split.
+    split. `nodes` are the values of the program's graph.
     """
 
     name: str
