@@ -101,7 +101,7 @@ def tile_of_loop(kernel: KernelProgram, op: Op, axis: Axis) -> int:
 
     If the tile size does not change the result (`op` is in `kernel.free`), it is the loop tile that `axis` states, or
     the whole dimension if `axis` states none. Otherwise it is the author's tile, or the whole dimension if the author
-    gives none; an error is raised if `axis` states another tile.
+    gives none; an error is raised if the tile of `axis` (the whole dimension if it states none) differs from that.
     """
     d = kernel.loops[op]
     extent = kernel.size(d)

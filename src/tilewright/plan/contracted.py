@@ -41,9 +41,9 @@ def contraction_of(facts: Facts, machine: Machine | None = None) -> Contraction 
 def _why_not_one_product(facts: Facts) -> str:
     """Return text: why the program is not a single MMA of two plain reads, with a single write; empty if it is one.
 
-    Further reasons are a loop that carries values, a tensor that is both read and written, an accumulator that does not
-    start from a number, gathers and divided indices, accesses with bounds of their own, and gaps between rows of a
-    tensor. `facts` is the analysed program.
+    Further reasons are a loop that carries values, an MMA with an attribute `blocks` above 1, a tensor that is both
+    read and written, an accumulator that does not start from a number, gathers and divided indices, accesses with
+    bounds of their own, and gaps between rows of a tensor. `facts` is the analysed program.
     """
     if len(facts.products) != 1 or len(facts.writes) != 1:
         return f"it has {len(facts.products)} products and {len(facts.writes)} writes, not one"
