@@ -35,8 +35,9 @@ from tilewright.plan.term_boxes import Terms, max_unrolled_steps
 def bind(kernel: KernelProgram, plan: Schedule, simt: Terms | None = None) -> Cuts:
     """Return Cuts, the parameters for the lowering of a kernel (tiles, microkernels, waves), as a plan states them.
 
-    Raise an error that quotes the first statement of the plan that is illegal for this kernel. `simt` are the
-    parameters of a product that lanes compute without MMA atoms; None if the kernel has no such product.
+    Raise an error that quotes the first statement of the plan that is illegal for this kernel. `simt` (Terms: a product
+    that lanes compute without MMA atoms) is None if the kernel has no such product; if it names dimensions, the grid
+    may split these instead of the kernel's.
     """
     if plan.atom is not None:
         raise refused(f"atom {plan.atom}", "only a single contraction on a CPU has this line; others say `mma by ATOM`")
@@ -58,9 +59,9 @@ def _bind_without_pipeline(
 ) -> Cuts:
     """Return Cuts, the parameters for the lowering, of a plan without warp specialisation: all waves run the same code.
 
-    `axes` maps each dimension to the plan's axis, `widths` maps each dimension of the grid to the extent of a task (one
-    workgroup's tile), and `parallel` are the dimensions that the grid may split. `simt` are the parameters of a product
-    that lanes compute without MMA atoms, or None. Raise an error that quotes the first illegal statement.
+    `axes` maps each dimension to the plan's axis (how it is split), `widths` maps each dimension of the grid to the
+    extent of a task (one workgroup's tile), and `parallel` are the dimensions that the grid may split. `simt` (Terms: a
+    product that lanes compute without MMA atoms) may be None. Raise an error that quotes the first illegal statement.
     """
     machine = kernel.machine
     _refuse_foreign_statements(plan)
@@ -127,9 +128,10 @@ def _waves_per_task(
 ) -> int:
     """Return the number of waves (warps) that compute one task, from the plan's statement `waves`; 1 if it has none.
 
-    A task is one workgroup's tile. Raise an error for more waves than a workgroup can have. Raise an error too for more
-    than 1 wave on a CPU, or if the kernel has an MMA (unless lanes compute it as `simt` says): atoms then decide the
-    number of waves. `products` maps each MMA to its microkernel, or to None if it has no atom.
+    A task is one workgroup's tile. Raise an error for more waves than a workgroup can have, and for more than 1 wave on
+    a CPU. Raise an error too for more than 1 wave if an MMA has an atom, because atoms then decide the number of waves.
+    `products` maps each MMA to its microkernel, or to None if it has no atom; such an MMA allows several waves only
+    with `simt` (Terms: a product that lanes compute without MMA atoms).
     """
     atom_decides = any(microkernel is not None for microkernel in products.values()) or (
         bool(products) and simt is None
@@ -149,10 +151,10 @@ def _task_loop_tiles(
 ) -> dict[Expr, int]:
     """Return the loops that a task runs over its own tile: {dimension: loop tile in elements}, outermost loop first.
 
-    A task is one workgroup's tile. The loops are over those of `parallel` (dimensions that the grid may split) whose
-    plan axis in `axes` has a loop level. If all MMAs have the same M and N, the order is N, M, other dimensions of the
-    accumulators, then the rest; otherwise it is the order of `axes`. `products` maps each MMA to its microkernel.
-    `width(d)` evaluates a task's extent along a dimension d.
+    A task is one workgroup's tile. The loops are over those of `parallel` (dimensions that the grid may split) for
+    which the plan's axis in `axes` states a loop tile. If all MMAs have the same M and N, the order is N, M, other
+    dimensions of the accumulators, then the rest; otherwise it is the order of `axes`. `products` maps each MMA to its
+    microkernel. `width(d)` evaluates a task's extent along a dimension d.
     """
     loop_tile_of = {d: n for d, axis in axes.items() if d in parallel and (n := loop_tile_size(axis)) is not None}
     every = [axes_in(op, width) for op in products]

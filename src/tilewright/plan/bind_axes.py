@@ -59,10 +59,11 @@ def task_widths(
 ) -> dict[Expr, int]:
     """Return the tile of a task: {dimension in the plan's statement `grid`: extent in elements}, ordered as `grid` is.
 
-    A task is what one workgroup computes. `axes` maps each dimension to the plan's axis, `parallel` are the dimensions
-    that the grid may split. An extent is clamped to its dimension, unless the plan has a pipeline or the axis also has
-    a loop level. Raise an error for a task level of a dimension outside `parallel`, for levels that are not one task
-    and then one smaller loop, and if `grid` does not list exactly the axes with a task level.
+    A task is what one workgroup computes. `axes` maps each dimension to the plan's axis, which may state one task
+    extent, then one loop tile. `parallel` are the dimensions that the grid may split. A task extent is clamped to its
+    dimension, unless the plan has a pipeline or the axis also states a loop tile. Raise an error for an axis that
+    states more or in another order, for a task extent below the loop tile, for one of a dimension outside `parallel`
+    (unless of one element), and if `grid` does not list exactly the axes with a task extent.
     """
     widths: dict[str, tuple[Expr, int]] = {}
     for d, axis in axes.items():
@@ -90,7 +91,7 @@ def task_widths(
 
 
 def loop_tile_size(axis: Axis) -> int | None:
-    """Return the tile size of an axis's loop level, in elements; None if the axis has no loop level."""
+    """Return the tile size that a plan's axis states for a loop, in elements; None if it states none."""
     cut = axis.split("loop")
     return None if cut is None else cut.size
 
@@ -98,9 +99,9 @@ def loop_tile_size(axis: Axis) -> int | None:
 def tile_of_loop(kernel: KernelProgram, op: Op, axis: Axis) -> int:
     """Return the tile size in elements of the program's loop `op`; `axis` is the plan's axis of the loop's dimension.
 
-    If the tile size does not change the result (`op` is in `kernel.free`), it is the axis's loop level. Otherwise it is
-    the author's tile, and an error is raised if the axis says another one. Without such a tile it is the whole
-    dimension.
+    If the tile size does not change the result (`op` is in `kernel.free`), it is the loop tile that `axis` states, or
+    the whole dimension if `axis` states none. Otherwise it is the author's tile, or the whole dimension if the author
+    gives none; an error is raised if the tile of `axis` (the whole dimension if it states none) differs from that.
     """
     d = kernel.loops[op]
     extent = kernel.size(d)

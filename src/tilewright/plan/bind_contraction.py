@@ -63,7 +63,7 @@ class _ContractionPlan:
     def _refuse_gpu_statements(self) -> None:
         """Raise an error, which quotes the statement, if this plan has a statement that no CPU contraction can have.
 
-        Such statements are MMA statements, the pipeline, `waves` above 1, and split-K `parts`.
+        Such statements are MMA statements, the pipeline, `waves` above 1, and `parts` (equal pieces of K: split-K).
         """
         plan = self.plan
         others = (*plan.products, *([plan.pipeline] if plan.pipeline else []))
@@ -73,7 +73,11 @@ class _ContractionPlan:
             raise refused(line, "a contraction with a line `atom` has no such line")
 
     def _check_axis_names(self) -> None:
-        """Raise an error unless the axes of this plan, in any order, are exactly the axes that the contraction has."""
+        """Raise an error unless the axes of this plan, in any order, are exactly the axes that the contraction has.
+
+        These are rows, columns and depth (K), an axis `lanes` if vectors run along channels, and one axis for each
+        batch digit and each outer digit (mixed-radix part) of M.
+        """
         wanted, given_axes = [*self.singles, *self.axes], {axis.name: axis for axis in self.plan.axes}
         for name, axis in given_axes.items():
             if name not in wanted:
@@ -88,7 +92,7 @@ class _ContractionPlan:
 
         A task is one core's tile. These axes are rows and columns, each batch axis, and each outer digit (mixed-radix
         part) of M. If vectors run along channels, they are lanes and rows in place of rows and columns. Raise an error
-        too for a raster group above 1 (tasks that run together), which only GPUs have.
+        too for a raster group above 1 (tasks ordered in groups to share caches), which only GPUs have.
         """
         plan, task_axes = self.plan, [*self.singles, *list(self.axes)[:2]]
         if sorted(plan.grid) != sorted(task_axes):
@@ -101,7 +105,7 @@ class _ContractionPlan:
 
         - Rows and columns need task (one core's tile), loop (register tile) and unit (the atom).
         - A batch axis, and an axis of an outer digit (mixed-radix part) of M, needs the level task only.
-        - K must have no level task.
+        - K must have no level task: several tasks would add to one result.
         - If vectors run along channels, the axis `lanes` needs the three levels in place of columns, and columns need
           `loop 1`.
         """
@@ -119,10 +123,11 @@ class _ContractionPlan:
                 raise refused(self.plan.axis(DEPTH), "tasks over the depth would add to one result")
 
     def _check_axis_levels(self, axis: Axis, unit: int, within_lines: bool = False) -> None:
-        """Raise an error unless `axis` has the levels task, loop and unit, with a unit level of `unit` elements.
+        """Raise an error unless `axis` has the levels task (one core's tile), loop (register tile) and unit (the atom).
 
-        `unit` is the atom's extent along the axis, and must divide the last loop tile. With `within_lines` the axis
-        must have two loop levels: over lines of an image, and over register tiles, which then end with a line.
+        `unit` is the atom's extent along the axis: the level unit must have this size, and it must divide the last loop
+        tile. With `within_lines` the axis must have two loop levels: over lines of an image, and over register tiles,
+        which then end with a line.
         """
         levels = [cut.level for cut in axis.splits]
         expected = ["task", *(["loop"] if within_lines else []), "loop", "unit"]

@@ -57,10 +57,9 @@ def bind_grid(
 def _task_and_loop_axes(grid: Grid, plan: Schedule) -> tuple[dict[str, Axis], dict[str, Axis]]:
     """Return ({dimension name: its task axis}, {dimension name: its loop axis}), the axes of a grid program's plan.
 
-    Raise an error
-    - for an axis that is missing or unknown, or whose extent is not the program's,
-    - for a task tile, or an order of `grid`, that differs from the author's constraints,
-    - if the plan places a value or has a pipeline.
+    A task axis states the workgroup's tile, a loop axis the tile of a loop; `grid` has the author's tiles. Raise an
+    error for an axis that is missing or unknown, or whose extent is not the program's; for a task tile, or an order of
+    the statement `grid`, that differs from the author's constraints; and if the plan places a value or has a pipeline.
     """
     names = {word: name for name, word in grid.words.items()}
     task_axes: dict[str, Axis] = {}
@@ -97,7 +96,8 @@ def _task_and_loop_axes(grid: Grid, plan: Schedule) -> tuple[dict[str, Axis], di
 def _check_fixed_loop_tile(grid: Grid, name: str, axis: Axis) -> None:
     """Raise an error if the plan's `axis` changes the tile of a loop whose result depends on its tile size.
 
-    The loop is over the program's dimension `name`; its tile must stay the author's.
+    The loop is over the program's dimension `name`; its tile must stay the author's, which `grid` (the grid program)
+    has.
     """
     is_free = any(str(op.attrs["axis"]) == name for op in grid.tiles)
     tile = grid.loops[name]

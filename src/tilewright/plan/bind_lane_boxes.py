@@ -43,10 +43,10 @@ class BoxedRows:
 
     @property
     def axis(self) -> Axis:
-        """The plan's axis of M for these lane boxes, without a task level.
+        """The plan's axis of M for these lane boxes, which states no task extent.
 
         A lane box is the rectangle of neighbouring results of one lane. The digits (mixed-radix parts) of M are padded
-        to whole boxes, and each side of a box longer than 1 is a `unit` split.
+        to whole boxes, and each side of a box longer than 1 is a `unit` split (what one lane computes).
         """
         walked = [replace(d, walked=-(-d.extent // n) * n) for d, n in zip(self.digits, self.sizes, strict=True)]
         units = [Split("unit", n, d.name) for d, n in zip(walked, self.sizes, strict=True) if n > 1]

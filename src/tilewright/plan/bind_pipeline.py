@@ -147,7 +147,10 @@ class _PipelinedKernel:
         return axes_of
 
     def _why_not_chained(self) -> str:
-        """Return text: why values between this kernel's MMAs cannot stay in registers; empty if they can."""
+        """Return text: why this kernel's MMAs form no chain; empty if they form one.
+
+        In a chain, values between MMAs stay in registers, as in attention.
+        """
         kernel = self.kernel
         axes = chained_axes(kernel.program, kernel.sizes, kernel.size, kernel.free)
         return axes if isinstance(axes, str) else ""
@@ -187,8 +190,9 @@ class _PipelinedKernel:
     def _microkernel(self, statement: ProductUnit, op: Op) -> Microkernel:
         """Return the Microkernel (atom, accumulator tile, wave groups, K step) that `statement` gives for the mma `op`.
 
-        `statement` is the plan's line for `op`. Raise an error that quotes it if it names no atom or an unknown one, or
-        if the atom cannot compute `op` with this tile, this K step or these waves.
+        `statement` is the plan's line for `op`. Raise an error that quotes it if it names no atom or an unknown one, if
+        the atom reads no operand from shared memory, or if it cannot compute `op` with this tile, this K step or these
+        waves.
         """
         machine = self.kernel.machine
         if statement.atom is None:
@@ -230,11 +234,12 @@ class _PipelinedKernel:
         return microkernel
 
     def _k_step_rows(self, statement: ProductUnit, op: Op, atom: MultiplyAtom) -> int:
-        """Return the length of a K step of the mma `op`, in rows of shared memory; 0 if K has no loop.
+        """Return the length of a K step of the mma `op`, in rows of shared memory; 0 if `op` has no K loop of its own.
 
-        A row has `atom.slab` elements of K. Without a K loop, all of K lies in shared memory at once. The length is 1
-        if the plan has no axis of K. Raise an error, which quotes `statement` (the plan's line for `op`), if the K step
-        is no whole number of rows or is longer than K.
+        A row is `atom.slab` elements of K, side by side as the atom reads them. At 0, all of K, or of its tile in a
+        loop around the MMAs, lies in shared memory at once. A K step is the loop tile that K's axis states; all of K if
+        it states none and filter taps are reduced too; one row if the plan has no axis of K. Raise an error, which
+        quotes `statement` (the plan's line for `op`), if the K step is no whole number of rows or is longer than K.
         """
         axes, row = self.mma_axes[op], atom.slab or 1
         if axes.k in self.loop_tiles:
@@ -252,9 +257,9 @@ class _PipelinedKernel:
     def _k_step_taps(self, statement: ProductUnit, op: Op, atom: MultiplyAtom) -> tuple[int, ...]:
         """Return the extents of a K step along reduction dimensions besides K, such as filter taps; () if all are 1.
 
-        An extent is the axis's loop level; else all of the dimension if the axis has no loop level; else 1 if the plan
-        has no axis. Raise an error if an extent does not divide its dimension, or is above 1 although the atom can read
-        only one tap at a time; the latter quotes `statement`, the plan's line for the mma `op`.
+        An extent is the loop tile that the plan's axis states; all of the dimension if the axis states none; 1 if the
+        plan has no axis of it. Raise an error if an extent does not divide its dimension, or is above 1 although the
+        atom can read only one tap at a time; the latter quotes `statement`, the plan's line for the mma `op`.
         """
         taps = []
         for d in self.mma_axes[op].deep:

@@ -97,8 +97,8 @@ def round_up(n: int, step: int) -> int:
 def required_lane_digit(contraction: Contraction) -> Symbol:
     """Return the digit that vectors run along, such as the channels of a depthwise convolution.
 
-    A digit is a mixed-radix part of a dimension; A, B and the result have this one. The contraction must have such a
-    digit, as `lane_digit` returns it; an assertion fails otherwise.
+    A digit is a mixed-radix part of a dimension; A, B and the result all have this one. The contraction must have such
+    a digit: an assertion fails otherwise.
     """
     digit = lane_digit(contraction)
     assert digit is not None
@@ -108,9 +108,9 @@ def required_lane_digit(contraction: Contraction) -> Symbol:
 def single_digits(contraction: Contraction, by_lanes: bool) -> list[Symbol]:
     """Return the digits of a contraction of which a task (one core's tile) usually has one value: batch, then outer M.
 
-    Digits are mixed-radix parts of dimensions. The outer digits of M are all but its last two. With `by_lanes` (vectors
-    run along a digit that A, B and the result share) they are all but its last one, and the vectorised digit is left
-    out of the batch.
+    Digits are mixed-radix parts of dimensions. The outer digits of M are all but its last two (image line and pixel),
+    which the task's tile spans. With `by_lanes` (vectors run along a digit that A, B and the result share) the tile
+    spans only the last one, and the vectorised digit is left out of the batch.
     """
     return [
         *(d for d in contraction.batch if not by_lanes or d is not lane_digit(contraction)),
@@ -122,8 +122,9 @@ def axes_in_order(contraction: Contraction, by_lanes: bool) -> dict[str, tuple[S
     """Return {axis name: its digits} of the axes rows, columns and depth (K) of a contraction's plan, in this order.
 
     Digits are mixed-radix parts of dimensions. With `by_lanes` (vectors run along a digit that A, B and the result
-    share) an axis `lanes`, with that digit, comes first. The axis rows has the last two digits of M, or the last one
-    with `by_lanes`; the other digits of M and the batch are left out. The grid splits the first two axes.
+    share) an axis `lanes`, with that digit, comes first. The axis rows has the digits of M that a task's tile spans:
+    the last two, or the last one with `by_lanes`. The other digits of M and the batch are left out; each has an axis of
+    its own. The grid splits the first two axes.
     """
     lanes = {LANES: (required_lane_digit(contraction),)} if by_lanes else {}
     return {
@@ -135,7 +136,10 @@ def axes_in_order(contraction: Contraction, by_lanes: bool) -> dict[str, tuple[S
 
 
 def plan_of(contraction: Contraction, blocking: Blocking) -> Schedule:
-    """Return the Schedule (plan) that states a contraction's blocking parameters; the inverse of `blocking_of`."""
+    """Return the Schedule (plan) that states a contraction's blocking parameters; the inverse of `blocking_of`.
+
+    `blocking` (a Blocking) has the tile sizes, loop orders and staging.
+    """
     (m, n, k), axes = blocking.atom.shape, axes_in_order(contraction, blocking.by_lanes)
     across, vector_digit = (
         (LANES, required_lane_digit(contraction)) if blocking.by_lanes else (COLUMNS, contraction.columns[0])
@@ -180,9 +184,10 @@ def plan_of(contraction: Contraction, blocking: Blocking) -> Schedule:
 
 
 def blocking_of(contraction: Contraction, plan: Schedule, atom: MultiplyAtom | LaneUnit) -> Blocking:
-    """Return the Blocking that a plan states for a contraction, without any check; the inverse of `plan_of`.
+    """Return the Blocking (tile sizes, loop orders, staging) that a plan states; the inverse of `plan_of`.
 
-    `atom` is the MMA atom, or the SIMD unit, that multiplies.
+    The plan is for `contraction`; nothing is checked. `atom` is the MMA atom, or the SIMD unit (LaneUnit), that
+    multiplies.
     """
     lanes = isinstance(atom, LaneUnit)
     rows, columns = (plan.axis(name).splits for name in (ROWS, LANES if lanes else COLUMNS))

@@ -66,8 +66,8 @@ def choose_task_widths(
     """Choose the tile of a task: return {dimension that the grid splits: extent in elements}; {} if it can split none.
 
     A task is one tile of the grid, which one worker computes. `size(d)` evaluates the extent of a dimension d; for
-    `opened` sizes (known only at the call) it is a typical number. `room` are the goals for tasks, `loops` maps each
-    loop dimension to its tile size. With `logs`, results of debug_log count as writes.
+    `opened` sizes (known only at the call) it is a typical number. `room` (a Room) has goals for the number and
+    size of tasks, `loops` maps each loop dimension to its tile size. With `logs`, results of debug_log count as writes.
 
     >>> from tilewright.ir.tile import parse_tile
     >>> program = parse_tile('''tile scaled(%x: global f32[M, N], %y: global f32[N, M])
@@ -366,8 +366,9 @@ def _widths_without_products(program: Program, dims: tuple[Expr, ...], size: Siz
     """Choose the tile of a task of a program without MMAs: return {dimension in `dims`: extent in elements}.
 
     A task is one tile of the grid; its extents divide the dimensions. Contiguous dimensions first get at least RUN (16)
-    elements. Then each dimension grows as far as the goals in `room` for the elements of a task allow. `size(d)`
-    evaluates the extent of a dimension d.
+    elements. Then each dimension grows, contiguous ones first, as far as the elements of a task allow; `room` (a Room:
+    goals for the number and size of tasks) limits these. If a task does not cover the first contiguous dimension, no
+    other one grows. `size(d)` evaluates the extent of a dimension d.
     """
     spaces = [_tile_dims(op) for op in program.walk()]
     limits = room.elements
@@ -394,11 +395,11 @@ def _widths_of_products(
 ) -> dict[Expr, int]:
     """Choose the tile of a task of a program with MMAs: return {dimension: extent in elements}.
 
-    A task is one tile of the grid, as large as the goals in `room` allow: there must be enough tasks, and each value
-    (tile) of a task must fit the L2 cache. `dims` are the dimensions that the grid may split; one that some MMA lacks
-    is left out if another one remains. Batch dimensions are split first, then dimensions outside the accumulator tile,
-    then M and N, down to ROWS (16) elements. `loops` maps each loop dimension to its tile size; `size(d)` evaluates the
-    extent of a dimension d.
+    A task is one tile of the grid, as large as `room` (goals for the number and size of tasks) allows: there must be
+    enough tasks, and each value (tile) of a task must fit the L2 cache. `dims` are the dimensions that the grid may
+    split; one that some MMA lacks is left out if another one remains. Batch dimensions are split first, then dimensions
+    outside the accumulator tile, then M and N, down to ROWS (16) elements. `loops` maps each loop dimension to its tile
+    size; `size(d)` evaluates the extent of a dimension d.
     """
     products = [op for op in program.walk() if op.name == "mma"]
     shared = [d for d in dims if all(d in _tile_dims(op) for op in products)]
@@ -437,7 +438,7 @@ def _widths_of_products(
 
 
 def _accumulator_dims(products: list[Op], size: Size) -> set[Expr]:
-    """Return the dimensions M and N of all MMAs in `products` that can have an accumulator tile.
+    """Return the set of dimensions M and N of those MMAs in `products` that can have an accumulator tile.
 
     `size(d)` evaluates the extent of a dimension d.
     """

@@ -30,18 +30,20 @@ LONGEST = 1000
 def contraction_of(facts: Facts, machine: Machine | None = None) -> Contraction | str:
     """Return the program as a Contraction (one GEMM-like product, elementwise epilogue); or text: why it is none.
 
-    The program must have one product of two reads, that starts from a number; what follows it must be elementwise and
-    end in one write. Of M, N, K and batch, only M may have an extent known only at the call. `machine` determines the
-    accumulator type of the product; without a machine, no atom is assumed.
+    `facts` is the analysed program. It must have one product of two reads, and the accumulator must start from a
+    number; the epilogue after the product must be elementwise and end in one write. Of M, N, K and batch, only M may
+    have an extent known only at the call. `machine` determines the accumulator type of the product; without a machine,
+    no atom is assumed.
     """
     return _why_not_one_product(facts) or _why_not_elementwise(facts) or _ProductSpace(facts, machine).contraction()
 
 
 def _why_not_one_product(facts: Facts) -> str:
-    """Return text: why the program is not a single MMA of two plain reads, with a single write; empty if it is.
+    """Return text: why the program is not a single MMA of two plain reads, with a single write; empty if it is one.
 
-    Loops that carry values, gathers, accesses with bounds of their own, and tensors with gaps between rows are reasons
-    too.
+    Further reasons are a loop that carries values, an MMA with an attribute `blocks` above 1, a tensor that is both
+    read and written, an accumulator that does not start from a number, gathers and divided indices, accesses with
+    bounds of their own, and gaps between rows of a tensor. `facts` is the analysed program.
     """
     if len(facts.products) != 1 or len(facts.writes) != 1:
         return f"it has {len(facts.products)} products and {len(facts.writes)} writes, not one"
@@ -74,10 +76,10 @@ def _has_gaps(place: AccessFacts) -> bool:
 
 
 def _why_not_elementwise(facts: Facts) -> str:
-    """Return text: why the epilogue (all that follows the program's product) is not elementwise; empty if it is.
+    """Return text: why the epilogue (all that follows the program's product) is not elementwise; empty if it is so.
 
-    The epilogue must use the product's result, have at most LONGEST (1000) steps, and no dimension that the result
-    lacks.
+    The epilogue must use the product's result, have at most LONGEST (1000) steps (a value used twice counts twice), and
+    no dimension that the result lacks. `facts` is the analysed program.
     """
     (product,), (write,) = facts.products, facts.writes
     result, steps = facts.nodes[product.node], dict[int, int]()
@@ -101,7 +103,10 @@ def _why_not_elementwise(facts: Facts) -> str:
 
 
 def _why_not_pointwise(facts: Facts, node: ValueFacts) -> str:
-    """Return text: why a node (value) of the epilogue is no elementwise operation or known constant; empty if it is."""
+    """Return text: why a value of the epilogue is no elementwise operation or known constant; empty if it is one.
+
+    `node` is the value in the graph of the analysed program `facts`.
+    """
     op = node.source
     if op is None or op.blocks:
         return "a loop after the sum is not done element by element"
@@ -135,8 +140,8 @@ class _ProductSpace:
     def contraction(self) -> Contraction | str:
         """Return the Contraction of the program's product; or text: why there is none.
 
-        The reasons are a dimension of the result that neither operand has, and sizes known only at the call that the
-        code would depend on.
+        Operand A is the operand whose dimensions come first in the result. The reasons are a dimension of the result
+        that neither operand has, and sizes known only at the call that the code would depend on.
         """
         facts, product = self.facts, self.product
         result: TileType = self.op.results[0].type
@@ -210,7 +215,7 @@ class _ProductSpace:
 
     @cached_property
     def _labels(self) -> dict[str, str]:
-        """{name of a digit in the facts: its unique name in a plan}, such as m_0: lower case, a number at the end.
+        """{name of a digit in the analysed program: its unique name in a plan}, such as m_0: lower case, a number last.
 
         Digits are mixed-radix parts of dimensions.
         """
@@ -263,7 +268,7 @@ class _ProductSpace:
         return any(opened & e.symbols for e in at)
 
     def _operand(self, node: ValueFacts) -> Operand:
-        """Return the Operand of the read or write `node`: its tensor, and its coordinates in terms of digits.
+        """Return the Operand of the read or write `node`: its tensor, and its memory coordinates in terms of digits.
 
         Digits are mixed-radix parts of dimensions.
         """
@@ -284,9 +289,9 @@ class _ProductSpace:
     def _unit_terms(self, node: ValueFacts, coordinate: int) -> Expr:
         """Return the terms of digits of extent 1 in one memory coordinate of a read or write, as an expression to add.
 
-        The facts leave out such digits (mixed-radix parts of dimensions). They matter because register tiles may run
-        past the end of such a digit: only the coordinate then tells that nothing is stored. `coordinate` is the number
-        of the memory dimension.
+        The analysed program leaves out such digits (mixed-radix parts of dimensions). They matter because register
+        tiles may run past the end of such a digit: only the coordinate then tells that nothing is stored. `node` is the
+        read or write, `coordinate` the number of the memory dimension.
         """
         if node.source is None:
             return ZERO
@@ -302,6 +307,9 @@ class _ProductSpace:
         return total
 
     def _named_digits(self, dim: Expr) -> list[tuple[str, Symbol]]:
-        """Return [(name in the facts, symbol)] of the digits (mixed-radix parts) of a program dimension."""
+        """Return [(name in the analysed program, symbol)] of the digits (mixed-radix parts) of a program dimension.
+
+        Digits of extent 1 are left out.
+        """
         names = [name for name in self.facts.digits.get(str(dim), (str(dim),)) if name in self.facts.extents]
         return list(zip(names, self.digits.get(dim, ()), strict=False))

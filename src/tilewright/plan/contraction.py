@@ -75,7 +75,7 @@ class Contraction:
     """The program's dimensions that became rows, those that became columns, and the one that is the last of the
     depth."""
     apart: bool = False
-    """True if digits must not be merged."""
+    """True if digits must not be merged, because a plan must also fit sizes known only at the call."""
     over: tuple[tuple[tuple[Expr, ...], tuple[Symbol, ...]], ...] = ()
     """(dimensions of the program, digits that stand for them together); a dimension with one element has no digits."""
     program: Program | None = None
@@ -117,7 +117,7 @@ class Contraction:
         return prod(map(size, digits))
 
     def summed(self, name: str | None) -> Symbol:
-        """Return the digit (mixed-radix part of a dimension) of K that has the name `name`; there must be one."""
+        """Return the digit of K (mixed-radix part of a dimension) whose name is `name`; there must be one."""
         return next(d for d in self.depth if d.name == name)
 
     @property
@@ -137,9 +137,10 @@ def _is_open(digit: Symbol) -> bool:
 
 
 def with_known_sizes(contraction: Contraction, sizes: Mapping[Symbol, int]) -> Contraction:
-    """Return the contraction with numbers for sizes known only at the call; merging of its digits is then forbidden.
+    """Return the contraction with numbers for its sizes known only at the call.
 
-    Digits are mixed-radix parts of flattened dimensions. `sizes` maps size symbols to numbers.
+    Digits (mixed-radix parts of flattened dimensions) of the returned contraction are marked not to be merged: so a
+    plan for these numbers also fits the contraction without them. `sizes` maps size symbols to numbers.
     """
     numbers = Substitution(dict(sizes))
     digits = {d: index(d.name, int(numbers(d.upper + 1))) for d in contraction.open if d.upper is not None}
@@ -175,7 +176,8 @@ def merge_rows(contraction: Contraction) -> Contraction:
     """Return the contraction with all digits of M (such as n, p, q) merged into one: a 1x1 convolution becomes a GEMM.
 
     Digits are mixed-radix parts of dimensions. The contraction is returned unchanged if M has one digit, if the digits
-    are not contiguous in every tensor, if merging is forbidden, or if an extent of M is known only at the call.
+    are not contiguous in every tensor, if an extent of M is known only at the call, or if the contraction stands for
+    one with such an extent (`apart`: its plan must fit digits that are not merged).
     """
     return (
         contraction

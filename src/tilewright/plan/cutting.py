@@ -18,9 +18,10 @@ from tilewright.plan.tiled import Depth, Tiled, Walk
 
 
 def in_lines(contraction: Contraction, blocking: Blocking) -> Contraction:
-    """Return the contraction with image line and position, the last two digits of M, merged if `blocking` stages A.
+    """Return the contraction with image line and pixel, the last two digits of M, merged if `blocking` stages A.
 
-    Digits are mixed-radix parts of dimensions. The merged digit also counts the padding positions between lines. The
+    Digits are mixed-radix parts of dimensions. `blocking` (a Blocking) has the tile sizes and says whether a task
+    copies lines of A to a buffer (stages A). The merged digit also counts the padding pixels between lines. The
     contraction is returned unchanged if A is read in place, or if M has one digit.
     """
     walk = _staged_lines(contraction, blocking)
@@ -31,7 +32,7 @@ def in_lines(contraction: Contraction, blocking: Blocking) -> Contraction:
     images = Substitution({line: row_digit // walk.pitch, place: row_digit % walk.pitch})
 
     def over_lines(operand: Operand) -> Operand:
-        """Return an operand with its coordinates in terms of the merged digit, instead of line and position."""
+        """Return an operand with its coordinates in terms of the merged digit, instead of image line and pixel."""
         return replace(operand, coordinates=tuple(map(images, operand.coordinates)))
 
     a, out, *extras = map(over_lines, (contraction.a, contraction.out, *contraction.extras))
@@ -42,8 +43,8 @@ def in_lines(contraction: Contraction, blocking: Blocking) -> Contraction:
 def digits_of(contraction: Contraction, blocking: Blocking) -> tuple[Symbol, ...]:
     """Return all digits (mixed-radix parts of dimensions) of a contraction, in the order batch, M, N, K.
 
-    The tiles of the contraction's program have their dimensions in this order. If `blocking` vectorises a digit of the
-    batch, this digit stands after N instead.
+    The tiles of the contraction's program have their dimensions in this order. If `blocking` (tile sizes, loop orders)
+    vectorises a digit of the batch, this digit stands after N instead.
     """
     vectorised = (required_lane_digit(contraction),) if blocking.by_lanes else ()
     return (
@@ -56,10 +57,11 @@ def digits_of(contraction: Contraction, blocking: Blocking) -> tuple[Symbol, ...
 
 
 def cuts_of(contraction: Contraction, blocking: Blocking, product: Op) -> Cuts:
-    """Return Cuts, the parameters for the lowering of a contraction on a CPU, with the tile sizes of `blocking`.
+    """Return Cuts, the parameters for the lowering of a contraction on a CPU, as `blocking` (a Blocking) has them.
 
-    `product` is the mma of the contraction's program. The dimensions of that program are the digits (mixed-radix parts)
-    of the contraction that `in_lines` returns.
+    These are tile sizes, loop orders, staging and the unit that multiplies. `product` is the mma of the contraction's
+    program. The dimensions of that program are the digits (mixed-radix parts) of the contraction that `in_lines`
+    returns.
     """
     walk, walked = _staged_lines(contraction, blocking), in_lines(contraction, blocking)
     *lines, row = map(dimension, walked.rows if blocking.in_tiles or blocking.by_lanes else walked.rows[-2:])
@@ -114,8 +116,9 @@ def cuts_of(contraction: Contraction, blocking: Blocking, product: Op) -> Cuts:
 def _staged_lines(contraction: Contraction, blocking: Blocking) -> Walk | None:
     """Return a Walk: the image lines of A that a task (one core's tile) stages, and their pitch; None if A is unstaged.
 
-    The pitch is the number of positions from one line to the next. If M is one digit (mixed-radix part of a dimension),
-    a task stages one line of all its rows.
+    To stage is to copy to a buffer first. The pitch is the number of pixels from one line to the next, padding
+    included; an im2col panel has no padding. If M is one digit (mixed-radix part of a dimension), all rows of a task
+    count as one line. `blocking` has the tile sizes and the kind of staging.
     """
     if not blocking.stage:
         return None
@@ -127,9 +130,10 @@ def _staged_lines(contraction: Contraction, blocking: Blocking) -> Walk | None:
 
 
 def _tap_shifts(contraction: Contraction) -> dict[Expr, tuple[int, int]]:
-    """Return how far each filter tap moves in staged A: {dimension of the tap: (lines, positions) per step of the tap}.
+    """Return how far each filter tap moves in staged A: {dimension of the tap: (lines, pixels) per step of the tap}.
 
-    A is staged as image lines, with padding between them. The contraction must be a sliding window.
+    A is staged (copied to a buffer first) as image lines, with padding between them. The contraction must be a sliding
+    window.
     """
     halo = halo_of(contraction)
     assert halo is not None

@@ -35,9 +35,10 @@ class Fixed:
         """Yield (extent along M, extent along N, loop order) of every task tile that the author's constraints allow.
 
         A task is one core's tile; its loops run over register tiles, in the order (outer, inner) of the axes rows and
-        columns. `register_tile` is (rows, columns) of a register tile and `row_blocks` the number of register tiles
-        along M. `row_counts` and `column_counts` are the numbers of tasks along M and N to try. The extent along M is
-        in image lines if M has several digits (mixed-radix parts), else in rows; the extent along N is in columns.
+        columns. A task of one register tile along N has one order only. `register_tile` is (rows, columns) of a
+        register tile and `row_blocks` the number of register tiles along M. `row_counts` and `column_counts` are the
+        numbers of tasks along M and N to try. The extent along M is in image lines if M has several digits (mixed-radix
+        parts), else in rows; the extent along N is in columns.
         """
         rows, columns = register_tile
         for strip in self._row_extents(contraction, rows, row_blocks, row_counts):

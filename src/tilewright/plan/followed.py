@@ -53,7 +53,7 @@ class Followed:
         return str(e if number is None else number)
 
     def axis(self, dim: Expr) -> Axis | None:
-        """Return the plan's Axis of the program dimension `dim`; None if the plan has none.
+        """Return the plan's Axis (how a dimension is split) of the program dimension `dim`; None if the plan has none.
 
         If the plan is for several kernels, it is the axis of the first kernel that has one.
         """
@@ -129,8 +129,8 @@ def _extent(axis: Axis) -> int:
 def _workgroup_notes(followed: Followed, constraint: Op) -> Iterator[str]:
     """Yield a note if the plan does not have the workgroup tile that `constraint` states; otherwise nothing.
 
-    A plan without an axis of the dimension gets a note too. Nothing is yielded for a tile without a number, or for a
-    grid program (its plan always has these tiles).
+    A note is text for the author; a plan without an axis of the dimension gets one too. Nothing is yielded for a tile
+    without a number, or for a grid program (its plan always has these tiles). `followed` has the program and its plan.
     """
     tile = followed.number(constraint.attrs["tile"])
     if tile is None or followed.is_grid:
@@ -157,8 +157,8 @@ def _workgroup_notes(followed: Followed, constraint: Op) -> Iterator[str]:
 def _tiling_notes(followed: Followed, constraint: Op) -> Iterator[str]:
     """Yield a note if no loop of the plan has the loop tile that `constraint` states; otherwise nothing.
 
-    A plan without an axis of the dimension gets a note too. Nothing is yielded for a tile without a number, or for a
-    tile that covers the whole axis.
+    A note is text for the author; a plan without an axis of the dimension gets one too. Nothing is yielded for a tile
+    without a number, or for a tile that covers the whole axis. `followed` has the program and its plan.
     """
     tile = followed.number(constraint.attrs.get("tile"))
     axis = followed.axis(constraint.attrs["dim"])
@@ -174,7 +174,8 @@ def _tiling_notes(followed: Followed, constraint: Op) -> Iterator[str]:
 def _wave_notes(followed: Followed, constraint: Op) -> Iterator[str]:
     """Yield a note unless the plan's waves split a task (one workgroup's tile) as `constraint` states.
 
-    A plan that does not determine the split gets a note too.
+    A note is text for the author. There is one too if the plan does not determine the split, or if the constraint gives
+    no number of waves. `followed` has the program and its plan.
     """
     dim = constraint.attrs["dim"]
     wanted_parts, parts = wave_parts(followed.program, followed.sizes).get(str(dim)), followed.wave_splits()
@@ -191,10 +192,11 @@ def _wave_notes(followed: Followed, constraint: Op) -> Iterator[str]:
 
 
 def _hardware_notes(followed: Followed, constraint: Op) -> Iterator[str]:
-    """Yield a note for each argument of the hardware `constraint` that the plan does not follow.
+    """Yield a note (text for the author) for each argument of the hardware `constraint` that the plan does not follow.
 
     The arguments are the number of lanes of a wave, waves, MMA instruction, vector shapes, clusters, load width and
-    service waves. An MMA instruction, vector shapes, load width and service waves are never followed.
+    service waves. An MMA instruction, vector shapes, load width and service waves are never followed. `followed` has
+    the program and its plan.
     """
     attrs, machine = constraint.attrs, followed.machine
     if (threads := attrs.get("threads")) is not None and threads != machine.lanes:
@@ -224,7 +226,10 @@ def _hardware_notes(followed: Followed, constraint: Op) -> Iterator[str]:
 
 
 def _elements_notes(followed: Followed, constraint: Op) -> Iterator[str]:
-    """Yield a note, always: no plan follows a constraint on the elements per thread of a read, write or index."""
+    """Yield a note (text for the author), always: no plan follows a constraint on elements per thread.
+
+    Such a constraint is for a read, a write or an index. `followed` has the program and its plan.
+    """
     why = ONE_WORKER if followed.machine.waves == 1 else "what a lane reads and writes at a time follows from the plan"
     what = f"{constraint.attrs['what']} of {constraint.attrs['of']}"
     yield f"elements_per_thread {followed.text(constraint.attrs['count'])} of the {what} is left aside: {why}"

@@ -146,7 +146,7 @@ class _Builder:
         return self._number(e) if e.symbols <= self.sizes.keys() else 1
 
     def facts(self, grid_dims: tuple[Expr, ...]) -> Facts:
-        """Build the graph and return the program's Facts; `grid_dims` are the dimensions that the grid may split."""
+        """Build the graph and return Facts (the analysed program); the grid may split the dimensions `grid_dims`."""
         self._add_block(self.program.body)
         parallel = [name for d in grid_dims for name in self._digit_names(d) if name in self.extents]
         digits = {str(d): tuple(name for name, _, _ in digits) for d, digits in self.split.items()}
@@ -173,7 +173,7 @@ class _Builder:
         """Return {axis: LoopFacts} of loops that the program does not have but could have, for online softmaxes.
 
         Along such an axis the program computes a whole softmax between MMAs, which a loop could compute tile by tile.
-        It is {} if the program has fewer than two MMAs.
+        It is {} if the program has fewer than two MMAs. An axis whose size is known only at the call is left out.
         """
         ops = self.program.body.ops
         dims = {op.attrs["dim"] for op in ops if op.name == "max"} if self._has_several_mmas() else set()
@@ -218,7 +218,7 @@ class _Builder:
         return self.nodes[-1].id
 
     def _add_block(self, block: Block) -> tuple[int, ...]:
-        """Add nodes for all operations of a block; return the node numbers that it yields, () if nothing."""
+        """Add nodes (values of the graph) for all operations of a block; return the node numbers it yields, or ()."""
         for op in block.ops:
             if op.name == "yield":
                 return tuple(self.node_of[v] for v in op.operands)
@@ -231,7 +231,10 @@ class _Builder:
         return ()
 
     def _add_access(self, op: Op) -> None:
-        """Add a node to the graph for the read, write or atomic update `op`; equal reads share a node."""
+        """Add a node (value of the graph) for the read, write or atomic update `op`; equal reads share a node.
+
+        An atomic update becomes a node "write".
+        """
         memory, tile, looked_up = accessed(op)
         dims = self._canonical_dims(tile.dims)
         args = tuple(self.node_of[v] for v in looked_up if v in self.node_of)
@@ -244,7 +247,7 @@ class _Builder:
             self.read_ops[op] = node
 
     def _add_computation(self, op: Op) -> None:
-        """Add a node to the graph for an operation that is no read, write, loop or yield.
+        """Add a node (value of the graph) for an operation that is no read, write, loop or yield.
 
         The node says which dimensions the operation reduces, and which loops carry a value that it depends on. An
         operation whose result is no tile gets no node.
@@ -262,10 +265,11 @@ class _Builder:
         self.node_of |= dict.fromkeys(op.results, node)
 
     def _add_loop(self, op: Op) -> None:
-        """Add the operations of a loop's body to the graph, and nodes for what it carries if its tile size matters.
+        """Add the operations of a loop's body to the graph, and nodes for its carried values if its tile size matters.
 
         If the tile size does not change the result (the loop is in `free`), the loop disappears: its body works on
-        whole dimensions. Otherwise each carried value gets a node "state", and the loop an entry in `self.loops`.
+        whole dimensions. Otherwise each carried value gets a node (value of the graph) named "state", and the loop an
+        entry in `self.loops`.
         """
         (body,) = op.blocks
         if op in self.free:

@@ -27,12 +27,12 @@ COARSE = 64
 
 @dataclass(eq=False)
 class Facts:
-    """The facts of a program in canonical form; see `canonical`.
+    """A program as analysed for the planner, in canonical form; see `canonical`.
 
     `extents` has the canonical dimensions, those with more than one element; `digits` maps a dimension of the program
     to the canonical ones (mixed-radix parts) that it was split into; `parallel` are the canonical dimensions that the
     grid may split. `order` are all dimensions of the program as they occur, `cut` those of them that the grid may
-    split.
+    split. `nodes` are the values of the program's graph.
     """
 
     name: str
@@ -78,7 +78,7 @@ class Facts:
 
     @cached_property
     def users(self) -> dict[int, list[int]]:
-        """The users of each node of the graph: {node number: numbers of the nodes that have it as an operand}."""
+        """The users of each node (value of the graph): {node number: numbers of the nodes with it as an operand}."""
         users: dict[int, list[int]] = {n.id: [] for n in self.nodes}
         for n in self.nodes:
             for arg in n.args:
@@ -87,23 +87,24 @@ class Facts:
 
     @cached_property
     def reads(self) -> tuple[ValueFacts, ...]:
-        """The nodes that read memory, in program order; equal reads are one node."""
+        """The nodes (values of the graph) that read memory, in program order; equal reads are one node."""
         return tuple(n for n in self.nodes if n.op == "read")
 
     @cached_property
     def writes(self) -> tuple[ValueFacts, ...]:
-        """The nodes that write memory, in program order; atomic updates are such nodes too."""
+        """The nodes (values of the graph) that write memory, in program order; atomic updates are such nodes too."""
         return tuple(n for n in self.nodes if n.op == "write")
 
     @cached_property
     def products(self) -> tuple[ProductFacts, ...]:
-        """The ProductFacts of all MMAs of the program, in program order."""
+        """The ProductFacts (M, N, K, batch and operands) of all MMAs of the program, in program order."""
         return products_of(self.nodes)
 
     def behind(self, value: int, stop_at: tuple[str, ...] = ()) -> Iterator[int]:
         """Yield the numbers of the node `value` and of all nodes that it is computed from, each once.
 
-        A node whose operation is in `stop_at` is yielded, but its operands are not followed.
+        A node is a value of the program's graph. If its operation is in `stop_at`, it is yielded, but its operands are
+        not followed.
         """
         return behind(self.nodes, value, stop_at)
 
@@ -139,7 +140,8 @@ class Facts:
         """Return the number of passes over `dim` that a task (tile of the grid) needs, such as 2 for x / sum(x).
 
         It is one, plus the length of the longest chain of reductions along `dim` that a value with this dimension
-        depends on. A reduction in a loop whose states merge, or in an online softmax, adds no pass.
+        depends on. A reduction adds no pass in an online softmax, or if a loop over `dim` has partial results that can
+        be merged.
         """
         level: dict[int, int] = {}
         loop = self.loops.get(dim)
@@ -151,7 +153,7 @@ class Facts:
         return 1 + max((level[n.id] for n in self.nodes if dim in n.dims), default=0)
 
     def _is_online(self, n: ValueFacts, dim: str) -> bool:
-        """True if the node `n` is the sum of exp(t - m) or exp2(t - m), and m is the maximum of the same t along `dim`.
+        """True if the value `n` is a sum of exp(t - m) or exp2(t - m), and m is the maximum of the same t along `dim`.
 
         One pass then computes both m and the sum (online softmax).
         """
@@ -212,7 +214,8 @@ class Facts:
     def unmasked_shares(self) -> dict[str, float]:
         """The share (0 to 1) of each loop's elements that masks leave to be computed: {loop axis: share}.
 
-        It is counted in tiles of COARSE (64) elements along each dimension; a partly masked tile counts half.
+        It is counted in tiles of COARSE (64) elements along each dimension; a partly masked tile counts half. A loop
+        without masks has 1.
         """
         shares = {}
         for axis in [axis for axis in self.loops if axis in self.extents]:  # half of a program may lack a loop's

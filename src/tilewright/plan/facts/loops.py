@@ -20,10 +20,10 @@ SAME_ELEMENTS = ("broadcast", "permute")
 
 @dataclass(frozen=True)
 class LoopFacts:
-    """A loop: its dimension, the author's tile size, and the values that it carries, as node numbers.
+    """A loop: its dimension, the author's tile size, and the values that it carries, as node numbers of the graph.
 
-    `merge` names how the states of two parts merge; None if they do not, and then its tile size changes the result.
-    `source` is None if the program has no loop, but could have one.
+    `merge` names how the carried values of two parts of the loop merge; None if they do not, and then its tile size
+    changes the result. `source` is None if the program has no loop, but could have one.
     """
 
     axis: str

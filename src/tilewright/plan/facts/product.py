@@ -44,7 +44,7 @@ class ProductFacts:
     into: int | None
 
     def side(self, rows_on_n: bool) -> tuple[Dims, Dims, OperandFacts, OperandFacts]:
-        """Return (dimensions on the atom's rows, those on its columns, operand with rows, operand with columns).
+        """Return (dimensions on the atom's rows, dimensions on its columns, operand with rows, operand with columns).
 
         That is (M, N, A, B). With `rows_on_n` the MMA is computed transposed, and it is (N, M, B, A).
         """
@@ -52,7 +52,10 @@ class ProductFacts:
 
 
 def products_of(nodes: Sequence[ValueFacts]) -> tuple[ProductFacts, ...]:
-    """Return the ProductFacts of all MMAs of a graph, in order, named as in plans: mma, mma2 and so on."""
+    """Return ProductFacts (M, N, K, batch, operands) of all MMAs, in order, named as in plans: mma, mma2 and so on.
+
+    `nodes` are the values of the program's graph.
+    """
     products: list[ProductFacts] = []
     for node in (n for n in nodes if n.op == "mma"):
         a, b, c = (nodes[i] for i in node.args)
@@ -76,7 +79,8 @@ def products_of(nodes: Sequence[ValueFacts]) -> tuple[ProductFacts, ...]:
 def _operand_facts(nodes: Sequence[ValueFacts], value: int) -> OperandFacts:
     """Return OperandFacts: the reads, the MMAs and the computations that make the operand with node number `value`.
 
-    Nodes behind a read or an MMA are not visited. Operations that only rename elements or make constants are left out.
+    `nodes` are the values of the program's graph. Values that a read or an MMA depends on are not visited. Operations
+    that only rename elements or make constants are left out.
     """
     by_kind: Mapping[str, list[int]] = {"read": [], "mma": [], "": []}
     for i in behind(nodes, value, ("read", "mma")):
@@ -89,8 +93,9 @@ def _operand_facts(nodes: Sequence[ValueFacts], value: int) -> OperandFacts:
 def _accumulated_mma(nodes: Sequence[ValueFacts], start: int, dims: Dims) -> int | None:
     """Return the node number of the earlier MMA whose result this MMA adds to; None if it starts from something else.
 
-    `start` is the node number of the accumulator input, `dims` its dimensions. From `start` back, the search follows
-    the first operand with exactly these dimensions (the result may have been rescaled) until it meets an MMA.
+    `nodes` are the values of the program's graph; `start` is the node number of the accumulator input, `dims` its
+    dimensions. From `start` back, the search follows the first operand with exactly these dimensions (the result may
+    have been rescaled) until it meets an MMA.
     """
     value: int | None = start
     while value is not None and nodes[value].op != "mma":

@@ -15,7 +15,7 @@ PASSED_OVER = frozenset({"broadcast", "permute", "reshape"})
 
 
 def signature(facts: Facts) -> Signature:
-    """Return the facts of a program as nested tuples without names; equal for programs that mean the same."""
+    """Return the analysed program as nested tuples without names; they are equal for programs that mean the same."""
     return _Signing(facts).build()
 
 
@@ -44,8 +44,8 @@ class _Signing:
     def _sort_key(self, run: tuple[str, ...]) -> tuple[object, ...]:
         """Return the sort key by which dimensions get numbers: strides in writes, extent, then strides in reads.
 
-        The key has no names. `run` are dimensions that form one flat index, outermost first. Runs that no write has
-        come last.
+        The key has no names. `run` are dimensions that form one flat index, outermost first. A run that occurs in no
+        write comes last.
         """
         facts, inner = self.facts, run[-1]
         written = [-w.place.steps.get(inner, 0) for w in facts.writes]
@@ -60,7 +60,7 @@ class _Signing:
         return tuple(sorted({self.dim_number[self.inner[d]] for d in dims}))
 
     def _value_tree(self, value: int) -> Signature:
-        """Return how the node number `value` is computed, as a tree of nested tuples without names.
+        """Return how the node (value of the graph) with number `value` is computed, as nested tuples without names.
 
         A and B of an MMA are sorted, so that their order does not matter. Operations that only rename elements are left
         out.
@@ -81,7 +81,7 @@ class _Signing:
         )
 
     def _access_tuple(self, n: ValueFacts) -> Signature:
-        """Return the memory access of the node `n` as a tuple without names; () if `n` is no read or write.
+        """Return the memory access of the value `n` as a tuple without names; () if `n` is no read or write.
 
         The tuple is (bytes of an element, ((dimension number, stride in elements), ...), number of elements that the
         memory spans, True if it may be out of bounds, True if its coordinates are linear).
@@ -95,7 +95,8 @@ class _Signing:
 def _mergeable_groups(facts: Facts) -> list[tuple[str, ...]]:
     """Return all dimensions of a program in groups, such that the dimensions of a group always form one flat index.
 
-    A group is a tuple of dimension names, outermost first; most groups have one dimension.
+    A group is a tuple of dimension names, outermost first; most groups have one dimension. `facts` is the analysed
+    program.
     """
     runs: list[tuple[str, ...]] = [(d,) for d in facts.extents]
     while True:
@@ -108,8 +109,8 @@ def _mergeable_groups(facts: Facts) -> list[tuple[str, ...]]:
 def _can_merge(facts: Facts, outer: tuple[str, ...], inner: tuple[str, ...]) -> bool:
     """True if the dimensions `outer` and then `inner` form one flat index in every value and access that has them.
 
-    False if one of them is a loop's axis, is scanned or is masked, if the grid may split only one of them, or if no
-    value has them.
+    False if one of them is a loop's axis, is scanned or is masked, if the grid may split only one of them, if an access
+    has them in a sliding window with a third dimension, or if no value has them. `facts` is the analysed program.
     """
     a, b = outer[-1], inner[-1]
     special = set(facts.loops) | facts.scanned | facts.masked_dims

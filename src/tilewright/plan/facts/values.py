@@ -55,7 +55,8 @@ class ValueFacts:
 def behind(nodes: Sequence[ValueFacts], start: int, stop_at: Collection[str] = ()) -> Iterator[int]:
     """Yield the numbers of the node `start` and of all nodes that it is computed from, each once.
 
-    A node whose operation is in `stop_at` is yielded, but its operands are not followed.
+    `nodes` are the values of a program's graph. A node whose operation is in `stop_at` is yielded, but its operands are
+    not followed.
     """
     todo, seen = [start], set()
     while todo:
