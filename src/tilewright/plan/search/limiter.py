@@ -20,8 +20,8 @@ from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 def limits_of(candidate: PlanCandidate, machine: Machine) -> dict[str, float]:
     """Return {resource: cycles of the candidate if only this resource takes time}, the longest first.
 
-    This shows what limits the candidate. Resources are MMAs and the machine's rates, such as lanes and memory. The
-    cycles that remain if no resource takes time are subtracted from each number.
+    This shows what limits the candidate. Resources are MMAs and the machine's rates, such as lanes and memory. Fixed
+    cycles, which remain if no resource takes time, are subtracted from each number.
     """
     return cycles_alone(machine, lambda other: cycles_on(candidate, other))
 
@@ -36,7 +36,8 @@ def cycles_on(candidate: PlanCandidate, machine: Machine) -> float:
 
 
 def _kernel_cycles(kernel: CandidateKernel, machine: Machine) -> float:
-    """Predict the cycles of one kernel on another machine, including the merge of its parts if a reduction is split.
+    """Predict the cycles of one kernel on another machine, and of merging partial results if workgroups share K or a
+    reduction.
 
     The machine must have atoms of the same names as the kernel's; its rates may differ. Return 0 if the work of the
     kernel cannot be counted.
