@@ -42,11 +42,10 @@ def kernels_of_cores(facts: Facts, machine: Machine, ranking: Ranking) -> Iterat
 
 
 def keeps_cores_busy(ranking: Ranking, machine: Machine) -> bool:
-    """True if the best candidate of `ranking` (the search's result) is a CPU kernel with at least one task (one
-    thread's work) per core.
+    """True if the best candidate in `ranking` is a CPU kernel with at least one task (one thread's work) per core.
 
-    False on a machine with lanes (a GPU), if the ranking has no candidate, and for a kernel of one product in
-    accumulator tiles (a BlockedKernelSchedule).
+    `ranking` is the search's result. False on a machine with lanes (a GPU), if the ranking has no candidate, and for a
+    kernel of one product in accumulator tiles (a BlockedKernelSchedule).
     """
     best = ranking.best
     if machine.lanes is not None or best is None or not isinstance(best.kernel, UniformKernelSchedule):

@@ -50,11 +50,11 @@ def launch_cycles(machine: Machine) -> float:
 
 
 def roofline(machine: Machine, mma: float, lanes: float, moved: float) -> float:
-    """Return the fewest cycles of any schedule: the maximum of MMA, lane (ALU) and memory cycles, plus one kernel
-    launch.
+    """Return the fewest cycles of any schedule: the maximum of MMA, lane (ALU) and memory cycles, plus one launch.
 
     `mma` and `lanes` are the cycles that a single core would take for all of the program's work; they are divided by
-    the number of cores. `moved` is the number of the program's bytes to and from global memory.
+    the number of cores. `moved` is the number of the program's bytes to and from global memory. A launch is the fixed
+    cycles to start a kernel.
     """
     cores = machine.limits.cores or 1
     return max(mma / cores, lanes / cores, moving_cycles(machine, moved)) + launch_cycles(machine)

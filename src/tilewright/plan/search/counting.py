@@ -104,8 +104,7 @@ def task_end(t: Tiling, last: MmaTile, result: ResultRows, lanes: float, blocks:
 
 @lru_cache
 def store_widths(machine: Machine) -> tuple[int, ...]:
-    """Return the widths of tile rows, in bytes and widest first, that asynchronous bulk stores to global memory can
-    write.
+    """Return the widths of tile rows (bytes, widest first) that asynchronous bulk stores to global memory can write.
 
     Return () if the machine has no such stores.
     """
@@ -165,12 +164,11 @@ def _phase_work(
 
 
 def _share_of_k_in_bounds(t: Tiling, nest_mmas: list[MmaTile]) -> float:
-    """Return the fraction (0 to 1) of K that is no padding, after K is padded to whole slabs (rows of shared memory, as
-    the atom reads K).
+    """Return the fraction (0 to 1) of K that is no padding, after K is padded to whole slabs.
 
-    `nest_mmas` are the MMAs of one loop nest; the first MMA with a K dimension decides. If it has several K dimensions,
-    the fraction is of the one that is contiguous in memory, if there is one. 1 if no MMA has a K dimension. `t` (a
-    Tiling) has the kernel's tile sizes.
+    A slab is a row of shared memory, as the atom reads K. `nest_mmas` are the MMAs of one loop nest; the first MMA with
+    a K dimension decides. If it has several K dimensions, the fraction is of the one that is contiguous in memory, if
+    there is one. 1 if no MMA has a K dimension. `t` (a Tiling) has the kernel's tile sizes.
     """
     for m in nest_mmas:
         rows = [t.facts.nodes[r].place.contiguous for r in (*m.oriented.a.reads, *m.oriented.b.reads)]

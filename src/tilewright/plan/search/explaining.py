@@ -19,8 +19,7 @@ NEXT = 3
 
 
 def explain_ranking(ranking: Ranking, machine: Machine) -> list[str]:
-    """Return a list of lines of text (shown by `explain`): predicted time and roofline, limits of the best candidate,
-    and refusals.
+    """Return lines of text for `explain`: predicted time and roofline, limits of the best candidate, and refusals.
 
     There is one line per refusal, which is a slower candidate or a rejected choice. If the ranking has no candidate,
     the first line is "no plan", and the other lines are the refusals.

@@ -115,10 +115,10 @@ def task_widths(facts: Facts, machine: Machine, loops: Mapping[Expr, int]) -> di
     """Return {dimension that the grid splits: elements per workgroup} for a kernel with MMAs and without a pipeline.
 
     A width that the author states is used as it is. Other dimensions start whole, and are narrowed until there are
-    enough workgroups for all cores and each value that a workgroup holds is small enough for the machine: first batch
-    dimensions, then dimensions that are not M or N, then M and N, the last two to no less than ROWS (16) elements, an
-    atom's rows. If the MMAs have dimensions in common, only these are narrowed. `loops` maps looped dimensions to
-    elements per iteration; `facts` is the analysed program.
+    enough workgroups for all cores and each value that a workgroup holds is at most a fixed fraction of L2: first batch
+    dimensions (these even to a fraction of L1), then dimensions that are not M or N, then M and N, the last two to no
+    less than ROWS (16) elements. If the MMAs have dimensions in common, only these are narrowed. `loops` maps looped
+    dimensions to elements per iteration; `facts` is the analysed program.
     """
     size, room = numbers_of(facts.sizes), room_of(machine)
     products = [facts.nodes[p.node] for p in facts.products]

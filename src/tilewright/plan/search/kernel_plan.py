@@ -79,10 +79,9 @@ class KernelPlan:
         )
 
     def _why_not_mmas_or_split(self) -> str:
-        """Return text: what the lowering lacks for this kernel's MMAs or for its split-K (workgroups share K); empty if
-        it lacks nothing.
+        """Return text: what the lowering lacks for this kernel's MMAs or for its split-K; empty if it lacks nothing.
 
-        The orientation and the tiles of the kernel are not checked here.
+        With split-K, workgroups share K. The orientation and the tiles of the kernel are not checked here.
         """
         if len(self.products) != len(self.kernel.mmas) or any(isinstance(x, str) for x in self.axes.values()):
             return "products without rows and columns of their own"
@@ -154,15 +153,12 @@ class KernelPlan:
         return self.kernel.raster if self.kernel.cuts_both else 1
 
     def _axis_name(self, d: Expr) -> str:
-        """Return the plan's name for the axis of the program dimension `d`: its name, plus `_part` if split-K splits
-        `d`.
-        """
+        """Return the name of the plan's axis of the dimension `d`: the name of `d`, plus `_part` if split-K splits `d`."""
         parts = self.kernel.parts
         return f"{d}_part" if parts is not None and str(d) == parts.dim else str(d)
 
     def _extent(self, d: Expr) -> int:
-        """Return the number of elements of the plan's axis of the program dimension `d`: of one part if split-K splits
-        `d`.
+        """Return the number of elements of the plan's axis of the dimension `d`: per part if split-K splits `d`.
 
         Else it is the number of elements in the whole problem. Parts are the pieces of K that split-K gives to
         workgroups.
@@ -224,8 +220,7 @@ class KernelPlan:
     def _loop_of_unit_k(self, d: Expr) -> tuple[Split, ...]:
         """Return the loop Split, as a tuple of one, of a K dimension `d` that has one element; () if `d` needs no loop.
 
-        The lowering expects K loops in the plan even for one step. The innermost K dimension needs a loop in a program
-        with a single MMA; an outer K dimension if a loop splits K.
+        The innermost K dimension needs a loop in a program with a single MMA; an outer K dimension if a loop splits K.
         """
         for op, axes in self.axes.items():
             steps = isinstance(axes, Axes) and self.t.loops_over(self.kernel.mmas[0].oriented.product.k)
@@ -236,7 +231,7 @@ class KernelPlan:
         return ()
 
     def _has_k_steps(self, d: Expr, tile: AxisTile) -> bool:
-        """True if a loop that steps through K in tiles `tile` steps along `d`, not along another dimension of the tile."""
+        """True if a loop over K in tiles `tile` steps along `d`, not along another dimension of the tile."""
         inner = [axes.k for axes in self.axes.values() if isinstance(axes, Axes)]
         return len(tile.box) == 1 or d in inner
 

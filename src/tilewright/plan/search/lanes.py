@@ -23,8 +23,8 @@ def kernels_of_lanes(facts: Facts, machine: Machine, ranking: Ranking) -> Iterat
     """Yield at most one GPU candidate: a program without MMAs (elementwise, or reductions of rows) as one kernel.
 
     Yields nothing if the program has MMAs, or on a machine without lanes (a CPU). For one half of a program that is
-    split into two kernels, it yields nothing also if the half has loops, or nothing but dimensions that the grid
-    splits.
+    split into two kernels, it also yields nothing if the half has loops, no dimension that the grid cannot split, or an
+    access that is not contiguous along such a dimension.
     """
     if facts.products or machine.lanes is None:
         return
@@ -51,7 +51,7 @@ def kernels_of_lanes(facts: Facts, machine: Machine, ranking: Ranking) -> Iterat
 def _kernel_of_half(facts: Facts, machine: Machine) -> Iterator[PlanCandidate]:
     """Yield at most one candidate: the kernel of one half, without MMAs, of a program that is split into two kernels.
 
-    A row is all elements along the dimensions that the grid cannot split (it reduces or scans them). A workgroup has as
+    A row is all elements along the dimensions that the grid cannot split (such as reduced ones). A workgroup has as
     many rows as the registers of its lanes hold. Yields nothing if there are no such dimensions, if the half has loops,
     or if an access is not contiguous along a row.
     """

@@ -88,8 +88,7 @@ def _grid_tiles_of_c(t: Tiling) -> tuple[Side, Side]:
 
 
 def _distinct_tasks(t: Tiling, tile: AxisTile) -> int:
-    """Return the number of workgroups along the axis of `tile` (a grid tile of some dimensions) that read different
-    elements.
+    """Return the number of workgroups, along the dimensions of the grid tile `tile`, that read different elements.
 
     Along a dimension of a sliding window with one position per workgroup, neighbouring workgroups read nearly the same
     elements and count as one.

@@ -36,8 +36,7 @@ def cycles_on(candidate: PlanCandidate, machine: Machine) -> float:
 
 
 def _kernel_cycles(kernel: CandidateKernel, machine: Machine) -> float:
-    """Predict the cycles of one kernel on another machine, and of merging partial results if workgroups share K or a
-    reduction.
+    """Predict the cycles of one kernel on another machine, with the merge of partial results if it splits a reduction.
 
     The machine must have atoms of the same names as the kernel's; its rates may differ. Return 0 if the work of the
     kernel cannot be counted.
@@ -65,9 +64,7 @@ def _kernel_cycles(kernel: CandidateKernel, machine: Machine) -> float:
 
 
 def _with_machine(kernel: KernelSchedule, machine: Machine) -> KernelSchedule:
-    """Return a copy of the kernel for another machine: each atom is replaced by that machine's atom of the same
-    name.
-    """
+    """Return a copy of the kernel for another machine, with that machine's atoms of the same names."""
     t = kernel.tiling
     products = tuple(
         replace(

@@ -56,8 +56,7 @@ def liveness(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops]) -> 
 def operand_registers(t: Tiling, m: MmaTile) -> float:
     """Return the number of registers per lane that operand A of the MMA `m` takes in one iteration.
 
-    The number is doubled if lanes compute A from reads alone, as the elements read and computed are live together. `t`
-    (a Tiling) has the kernel's tile sizes.
+    The number is doubled if lanes compute A from reads alone. `t` (a Tiling) has the kernel's tile sizes.
     """
     bytes_of_a = m.rows / t.down * m.depth * m.atom.a.dtype.bits / 8
     twice = 2 if m.oriented.a.reads and not m.oriented.a.products and m.oriented.a_in_registers else 1

@@ -236,8 +236,7 @@ def contiguous_k(facts: Facts, p: OrientedProduct) -> str | None:
 
 
 def _why_not_k_steps(facts: Facts, p: OrientedProduct) -> str:
-    """Return text: why bulk copies cannot load K in steps of whole slabs (rows of shared memory along K); empty if they
-    can.
+    """Return text: why bulk copies cannot load K in steps of whole slabs (rows of shared memory); empty if they can.
 
     They cannot if K is no multiple of a slab and a sliding window reads along K: the last step then finds elements of
     other windows in memory, not zeros. `facts` is the analysed program.

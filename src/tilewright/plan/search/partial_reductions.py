@@ -85,11 +85,10 @@ def _single_reduction(facts: Facts) -> ValueFacts | None:
 
 
 def _best_part_count(kernel: UniformKernelSchedule, reduction: ValueFacts) -> int:
-    """Return the number of parts (one per workgroup or few) into which to split a reduction, so that reading its input
-    takes the least time.
+    """Return the number of parts into which to split a reduction, so that reading its input takes the least time.
 
-    It is 1 if the kernel without a split takes no longer than a perfectly split one plus a launch (the fixed cycles to
-    start a kernel).
+    A workgroup reduces one or more parts. The number is 1 if the kernel without a split takes no longer than a
+    perfectly split one plus a launch (the fixed cycles to start a kernel).
     """
     facts, machine, limits = kernel.facts, kernel.machine, kernel.machine.limits
     size, cores = numbers_of(facts.sizes), limits.cores or 1

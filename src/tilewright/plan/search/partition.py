@@ -99,8 +99,9 @@ def _reduces_products(first: Facts) -> bool:
 
 
 def _feeds_heavy_node(facts: Facts, value: int, heavy: set[int]) -> bool:
-    """True if an MMA, reduction or scan (a number in `heavy`) depends on the value with node number `value`, directly
-    or indirectly.
+    """True if an MMA, reduction or scan depends on the value with node number `value`, directly or indirectly.
+
+    `heavy` has the node numbers of all MMAs, reductions and scans; `facts` is the analysed program.
     """
     todo, seen = [value], set[int]()
     while todo:
