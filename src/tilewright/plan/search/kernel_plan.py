@@ -153,7 +153,7 @@ class KernelPlan:
         return self.kernel.raster if self.kernel.cuts_both else 1
 
     def _axis_name(self, d: Expr) -> str:
-        """Return the name of the plan's axis of the dimension `d`: the name of `d`, plus `_part` if split-K splits `d`."""
+        """Return the name of the plan's axis of the dimension `d`: its name, plus `_part` if split-K splits `d`."""
         parts = self.kernel.parts
         return f"{d}_part" if parts is not None and str(d) == parts.dim else str(d)
 

@@ -32,8 +32,8 @@ def kernels_in_parts(whole: PlanCandidate, ranking: Ranking) -> Iterator[PlanCan
     """Yield at most one candidate: the kernel of `whole` with its single reduction split over more workgroups.
 
     A second kernel combines the partial results. Yields nothing if `whole` has workgroups for more than half of the
-    cores, if the program has no reduction that can be split, or if the reduction is too short (noted in `ranking` (the
-    search's result)).
+    cores, if the program has no reduction that can be split, or if the reduction is too short, which is noted in
+    `ranking` (the search's result).
     """
     kernel = whole.kernel
     assert isinstance(kernel, UniformKernelSchedule)

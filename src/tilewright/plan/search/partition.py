@@ -113,7 +113,7 @@ def _feeds_heavy_node(facts: Facts, value: int, heavy: set[int]) -> bool:
 
 
 def _can_split_after(facts: Facts, value: int, first: set[int]) -> bool:
-    """True if a program can be split in two kernels after the value with node number `value`, with no other between.
+    """True if a program can be split in two kernels, with only the value of node number `value` between them.
 
     No other computed value may go from the first kernel to the second. `first` has the node numbers of the first
     kernel. Reads and renamings (such as broadcasts) may be used in both kernels. False if both kernels would have

@@ -125,7 +125,7 @@ def has_dimension(read: ValueFacts, dim: str) -> bool:
 def _loop_dims(t: Tiling) -> set[str]:
     """Return the names of the dimensions that the program's own loops around MMAs iterate over; empty if none.
 
-    `t` (a Tiling) has the kernel's tile sizes.
+    `t` is a choice of tile sizes (a Tiling) for the program.
     """
     return {str(loop.attrs["axis"]) for loops in loops_around(t.facts.program).values() for loop in loops}
 

@@ -42,7 +42,7 @@ class PlanAxes:
         return {s.digit: s.size for s in splits if s.level == level and s.digit is not None}
 
     def _split_size(self, d: Expr, level: str) -> int | None:
-        """Return the elements of `d` per workgroup (`level` "task") or iteration ("loop"); None without such a split."""
+        """Return the elements of `d` per workgroup (`level` "task") or iteration ("loop"); None without a split."""
         axis = self.axes.get(d)
         split = None if axis is None else axis.split(level)
         return None if split is None else split.size

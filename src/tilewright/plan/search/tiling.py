@@ -94,7 +94,7 @@ class Tiling:
         return frozenset(d for c in loops if {COLUMNS, DEPTH} <= set(c.roles) for d in c.dims)
 
     def tile_of(self, dim: str) -> AxisTile:
-        """Return the AxisTile (level and extents) that has `dim`; dimensions of the same role in every MMA share one."""
+        """Return the AxisTile (level and extents) of `dim`; dimensions of the same role in every MMA share one."""
         return self.tiles[self.o.class_of[dim]]
 
     def steps_between(self, dims: Dims, slab: int) -> int:
