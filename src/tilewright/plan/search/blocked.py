@@ -87,7 +87,7 @@ def kernels_of_blocks(facts: Facts, machine: Machine, ranking: Ranking) -> Itera
 
     Yields nothing on a machine with lanes (a GPU), if the program has no product, if it logs, or if its elements must
     be computed in order. If no blocking fits, or the lowering has no such kernel for the program, the reason is noted
-    in `ranking`.
+    in `ranking` (the search's result).
     """
     if machine.lanes is not None or not facts.products or facts.logs or facts.in_order:
         return
@@ -169,8 +169,8 @@ def _open_kernels(facts: Facts, space: Contraction, machine: Machine, ranking: R
     """Yield CPU candidates for a product with extents of M known only at the call: one per blocking in tile registers.
 
     The two innermost digits (mixed-radix parts) of M, the position in an image, must be known. If they are not, if the
-    machine has no tile registers, or if another unit is predicted faster at typical sizes, `ranking` gets the reason
-    and nothing is yielded.
+    machine has no tile registers, or if another unit (vectors or lanes) is predicted faster at typical sizes, `ranking`
+    (the search's result) gets the reason and nothing is yielded.
     """
     if not machine.limits.tile_registers or not space.open or {*space.open} & {*space.rows[-2:]}:
         ranking.reject(WHAT, "rows that are open are planned as such in tile registers only")
@@ -208,10 +208,10 @@ def space_for(plan: Schedule, space: Contraction, machine: Machine) -> Variant:
 
 
 def blocking_of_plan(facts: Facts, space: Contraction, machine: Machine, plan: Schedule) -> tuple[Variant, Blocking]:
-    """Return (Variant of the product that a given plan is for, the plan's Blocking); raise if the plan is illegal.
+    """Return (the Variant of a product for a given plan, the plan's Blocking); raise if the plan is illegal.
 
     A Variant is an index space with prepared operands, a Blocking has the tile sizes. If extents of M are known only at
-    the call, the Blocking is for typical sizes, and the plan must use tile registers.
+    the call, the Blocking is for typical sizes, and the plan must use tile registers. `facts` is the analysed program.
     """
     chosen = space_for(plan, space, machine)
     if not space.open:
@@ -227,7 +227,7 @@ def blocking_of_plan(facts: Facts, space: Contraction, machine: Machine, plan: S
 def rate_blocks(facts: Facts, machine: Machine, plan: Schedule) -> PlanCandidate | str:
     """Return a given CPU plan of one product as a PlanCandidate with its predicted cycles; or text: why it has none.
 
-    Raises an error if the plan is illegal.
+    Raises an error if the plan is illegal. `facts` is the analysed program.
     """
     space = product_space(facts, machine)
     if isinstance(space, str):

@@ -26,7 +26,8 @@ def kernels_with_atoms(
     Candidates without split-K come first, then those with split-K, if all sizes are known before the call. `best` is
     the time of the best candidate so far, in cycles: slower tilings are skipped. `only_lowered` drops candidates that
     the lowering cannot do. Yields nothing on a machine without lanes (a CPU), if the program has no MMA, or if a result
-    is not a plain store; `ranking` gets the reason in the last two cases, unless the program is half of a split one.
+    is not a plain store; `ranking` (the search's result) gets the reason in the last two cases, unless the program is
+    half of a split one.
     """
     if machine.lanes is None:
         return
@@ -49,7 +50,8 @@ def all_tilings(facts: Facts, machine: Machine, ranking: Ranking, only_lowered: 
 
     If the author's constraints state how waves split a tile, and some tilings do exactly that, only these are returned.
     `only_lowered` drops choices that the lowering cannot do. Dropped choices, and reasons against halo tiles (input
-    patches loaded once for all filter taps), are noted in `ranking`.
+    patches loaded once for all filter taps), are noted in `ranking` (the search's result). `facts` is the analysed
+    program.
     """
     possible: list[Tiling] = []
     for o in orientations(facts, machine, ranking):

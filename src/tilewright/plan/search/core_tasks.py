@@ -24,8 +24,8 @@ from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 def kernels_of_cores(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[PlanCandidate]:
     """Yield one candidate: the program as one CPU kernel, in which each task (a tile of the grid) runs on one thread.
 
-    Yields nothing on a machine with lanes (a GPU). Each dimension that the grid cannot split is noted in `ranking` with
-    the reason.
+    Yields nothing on a machine with lanes (a GPU). Each dimension that the grid cannot split is noted in `ranking` (the
+    search's result) with the reason.
     """
     if machine.lanes is not None:
         return
@@ -42,10 +42,10 @@ def kernels_of_cores(facts: Facts, machine: Machine, ranking: Ranking) -> Iterat
 
 
 def keeps_cores_busy(ranking: Ranking, machine: Machine) -> bool:
-    """True if the best candidate is a CPU kernel with at least one task (one thread's work) per core.
+    """True if the best candidate in `ranking` is a CPU kernel with at least one task (one thread's work) per core.
 
-    False on a machine with lanes (a GPU), if the ranking has no candidate, and for a kernel of one product in
-    accumulator tiles (a BlockedKernelSchedule).
+    `ranking` is the search's result. False on a machine with lanes (a GPU), if the ranking has no candidate, and for a
+    kernel of one product in accumulator tiles (a BlockedKernelSchedule).
     """
     best = ranking.best
     if machine.lanes is not None or best is None or not isinstance(best.kernel, UniformKernelSchedule):
@@ -91,8 +91,9 @@ def _whole_tiles(facts: Facts, widths: Mapping[Expr, int], blocks: Mapping[Expr,
     """Return {dimension: elements per task}: `widths` rounded up to multiples of the accumulator tile `blocks`.
 
     A task is one thread's work. A width that the author states stays as it is. A width is clamped to the extent of its
-    dimension, unless that extent is known only at the call. If it is, and a sliding window reads along the dimension,
-    the dimension is left out of the result, so that a task has all of it.
+    dimension, unless that extent is known only at the call. If the extent is known only at the call, and a sliding
+    window reads along the dimension, the dimension is left out of the result, so that a task has all of it. `facts` is
+    the analysed program.
     """
     size, rounded = numbers_of(facts.sizes), dict(widths)
     for d, n in blocks.items():

@@ -39,7 +39,7 @@ class KernelTime:
 
 
 def launch_cycles(machine: Machine) -> float:
-    """Return the cycles to launch one kernel.
+    """Return the fixed cycles to start (launch) one kernel, before its first workgroup runs.
 
     If the machine can launch a kernel while the one before it ends (programmatic dependent launch), it is the smaller
     of the cycles of that and of a plain launch.
@@ -53,7 +53,8 @@ def roofline(machine: Machine, mma: float, lanes: float, moved: float) -> float:
     """Return the fewest cycles of any schedule: the maximum of MMA, lane (ALU) and memory cycles, plus one launch.
 
     `mma` and `lanes` are the cycles that a single core would take for all of the program's work; they are divided by
-    the number of cores. `moved` is the number of the program's bytes to and from global memory.
+    the number of cores. `moved` is the number of the program's bytes to and from global memory. A launch is the fixed
+    cycles to start a kernel.
     """
     cores = machine.limits.cores or 1
     return max(mma / cores, lanes / cores, moving_cycles(machine, moved)) + launch_cycles(machine)
@@ -85,11 +86,12 @@ def row_cycles(machine: Machine, k: int, slab: int, element_bytes: int, pitch: i
 
 
 def step_cycles(machine: Machine, p: Phase, o: Overlap, share: float, extra_copy_cycles: float = 0.0) -> float:
-    """Return the cycles of one iteration of a pipelined loop on one core; `p` has the cycles and bytes of its work.
+    """Return the cycles of one iteration of a pipelined loop on one core; `p` (a Phase) has the loop's work.
 
     It is the maximum of three: arithmetic (the longer of MMAs and lanes, plus the exposed share of the shorter), reads
     of shared memory, and copies to shared memory. Exposed latencies are added, and too few stages make it longer. `o`
-    says what overlaps, `share` is the fraction of the machine's cores at work, `extra_copy_cycles` are added to copies.
+    (an Overlap) says what overlaps, `share` is the fraction of the machine's cores at work, `extra_copy_cycles` are
+    added to copies.
     """
     limits = machine.limits
     mma, lanes = p.mma * (limits.lone_group if p.is_lone else 1), p.lanes
@@ -109,7 +111,8 @@ def _exposed_share(limits: Limits, p: Phase, o: Overlap) -> float:
     """Return the fraction (0 to 1) of the shorter of MMA and ALU (lane) cycles that stays exposed in an iteration.
 
     Exposed means not hidden by other work: by other wave groups, or by MMAs that start one iteration ahead. An MMA that
-    waits for another MMA of the same iteration can start ahead only with two pipeline stages or more.
+    waits for another MMA of the same iteration can start ahead only with two pipeline stages or more. `p` (a Phase) is
+    the work of the iteration, `o` (an Overlap) says how work overlaps.
     """
     ahead = o.ahead and o.stages > 1
     if not p.is_dependent:
@@ -135,9 +138,10 @@ def end_cycles(machine: Machine, e: TaskEnd, groups: int) -> float:
 def kernel_time(machine: Machine, w: Work, o: Overlap) -> KernelTime:
     """Predict the time of a kernel; return a KernelTime: cycles with and without the bound of memory bandwidth.
 
-    Both include the launch: the first the shortest launch that the machine has, the second a plain launch. `w` is the
-    kernel's work, `o` says how the work overlaps. With pipeline stages, copies overlap MMAs; with zero stages, all
-    waves run the same code, and the cycles of MMAs, lanes and loads add up.
+    Both include the launch (the fixed cycles to start a kernel): the first the shortest launch that the machine has,
+    the second a plain launch. `w` is the kernel's work, `o` (an Overlap) says how the work overlaps. With pipeline
+    stages, copies overlap MMAs; with zero stages, all waves run the same code, and the cycles of MMAs, lanes and loads
+    add up.
     """
     limits = machine.limits
     if o.stages:
@@ -151,8 +155,8 @@ def _unpipelined_cycles(machine: Machine, w: Work) -> tuple[float, float]:
     """Return (cycles of arithmetic and loads, cycles of memory bandwidth) of a kernel without a pipeline.
 
     All waves of such a kernel run the same code. Both numbers are for all tasks (one workgroup's work each), without
-    the launch, and include waits for memory. If a core runs several tasks at a time, the waits of one task overlap the
-    memory traffic of the others.
+    the launch (the fixed cycles to start a kernel), and include waits for memory. If a core runs several tasks at a
+    time, the waits of one task overlap the memory traffic of the others.
     """
     limits, cores = machine.limits, machine.limits.cores or 1
     rounds = ceil(w.tasks / cores)
@@ -230,8 +234,9 @@ def _even_tasks_cycles(machine: Machine, w: Work, o: Overlap, steps: list[float]
     """Return the cycles of all tasks (workgroups) of a pipelined kernel whose tasks are equally long.
 
     Cores work in rounds, each core on one task per round; the result is the sum over rounds. `steps` are the cycles per
-    iteration of each phase (loop nest), `end` the cycles per epilogue, `share` the fraction of cores at work. With
-    ping-pong in `o`, the epilogue of a task overlaps the iterations of the next task.
+    iteration of each phase (loop nest), `end` the cycles per epilogue, `share` the fraction of cores at work. `w` is
+    the kernel's work. With ping-pong in `o` (an Overlap: what runs at the same time), the epilogue of a task overlaps
+    the iterations of the next task.
     """
     limits = machine.limits
     of_trips, masked, _ = w.lengths[0]
@@ -248,9 +253,9 @@ def _even_tasks_cycles(machine: Machine, w: Work, o: Overlap, steps: list[float]
 def _uneven_tasks_cycles(machine: Machine, w: Work, steps: list[float], end: float) -> float:
     """Return the cycles of all tasks (workgroups) of a pipelined kernel if masks make tasks differ in length.
 
-    An idle core takes the longest task that is left. `steps` are the cycles per iteration of each phase (loop nest),
-    `end` the cycles per epilogue. Each task also waits for its first operands. The result is at least the cycles of the
-    longest task.
+    An idle core takes the longest task that is left. `w` is the kernel's work, `steps` are the cycles per iteration of
+    each phase (loop nest), `end` the cycles per epilogue. Each task also waits for its first operands. The result is at
+    least the cycles of the longest task.
     """
     limits, cores = machine.limits, machine.limits.cores or 1
     begin = limits.task_cycles + limits.copy_latency
@@ -263,7 +268,7 @@ def _edge_cycles(machine: Machine, w: Work, o: Overlap, share: float) -> float:
     """Return the extra cycles per core because tiles at the edges of C also copy out-of-bounds rows; 0 if none does.
 
     An edge tile extends past the end of M or N; the cycles are summed over all edge tiles of the core. `share` is the
-    fraction of the machine's cores at work.
+    fraction of the machine's cores at work. `w` is the kernel's work, `o` (an Overlap) says how work overlaps.
     """
     if not w.edges:
         return 0.0

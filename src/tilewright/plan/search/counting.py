@@ -40,9 +40,10 @@ def count_work(
 ) -> Work | None:
     """Count the work of a pipelined kernel; return a Work: cycles and bytes per iteration, per epilogue and in all.
 
-    None if no MMA's accumulator is written. `mmas` are the MMA tiles, `live` has the numbers of live registers per
-    lane, `placed` the operands in shared memory and the bytes copied for them; `phases` maps each MMA (node number) to
-    the loops around it. `copying_waves` is the number of waves whose lanes copy operands, if bulk copies do not.
+    None if no MMA's accumulator is written. `t` (a Tiling) has the tile sizes, `mmas` are the MMA tiles, `live` has the
+    numbers of live registers per lane, `placed` the operands in shared memory and the bytes copied for them; `phases`
+    maps each MMA (node number) to the loops around it. `copying_waves` is the number of waves whose lanes copy
+    operands, if bulk copies do not.
     """
     lanes = LaneCycles(t)
     last = next((m for m in mmas if m.node == live.results[-1]), None) if live.results else None
@@ -71,7 +72,7 @@ def result_rows(t: Tiling, last: MmaTile) -> ResultRows:
     """Return a ResultRows: the rows of global memory into which a workgroup writes one accumulator tile.
 
     `last` is the tile of the MMA that computes the result. The ResultRows has the number of rows, the elements per row,
-    the bytes per element, and the bytes between rows.
+    the bytes per element, and the bytes between rows. `t` (a Tiling) has the kernel's tile sizes.
     """
     accesses = [w.place for w in t.facts.writes]
     flip = t.o.flips[t.o.products.index(last.oriented)]
@@ -83,9 +84,10 @@ def result_rows(t: Tiling, last: MmaTile) -> ResultRows:
 def task_end(t: Tiling, last: MmaTile, result: ResultRows, lanes: float, blocks: int, reduces: bool) -> TaskEnd:
     """Return a TaskEnd: the cycles and bytes of a workgroup's epilogue, summed over its accumulator tiles.
 
-    `last` is the MMA that computes the result, `result` the rows of one accumulator tile in memory, `blocks` the number
-    of accumulator tiles per workgroup. `lanes` is the number of ALU cycles per accumulator tile for elementwise work
-    after the MMA. `reduces` says that lanes reduce the result before it is stored.
+    `t` (a Tiling) has the tile sizes. `last` is the MMA that computes the result, `result` the rows of one accumulator
+    tile in memory, `blocks` the number of accumulator tiles per workgroup. `lanes` is the number of ALU cycles per
+    accumulator tile for elementwise work after the MMA. `reduces` says that lanes reduce the result before it is
+    stored.
     """
     machine, limits, widths = t.machine, t.machine.limits, store_widths(t.machine)
     width = result.columns * result.bytes
@@ -102,7 +104,7 @@ def task_end(t: Tiling, last: MmaTile, result: ResultRows, lanes: float, blocks:
 
 @lru_cache
 def store_widths(machine: Machine) -> tuple[int, ...]:
-    """Return the row widths, in bytes and widest first, that asynchronous bulk stores to global memory can write.
+    """Return the widths of tile rows (bytes, widest first) that asynchronous bulk stores to global memory can write.
 
     Return () if the machine has no such stores.
     """
@@ -120,8 +122,8 @@ def _phase_work(
 ) -> tuple[Phase, ...]:
     """Return a tuple of Phase: the work of one iteration of each loop nest of a workgroup, in cycles and bytes.
 
-    Nests with fewer loops come first. `lanes` has the ALU cycles of elementwise work per loop nest. `mmas`, `live`,
-    `placed`, `phases` and `copying_waves` are as in `count_work`.
+    Nests with fewer loops come first. `lanes` has the ALU cycles of elementwise work per loop nest. `t` (a Tiling: the
+    tile sizes), `mmas` (MMA tiles), `live`, `placed`, `phases` and `copying_waves` are as in `count_work`.
     """
     limits = t.machine.limits
     nests = {*phases.values(), *(operand for operand, n in placed.copied.items() if n), *lanes.by_phase, *lanes.serial}
@@ -162,10 +164,11 @@ def _phase_work(
 
 
 def _share_of_k_in_bounds(t: Tiling, nest_mmas: list[MmaTile]) -> float:
-    """Return the fraction (0 to 1) of K that is no padding, after K is padded to whole slabs (rows of shared memory).
+    """Return the fraction (0 to 1) of K that is no padding, after K is padded to whole slabs.
 
-    `nest_mmas` are the MMAs of one loop nest; the first MMA with a K dimension decides. If it has several K dimensions,
-    the fraction is of the one that is contiguous in memory, if there is one. 1 if no MMA has a K dimension.
+    A slab is a row of shared memory, as the atom reads K. `nest_mmas` are the MMAs of one loop nest; the first MMA with
+    a K dimension decides. If it has several K dimensions, the fraction is of the one that is contiguous in memory, if
+    there is one. 1 if no MMA has a K dimension. `t` (a Tiling) has the kernel's tile sizes.
     """
     for m in nest_mmas:
         rows = [t.facts.nodes[r].place.contiguous for r in (*m.oriented.a.reads, *m.oriented.b.reads)]
@@ -177,10 +180,11 @@ def _share_of_k_in_bounds(t: Tiling, nest_mmas: list[MmaTile]) -> float:
 
 
 def _edge_copies(t: Tiling, mmas: tuple[MmaTile, ...]) -> tuple[float, int]:
-    """Return (out-of-bounds rows that an edge tile copies per K step, number of edge tiles per core).
+    """Return (number of out-of-bounds operand rows that an edge tile copies per K step, number of edge tiles per core).
 
     A tile is the part of C that one workgroup computes; an edge tile extends past the end of M or N. (0, 0) if lanes
-    copy operands without bulk copies, or if a workgroup does several MMAs, or an MMA and reductions of its rows.
+    copy operands without bulk copies, or if a workgroup does several MMAs, or an MMA and reductions of its rows. `t` (a
+    Tiling) has the kernel's tile sizes.
     """
     if t.o.by_threads or t.o.is_chained:
         return 0.0, 0
@@ -204,7 +208,7 @@ def _task_lengths(t: Tiling) -> tuple[tuple[float, float, int], ...]:
     """Return (fraction of all iterations, number of partly masked iterations, number of tasks) for each task length.
 
     A task is one workgroup's work. Tasks differ in length only if masks skip iterations of a loop. Otherwise the tuple
-    has one entry: (1, 0, number of all tasks).
+    has one entry: (1, 0, number of all tasks). `t` (a Tiling) has the kernel's tile sizes.
     """
     for axis, masks in t.facts.masks.items():
         number = t.o.class_of.get(axis)
@@ -219,8 +223,9 @@ def state_bytes(t: Tiling, class_index: int) -> float:
     """Return the bytes of all values that one loop carries from iteration to iteration, over the whole problem.
 
     `class_index` says which loop: it is the index of a class of dimensions (same role in every MMA) in the
-    orientation's list. The values are the states of the program's own loop over these dimensions if there is one; else
-    the accumulators of MMAs that reduce them. Each element takes one register word.
+    orientation's list. If the program itself has a loop over these dimensions, they are all values that this loop
+    carries (its states); else the accumulators of MMAs that reduce these dimensions. Each element takes one register
+    word. `t` (a Tiling) has the kernel's tile sizes.
     """
     facts, dims = t.facts, set(t.o.classes[class_index].dims)
     loop = next((x for axis, x in facts.loops.items() if axis in dims), None)

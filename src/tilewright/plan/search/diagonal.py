@@ -36,12 +36,12 @@ def block_diagonal(candidate: PlanCandidate, machine: Machine, constant: Collect
 def padded_blocks(
     facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine: Machine, constant: Collection[str]
 ) -> Iterator[Repacked]:
-    """Yield at most one Repacked: K is zero-padded, so that several GEMMs of a batch fit a row of shared memory.
+    """Yield at most one Repacked: K is zero-padded, so that one slab has the K of several GEMMs of a batch.
 
-    The Repacked has the rewritten program. `p` is the MMA, `reads` are its A and B, `constant` names arguments that are
-    repacked once, at no cost. K is padded to the atom's K times a power of two. Yields nothing if no atom takes the
-    type of A, if the K of neighbouring GEMMs are not adjacent in memory, if K is a multiple of the atom's K already, or
-    if two padded K are longer than a row of shared memory.
+    A slab is the K elements that a row of shared memory holds. The Repacked has the rewritten program. `p` is the MMA,
+    `reads` are its A and B, `constant` names arguments that are repacked once, at no cost. K is padded to the atom's K
+    times a power of two. Yields nothing if no atom takes the type of A, if the K of neighbouring GEMMs are not adjacent
+    in memory, if K is a multiple of the atom's K already, or if two padded K are longer than a slab.
     """
     a, b = reads
     k = a.place.contiguous

@@ -19,7 +19,7 @@ NEXT = 3
 
 
 def explain_ranking(ranking: Ranking, machine: Machine) -> list[str]:
-    """Return the lines of `explain`: predicted time and roofline, limits of the best candidate, and refusals.
+    """Return lines of text for `explain`: predicted time and roofline, limits of the best candidate, and refusals.
 
     There is one line per refusal, which is a slower candidate or a rejected choice. If the ranking has no candidate,
     the first line is "no plan", and the other lines are the refusals.
@@ -43,7 +43,8 @@ def refusals(ranking: Ranking) -> list[Rejected]:
     - up to NEXT (3) slower tile sizes of the best candidate's family (same rewrites of the program, same kinds of
       kernels);
     - the fastest candidate of each other family, with its time relative to the best;
-    - up to SHOWN (12) rejected choices, those that only the lowering lacks before illegal ones.
+    - up to SHOWN (12) rejected choices: first the ones that only the lowering (code generator) lacks, then illegal
+      ones.
     """
     best = ranking.best
     firsts: dict[tuple[str, ...], PlanCandidate] = {}
@@ -91,8 +92,8 @@ def _tile_text(m: MmaTile, *, transposed: bool) -> str:
 def _merge_by_resource(rejected: list[Rejected]) -> list[Rejected]:
     """Merge all refusals for one exhausted resource (registers, shared memory) into one Rejected; return the new list.
 
-    The merged Rejected has the first refusal's text and the number of others. The resource is the text before the colon
-    of a reason. Refusals for something that the lowering lacks, and reasons without a colon, are not merged.
+    The merged Rejected has the text of the first of them and the number of the others. The resource is the text before
+    the colon of a reason. Refusals for something that the lowering lacks, and reasons without a colon, are not merged.
     """
     alike: dict[str, list[Rejected]] = {}
     for each in rejected:

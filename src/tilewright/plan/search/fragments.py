@@ -52,7 +52,7 @@ def _fragment_kernel(
 
     If the program has a single MMA, each workgroup gets one accumulator tile, unless that exceeds a width that the
     author states. `narrowed` says that the widths were halved to save shared memory: the atom of a single MMA then
-    spans one wave, so that its operands take no shared memory.
+    spans one wave, because such an atom reads operands from registers, not from shared memory.
     """
     size = numbers_of(facts.sizes)
 
@@ -89,7 +89,7 @@ def _smaller_k_tiles(facts: Facts, tiles: dict[Expr, int]) -> Iterator[dict[Expr
 
     Smaller K tiles save shared memory. Each choice halves the tile of one K loop again, down to SHALLOWEST (32)
     elements and in multiples of it. Loops that carry more than an accumulator, and loops whose tile the author states,
-    keep their tiles.
+    keep their tiles. `facts` is the analysed program.
     """
     yield tiles
     for axis, extent in tiles.items():
@@ -115,9 +115,10 @@ def task_widths(facts: Facts, machine: Machine, loops: Mapping[Expr, int]) -> di
     """Return {dimension that the grid splits: elements per workgroup} for a kernel with MMAs and without a pipeline.
 
     A width that the author states is used as it is. Other dimensions start whole, and are narrowed until there are
-    enough workgroups for all cores and each value of a workgroup fits in L2: first batch dimensions, then dimensions
-    that are not M or N, then M and N, these to no less than ROWS (16) elements. If the MMAs have dimensions in common,
-    only these are narrowed. `loops` are the numbers of elements per loop iteration.
+    enough workgroups for all cores and each value that a workgroup holds is at most a fixed fraction of L2: first batch
+    dimensions (these even to a fraction of L1), then dimensions that are not M or N, then M and N, the last two to no
+    less than ROWS (16) elements. If the MMAs have dimensions in common, only these are narrowed. `loops` maps looped
+    dimensions to elements per iteration; `facts` is the analysed program.
     """
     size, room = numbers_of(facts.sizes), room_of(machine)
     products = [facts.nodes[p.node] for p in facts.products]

@@ -53,10 +53,11 @@ class HaloWindow:
 def halo_window(o: Orientation, c: DimClass) -> HaloWindow | None:
     """Return the HaloWindow: how a sliding window reads A along the dimensions `c`; None if halo tiles are impossible.
 
-    `c` is a class of dimensions (same role in every MMA). With a HaloWindow, a workgroup can load a halo tile: the
-    input patch of a box of output positions, once for all filter taps. There is none if A does not slide along `c`, if
-    addresses are not sums of output positions and filter taps, if lanes and not bulk copies load A, if atoms are
-    synchronous, if an operand is computed, or if the program has several MMAs.
+    `o` (an Orientation) says which of M and N lies on the atom's rows; `c` is a class of dimensions (same role in every
+    MMA). With a HaloWindow, a workgroup can load a halo tile: the input patch of a box of output positions, once for
+    all filter taps. There is none if A does not slide along `c`, if addresses are not sums of output positions and
+    filter taps, if lanes and not bulk copies load A, if atoms are synchronous, if an operand is computed, or if the
+    program has several MMAs.
     """
     window = _window_or_reason(o, c)
     return None if isinstance(window, str) else window
@@ -65,7 +66,8 @@ def halo_window(o: Orientation, c: DimClass) -> HaloWindow | None:
 def why_no_halo(o: Orientation) -> str:
     """Return text: why a convolution cannot load A as halo tiles (input patches, loaded once for all filter taps).
 
-    Empty if it can, if no sliding window reads A, if an operand is computed, or if the program has several MMAs.
+    Empty if it can, if no sliding window reads A, if an operand is computed, or if the program has several MMAs. `o`
+    (an Orientation) says which of M and N lies on the atom's rows.
     """
     for c in o.classes:
         window = _window_or_reason(o, c)
@@ -77,8 +79,9 @@ def why_no_halo(o: Orientation) -> str:
 def _window_or_reason(o: Orientation, c: DimClass) -> HaloWindow | str:
     """Return the HaloWindow (how a sliding window reads A) along the dimensions `c`; or text: why A has no halo tile.
 
-    `c` is a class of dimensions (same role in every MMA). The text is empty if A does not slide along `c`, if `c` is
-    not M on the atom's rows, if an operand is computed, or if the program has several MMAs.
+    `o` (an Orientation) says which of M and N lies on the atom's rows; `c` is a class of dimensions (same role in every
+    MMA). The text is empty if A does not slide along `c`, if `c` is not M on the atom's rows, if an operand is
+    computed, or if the program has several MMAs.
     """
     if len(o.products) != 1 or c.roles != (ROWS,) or o.flips[0]:
         return ""
@@ -98,7 +101,7 @@ def _window_of_read(facts: Facts, p: ProductFacts, read: int, c: DimClass) -> Ha
 
     `read` is the node number of A, `c` a class of dimensions (same role in every MMA). There is a window if every
     memory coordinate is a sum of output positions (stride 1) and filter taps, no two output positions have the same
-    coordinates, and the channels are contiguous.
+    coordinates, and the channels are contiguous. `facts` is the analysed program.
     """
     access = facts.nodes[read].place
     source = facts.nodes[read].source

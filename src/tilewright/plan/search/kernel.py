@@ -53,7 +53,7 @@ class KernelSchedule:
 
     @property
     def cuts_both(self) -> bool:
-        """True if this kernel has a single MMA and the grid, not a loop, splits both its M and N.
+        """True if this kernel has a single MMA and the grid, not a loop, splits both M and N of that MMA.
 
         Only then does the kernel have a raster (an order in which the grid visits tiles of C).
         """
@@ -64,8 +64,8 @@ class KernelSchedule:
     def family(self) -> str:
         """Return a name for this kind of kernel, such as "a pipeline, bulk copies"; `explain` shows one of each kind.
 
-        The first half is "halo tiles" (input patches of a convolution), "parts" (split-K) or "a pipeline"; the second
-        says whether bulk copies or lanes copy operands.
+        The first half is "halo tiles" (input patches of a convolution), "parts" (split-K: workgroups share K) or "a
+        pipeline"; the second says whether bulk copies or lanes copy operands.
         """
         tiles = "halo tiles" if self.pipeline.offsets is not None else "parts" if self.parts else "a pipeline"
         return f"{tiles}, {'lanes copy' if self.tiling.o.by_threads else 'bulk copies'}"
@@ -104,8 +104,8 @@ def _can_store_rows(t: Tiling, mmas: tuple[MmaTile, ...], live: Liveness) -> boo
     """True if a workgroup can store its rows of the result, by bulk copies or by lanes.
 
     Bulk copies can if the bytes of a row are a multiple of the machine's row bytes. Lanes can if the tile has exactly
-    all columns, and if a write past the last column would not be out of bounds (and dropped). `mmas` are the MMA tiles;
-    the last MMA whose accumulator is written, by `live`, computes the result.
+    all columns, and if a write past the last column would stay in bounds, so that nothing drops it. `t` (a Tiling) has
+    the tile sizes, `mmas` are the MMA tiles; the last MMA whose accumulator is written, by `live`, computes the result.
     """
     last = next(m for m in mmas if m.node == live.results[-1])
     result = result_rows(t, last)
@@ -116,11 +116,11 @@ def _can_store_rows(t: Tiling, mmas: tuple[MmaTile, ...], live: Liveness) -> boo
 
 
 def _least_cycles(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops]) -> float:
-    """Return a lower bound of the cycles of any kernel with this tiling, without the launch.
+    """Return a lower bound of the cycles of any kernel with this tiling, without its launch (fixed start cycles).
 
     It sums the MMA cycles of one core's tasks (one workgroup's work each). If there is a single MMA without boxes
-    (rectangles of positions), it sums the longer of MMA and copy cycles. It is 0 if the program's loops carry values
-    and there are fewer tasks than cores. `phases` maps each MMA (node number) to the loops around it.
+    (rectangles of positions), it sums the longer of MMA and copy cycles. It is 0 (no bound) if the program's loops
+    carry values and there are fewer tasks than cores. `phases` maps each MMA (node number) to the loops around it.
     """
     facts, limits = t.facts, t.machine.limits
     each = t.batch * sum(m.cycles * t.trips(phases[m.node]) for m in mmas)
@@ -152,8 +152,8 @@ def _least_tasks_per_core(t: Tiling) -> float:
     """Return a lower bound of the number of workgroups that the busiest core computes, one after the other.
 
     It is the number of workgroups per core, less what masks skip. It is rounded up, unless the program's loops carry
-    values (masks make workgroups uneven) or split-K may fill the last round. It is 0 if loops carry values and there
-    are fewer workgroups than cores.
+    values (masks make workgroups uneven) or split-K may fill the last round (one task per core). It is 0 (no bound) if
+    loops carry values and there are fewer workgroups than cores. `t` (a Tiling) has the kernel's tile sizes.
     """
     facts, cores = t.facts, t.machine.limits.cores or 1
     if facts.loops and t.tasks < cores:
@@ -212,7 +212,7 @@ def _with_pipeline(work: Work, kernel: KernelSchedule, placed: OperandPlacement)
 
 
 def _l2_cycles_of_b(kernel: KernelSchedule, placed: OperandPlacement) -> float:
-    """Return the L2 cycles of one core to copy all of operand B once, for a convolution that loads A as halo tiles."""
+    """Return the L2 cycles of one core to copy all of operand B once, if A is loaded as halo tiles (input patches)."""
     t, m, halo = kernel.tiling, kernel.mmas[0], placed.halo
     assert halo is not None
     access = t.facts.nodes[halo.b_read].place
@@ -229,7 +229,7 @@ def _l2_cycles_of_b(kernel: KernelSchedule, placed: OperandPlacement) -> float:
 
 
 def time_of(kernel: KernelSchedule, work: Work) -> KernelTime:
-    """Predict the time of a kernel from its `work` and its pipeline's overlap; return a KernelTime (in cycles)."""
+    """Predict the time of a kernel from its `work` and its pipeline's overlap; return a KernelTime (cycles)."""
     t, pipeline = kernel.tiling, kernel.pipeline
     roles, overlap = pipeline.roles, pipeline.overlap
     overlaps = Overlap(t.groups, roles.stages, overlap in (AHEAD, ORDERED), overlap == ORDERED, roles.pingpong)
@@ -239,7 +239,8 @@ def time_of(kernel: KernelSchedule, work: Work) -> KernelTime:
 def candidate_of(kernel: KernelSchedule, work: Work, extra: float = 0.0) -> PlanCandidate:
     """Return a kernel as a PlanCandidate with its predicted cycles and sort key.
 
-    The cycles are predicted from `work`; `extra` cycles, such as those of merging the parts of split-K, are added.
+    The cycles are predicted from `work` (its cycles and bytes). `extra` cycles are added, such as for merging the parts
+    (pieces of K) of split-K.
     """
     time = time_of(kernel, work)
     kernel = replace(kernel, at_memory_bound=_is_memory_bound(kernel, work, time))
@@ -249,19 +250,19 @@ def candidate_of(kernel: KernelSchedule, work: Work, extra: float = 0.0) -> Plan
 def _is_memory_bound(kernel: KernelSchedule, work: Work, time: KernelTime) -> bool:
     """True if memory bandwidth limits the kernel's predicted time.
 
-    That is so if moving the bytes of `work` takes at least as many cycles as the kernel takes with unlimited bandwidth,
-    without its launch.
+    That is so if moving the bytes of `work` to and from global memory takes at least as many cycles as the kernel takes
+    with unlimited bandwidth, without its launch (fixed start cycles).
     """
     machine = kernel.tiling.machine
     return time.unbounded - machine.limits.launch_cycles <= moving_cycles(machine, work.moved)
 
 
 def _sort_key(kernel: KernelSchedule, work: Work, time: KernelTime, extra: float) -> Key:
-    """Return the sort key of a candidate, a tuple: rounded cycles with `extra`, then tie-breakers; smaller is better.
+    """Return a candidate's sort key, a tuple: rounded cycles with `extra` added, then tie-breakers; smaller is better.
 
     Ties prefer no ping-pong, no halo tiles, deep pipelines, many epilogue stages, few copied bytes, large tiles that do
     not exceed the problem, M on the atom's rows, few wave groups (many with halo tiles), MMAs that start ahead, A in
-    registers, and narrow atoms, in this order.
+    registers, and narrow atoms, in this order. `work` and `time` are the kernel's counted work and predicted time.
     """
     t, roles = kernel.tiling, kernel.pipeline.roles
     grid = [(c, tile) for c, tile in t.pairs() if tile.level == GRID and not c.is_batch]

@@ -81,7 +81,7 @@ class KernelPlan:
     def _why_not_mmas_or_split(self) -> str:
         """Return text: what the lowering lacks for this kernel's MMAs or for its split-K; empty if it lacks nothing.
 
-        The orientation and the tiles of the kernel are not checked here.
+        With split-K, workgroups share K. The orientation and the tiles of the kernel are not checked here.
         """
         if len(self.products) != len(self.kernel.mmas) or any(isinstance(x, str) for x in self.axes.values()):
             return "products without rows and columns of their own"
@@ -120,8 +120,8 @@ class KernelPlan:
     def _grid_order(self, tasks: list[Expr]) -> list[Expr]:
         """Return the grid dimensions `tasks` in the order in which the grid visits them, outermost first.
 
-        It is the memory order of the result if memory bandwidth limits the kernel and a workgroup has whole rows of the
-        result; else the order of `tasks`.
+        The order is the memory order of the result if memory bandwidth limits the kernel and a workgroup has whole rows
+        of the result; else the order of `tasks`.
         """
         if not self.kernel.at_memory_bound or not self.kernel.cuts_both:
             return tasks
@@ -153,12 +153,16 @@ class KernelPlan:
         return self.kernel.raster if self.kernel.cuts_both else 1
 
     def _axis_name(self, d: Expr) -> str:
-        """Return the name of the plan's axis of `d`: the dimension's name, plus `_part` if split-K splits `d`."""
+        """Return the name of the plan's axis of the dimension `d`: its name, plus `_part` if split-K splits `d`."""
         parts = self.kernel.parts
         return f"{d}_part" if parts is not None and str(d) == parts.dim else str(d)
 
     def _extent(self, d: Expr) -> int:
-        """Return the number of elements of the plan's axis of `d`: per part if split-K splits `d`, else in all."""
+        """Return the number of elements of the plan's axis of the dimension `d`: per part if split-K splits `d`.
+
+        Else it is the number of elements in the whole problem. Parts are the pieces of K that split-K gives to
+        workgroups.
+        """
         parts = self.kernel.parts
         return parts.width if parts is not None and str(d) == parts.dim else self._unsplit_extent(d)
 
@@ -183,8 +187,8 @@ class KernelPlan:
     def _splits(self, d: Expr) -> tuple[Split, ...]:
         """Return how the plan splits the axis of `d`: a tuple of Split (level and elements), outermost first.
 
-        "task" elements are per workgroup, "loop" elements per iteration; an axis may have both. Return () if neither
-        the grid nor a loop splits `d`.
+        "task" elements are per workgroup, "loop" elements per iteration; an axis may have both. "loop" also covers K
+        steps within a workgroup's tile. Return () if neither the grid nor a loop splits `d`.
         """
         cut = d in self._grid_dims()
         tile = next((self.t.tile_of(n) for n in self.facts.digit_names(d) if n in self.t.o.class_of), None)
@@ -203,8 +207,8 @@ class KernelPlan:
         """Return (loop Split,) for a dimension `d` that links two MMAs and that a workgroup holds whole; else ().
 
         `d` is N of the first MMA and K of the second. The accumulator of the first has all of `d`, but B of the second
-        is loaded one row of shared memory at a time. () also if the program itself loops over `d`, if `d` takes one
-        step only, or if resident operands have two stages.
+        is loaded one slab (row of shared memory, as the atom reads K) at a time. () also if the program itself loops
+        over `d`, if `d` takes one step only, or if operands that a workgroup loads once have two stages.
         """
         looped = any(op.name == "iterate" and op.attrs["axis"] is d for op in self.facts.program.walk())
         if looped or self.kernel.pipeline.roles.resident_stages > 1:
@@ -227,7 +231,7 @@ class KernelPlan:
         return ()
 
     def _has_k_steps(self, d: Expr, tile: AxisTile) -> bool:
-        """True if the K steps of the loop tile `tile` run along `d`, not along another dimension of the tile."""
+        """True if a loop over K in tiles `tile` steps along `d`, not along another dimension of the tile."""
         inner = [axes.k for axes in self.axes.values() if isinstance(axes, Axes)]
         return len(tile.box) == 1 or d in inner
 

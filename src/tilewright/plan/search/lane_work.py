@@ -37,7 +37,7 @@ class LaneCycles:
         """Add the ALU cycles of the value `n` to at most one field of this object. The first case that fits decides:
 
         - In a loop that links two MMAs: per iteration, to `masked` if `is_mask` (part of a mask), else to `by_phase`.
-        - Ops that take no ALU cycles, and values of single rows within a loop: to none.
+        - Ops that take no ALU cycles, and values with one element per row within a loop: to none.
         - If `feeds_mma` (an operand is computed from `n`): to `serial` if `n` depends on an MMA, else to `by_phase`.
         - Reductions: to none, but after the loops they set `reduces_at_end`.
         - Values with all dimensions of some accumulator: per workgroup, to `end`. All others: to none.

@@ -23,7 +23,8 @@ def kernels_of_lanes(facts: Facts, machine: Machine, ranking: Ranking) -> Iterat
     """Yield at most one GPU candidate: a program without MMAs (elementwise, or reductions of rows) as one kernel.
 
     Yields nothing if the program has MMAs, or on a machine without lanes (a CPU). For one half of a program that is
-    split into two kernels, it yields what `_kernel_of_half` yields.
+    split into two kernels, it also yields nothing if the half has loops, no dimension that the grid cannot split, or an
+    access that is not contiguous along such a dimension.
     """
     if facts.products or machine.lanes is None:
         return
@@ -50,9 +51,9 @@ def kernels_of_lanes(facts: Facts, machine: Machine, ranking: Ranking) -> Iterat
 def _kernel_of_half(facts: Facts, machine: Machine) -> Iterator[PlanCandidate]:
     """Yield at most one candidate: the kernel of one half, without MMAs, of a program that is split into two kernels.
 
-    A row is the dimensions that the grid cannot split. A workgroup has as many rows as the registers of its lanes hold.
-    Yields nothing if there are no such dimensions, if the half has loops, or if an access is not contiguous along a
-    row.
+    A row is all elements along the dimensions that the grid cannot split (such as reduced ones). A workgroup has as
+    many rows as the registers of its lanes hold. Yields nothing if there are no such dimensions, if the half has loops,
+    or if an access is not contiguous along a row.
     """
     rows = [d for d in facts.extents if d not in facts.parallel]
     along = [n.place.contiguous for n in (*facts.reads, *facts.writes) if set(rows) & n.dims]
@@ -76,7 +77,7 @@ def _kernel_of_half(facts: Facts, machine: Machine) -> Iterator[PlanCandidate]:
 def should_run_backward(facts: Facts, machine: Machine) -> bool:
     """True if a kernel should run its workgroups in reverse order, because L2 still has the end of an operand.
 
-    That is so if the kernel before wrote the operand, and the operand has more bytes than L2 holds.
+    That is so if the first kernel of a split program wrote the operand, and the operand has more bytes than L2 holds.
     """
     between = [n.place for n in facts.reads if n.place.memory == facts.between]
     return any(place.elements * place.bytes > l2(machine.limits) for place in between)

@@ -45,7 +45,7 @@ def _rows_read(t: Tiling, sides: tuple[Side, Side], group: int) -> int:
     """Return the number of distinct rows of A and B (their sum) that all concurrently running tiles of C read.
 
     `group` of these tiles lie along the first side of C. `sides` has, for the first and for the second side of C in
-    grid order, the pair (tile size in elements, number of tiles).
+    grid order, the pair (tile size in elements, number of tiles). `t` (a Tiling) has the kernel's tile sizes.
     """
     (tile, tall), (width, wide) = sides
     running = min(t.machine.limits.cores or 1, tall * wide)
@@ -56,10 +56,10 @@ def _rows_read(t: Tiling, sides: tuple[Side, Side], group: int) -> int:
 def raster_factor(t: Tiling, raster: int, columns_first: bool) -> float:
     """Return the factor (1 or more) by which copies take longer with the raster group `raster` than with the best.
 
-    A raster group is the number of neighbouring tiles of C along M that run side by side; `columns_first` says that the
-    grid has N before M. The factor grows with the number of rows that concurrent tiles read. But if all tiles run at
-    the same time, it exceeds 1 only if neighbouring tiles share operand A where the best group shares B, or the other
-    way round.
+    `t` (a Tiling) has the tile sizes. A raster group is the number of neighbouring tiles of C along M that run side by
+    side; `columns_first` says that the grid has N before M. The factor grows with the number of rows that concurrent
+    tiles read. But if all tiles run at the same time, it exceeds 1 only if neighbouring tiles share operand A where the
+    best group shares B, or the other way round.
     """
     best = raster_of(t)
     if raster == best and not columns_first:
@@ -77,7 +77,8 @@ def raster_factor(t: Tiling, raster: int, columns_first: bool) -> float:
 def _grid_tiles_of_c(t: Tiling) -> tuple[Side, Side]:
     """Return ((tile size in elements, number of tiles) along M of C, the same pair along N) for the grid's tiles.
 
-    Neighbouring tiles that read nearly the same elements through a sliding window count as one tile.
+    Neighbouring tiles that read nearly the same elements through a sliding window count as one tile. `t` (a Tiling) has
+    the kernel's tile sizes.
     """
     sides = []
     for role in "rc":
@@ -87,7 +88,7 @@ def _grid_tiles_of_c(t: Tiling) -> tuple[Side, Side]:
 
 
 def _distinct_tasks(t: Tiling, tile: AxisTile) -> int:
-    """Return the number of workgroups along an axis that read different elements.
+    """Return the number of workgroups, along the dimensions of the grid tile `tile`, that read different elements.
 
     Along a dimension of a sliding window with one position per workgroup, neighbouring workgroups read nearly the same
     elements and count as one.
@@ -104,7 +105,7 @@ def batch_entries_per_group(t: Tiling, outer_dims: list[str]) -> int:
 
     It is for workgroups of different lengths, and the larger of two numbers: the most entries whose operands stay in
     L2, and the fewest entries that have two workgroups per core, so that all cores stay busy if the longest come first.
-    `outer_dims` names the grid dimensions before M.
+    `outer_dims` names the grid dimensions before M. `t` (a Tiling) has the kernel's tile sizes.
     """
     limits, facts = t.machine.limits, t.facts
     cores = limits.cores or 1

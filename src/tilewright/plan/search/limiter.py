@@ -20,8 +20,8 @@ from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 def limits_of(candidate: PlanCandidate, machine: Machine) -> dict[str, float]:
     """Return {resource: cycles of the candidate if only this resource takes time}, the longest first.
 
-    This shows what limits the candidate. Resources are MMAs and the machine's rates, such as lanes and memory. The
-    cycles that remain if no resource takes time are subtracted from each number.
+    This shows what limits the candidate. Resources are MMAs and the machine's rates, such as lanes and memory. Fixed
+    cycles, which remain if no resource takes time, are subtracted from each number.
     """
     return cycles_alone(machine, lambda other: cycles_on(candidate, other))
 
@@ -36,7 +36,7 @@ def cycles_on(candidate: PlanCandidate, machine: Machine) -> float:
 
 
 def _kernel_cycles(kernel: CandidateKernel, machine: Machine) -> float:
-    """Predict the cycles of one kernel on another machine, including the merge of its parts if a reduction is split.
+    """Predict the cycles of one kernel on another machine, with the merge of partial results if it splits a reduction.
 
     The machine must have atoms of the same names as the kernel's; its rates may differ. Return 0 if the work of the
     kernel cannot be counted.
@@ -64,9 +64,7 @@ def _kernel_cycles(kernel: CandidateKernel, machine: Machine) -> float:
 
 
 def _with_machine(kernel: KernelSchedule, machine: Machine) -> KernelSchedule:
-    """Return a copy of the kernel for another machine: each atom is replaced by that machine's atom of the same
-    name.
-    """
+    """Return a copy of the kernel for another machine, with that machine's atoms of the same names."""
     t = kernel.tiling
     products = tuple(
         replace(

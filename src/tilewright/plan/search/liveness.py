@@ -29,8 +29,8 @@ def liveness(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops]) -> 
     """Return a Liveness: the maximum number of live registers per lane, for accumulators and operands A in registers.
 
     It has three such numbers: in loops, in loops if MMAs start one iteration ahead, and in the epilogue. It also has
-    the MMAs whose accumulators are written, and the MMAs that wait for another MMA of the same iteration. `mmas` are
-    the MMA tiles; `phases` maps each MMA (node number) to the loops around it.
+    the MMAs whose accumulators are written, and the MMAs that wait for another MMA of the same iteration. `t` (a
+    Tiling) has the tile sizes, `mmas` are the MMA tiles; `phases` maps each MMA (node number) to the loops around it.
     """
     facts = t.facts
     lanes, word = mmas[0].atom.c.lanes, t.machine.register_file.word_bytes
@@ -56,7 +56,7 @@ def liveness(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops]) -> 
 def operand_registers(t: Tiling, m: MmaTile) -> float:
     """Return the number of registers per lane that operand A of the MMA `m` takes in one iteration.
 
-    The number is doubled if lanes compute A in registers from reads alone.
+    The number is doubled if lanes compute A from reads alone. `t` (a Tiling) has the kernel's tile sizes.
     """
     bytes_of_a = m.rows / t.down * m.depth * m.atom.a.dtype.bits / 8
     twice = 2 if m.oriented.a.reads and not m.oriented.a.products and m.oriented.a_in_registers else 1
@@ -80,17 +80,17 @@ def _is_carried(t: Tiling, phases: dict[int, Loops], q: int, node: int) -> bool:
     """True if the accumulator of MMA `q` stays live while MMA `node` runs, because a loop around both carries it.
 
     That is so if both MMAs are in the same loops, and one of these loops reduces K of `q`. `phases` maps each MMA (node
-    number) to the loops around it.
+    number) to the loops around it. `t` (a Tiling) has the kernel's tile sizes.
     """
     loops = phases[node]
     return phases[q] == loops and bool(t.loops_over(t.facts.nodes[q].reduces) & loops)
 
 
 def _last_mmas(facts: Facts, order: list[int], into: dict[int, int]) -> tuple[int, ...]:
-    """Return the node numbers of the last MMAs: a write depends on the MMA's accumulator, and no other MMA does.
+    """Return the last MMAs (node numbers): a write depends on the MMA's accumulator, and no other MMA does.
 
     Another MMA depends on it if an operand is computed from it, or if the MMA adds to it. `order` has all MMAs; `into`
-    maps an MMA to the MMA whose accumulator it adds to.
+    maps an MMA to the MMA whose accumulator it adds to. `facts` is the analysed program.
     """
     inner = {q for p in facts.products for q in (*p.a.products, *p.b.products)}
     behind = _nodes_behind_writes(facts)

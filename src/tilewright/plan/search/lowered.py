@@ -30,7 +30,8 @@ def why_not_oriented(o: Orientation) -> str:
 def _why_not_one_row_or_column(o: Orientation) -> str:
     """Return text: why the lowering cannot do an MMA whose M or N has one element; empty if it can.
 
-    It cannot if some result of the program lacks that dimension. The text is of the first such MMA.
+    It cannot if some result of the program lacks that dimension. The text is of the first such MMA. `o` (an
+    Orientation) says which of M and N lies on the atom's rows.
     """
     size = numbers_of(o.facts.sizes)
     for p in o.facts.products:
@@ -46,7 +47,10 @@ def _why_not_one_row_or_column(o: Orientation) -> str:
 
 
 def why_not_lowered(t: Tiling) -> str:
-    """Return text: what the lowering lacks for a choice of tiles, apart from its orientation; empty if nothing."""
+    """Return text: what the lowering lacks for a choice of tiles, apart from its orientation; empty if nothing.
+
+    The choice `t` (a Tiling) also has the orientation (M or N on the atom's rows), which `why_not_oriented` checks.
+    """
     if t.facts.opened and any(tile.fold == BOX and halo_window(t.o, c) for c, tile in t.pairs()):
         return "halo tiles of sizes that only a call tells"
     facts = t.facts
@@ -81,7 +85,8 @@ def _why_not_class_tile(o: Orientation, c: DimClass, tile: AxisTile) -> str:
     """Return text: what the lowering lacks for one tile of the class `c` (dimensions of one role); empty if nothing.
 
     Checked are the tile's shape and the size of its K steps. The result is cached: the same tile is combined with many
-    tiles of other classes, on which the result does not depend.
+    tiles of other classes, on which the result does not depend. `o` (an Orientation) says which of M and N lies on the
+    atom's rows.
     """
     return _why_not_tile_shape(o, c, tile) or _why_not_step_size(o, c, tile)
 
@@ -90,7 +95,8 @@ def _why_not_tile_shape(o: Orientation, c: DimClass, tile: AxisTile) -> str:
     """Return text: what the lowering lacks for the shape of the tile of `c` (dimensions of one role); empty if nothing.
 
     The lowering can do a run (contiguous flat indices) of one program dimension, a box (rectangle) that is a halo tile,
-    and a box that extends along one dimension only, as that is a run.
+    and a box that extends along one dimension only, as that is a run. `o` (an Orientation) says which of M and N lies
+    on the atom's rows.
     """
     if tile.level == WHOLE:
         return ""
@@ -112,7 +118,8 @@ def _why_not_step_size(o: Orientation, c: DimClass, tile: AxisTile) -> str:
     """Return text: why the lowering cannot do K steps of the size of `tile` along `c` (dimensions of one role).
 
     It cannot if the last step reads past the end of K and finds elements of another sliding window instead of zeros.
-    Empty if it can, and for tiles that are no K steps of bulk copies.
+    Empty if it can, and for tiles that are no K steps of bulk copies. `o` (an Orientation) says which of M and N lies
+    on the atom's rows.
     """
     if tile.level != LOOP or DEPTH not in c.roles or o.by_threads:
         return ""
@@ -129,7 +136,7 @@ def _can_be_block_diagonal(t: Tiling) -> bool:
     """True if the GEMMs of a batch in one tile can run as one GEMM, with a block-diagonal B.
 
     They can if M lies on the atom's rows, each GEMM has all of its columns and is one atom wide, and all GEMMs of the
-    tile together are not wider than the widest atom.
+    tile together are not wider than the widest atom. `t` (a Tiling) has the kernel's tile sizes.
     """
     (p,) = t.o.products
     columns = [(c, tile) for c, tile in t.pairs() if COLUMNS in c.roles]
@@ -144,7 +151,7 @@ def _program_dim(facts: Facts, name: str) -> str:
 
 
 def why_not_split(facts: Facts) -> str:
-    """Return text: why the lowering cannot do split-K of a program; empty if it can.
+    """Return text: why the lowering cannot do split-K (workgroups share K) of a program; empty if it can.
 
     It can if the program has a single MMA, and no loops of its own that carry more than an accumulator.
     """

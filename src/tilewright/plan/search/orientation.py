@@ -84,7 +84,7 @@ def orientations(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[O
     """Yield an Orientation for every way to put M or N of each MMA on the atom's rows that the machine's atoms can do.
 
     MMAs whose results have the same dimensions get the same rows, as these results may be combined elementwise. A
-    choice that no atom can do is noted in `ranking`.
+    choice that no atom can do is noted in `ranking` (the search's result). `facts` is the analysed program.
     """
     for flips in combinations((False, True), repeat=len(facts.products)):
         sides = [(facts.nodes[p.node].dims, p.side(flip)[0]) for p, flip in zip(facts.products, flips, strict=True)]
@@ -99,7 +99,7 @@ def orient(facts: Facts, machine: Machine, flips: tuple[bool, ...], ranking: Ran
 
     `flips` has one entry per MMA: True if N lies on the atom's rows. It is impossible if no atom takes the operands of
     some MMA so, or if lanes compute an operand A from reads and bulk copies cannot load some operand. The reason is
-    noted in `ranking`.
+    noted in `ranking` (the search's result). `facts` is the analysed program.
     """
     rows_of = {p.node: p.side(flip)[0] for p, flip in zip(facts.products, flips, strict=True)}
     products: list[OrientedProduct] = []
@@ -168,8 +168,8 @@ def _oriented_product(
 def _rows_run_along_k(facts: Facts, operand: OperandFacts, p: ProductFacts, side: Dims) -> bool:
     """True if an operand is contiguous along K of `p` (K-major); False if it is contiguous along `side`, its M or N.
 
-    True also if it is contiguous along neither. If the innermost memory dimension has one element, it is True if that
-    dimension is K. The operand must be read, not computed.
+    True also if it is contiguous along neither. If the innermost memory dimension has one element, the result is True
+    if that dimension is K. The operand must be read, not computed. `p` is the MMA, `facts` the analysed program.
     """
     read = facts.nodes[operand.reads[0]]
     access = read.place
@@ -183,7 +183,7 @@ def _why_not_bulk_copied(facts: Facts, machine: Machine, p: OrientedProduct) -> 
     """Return text: why bulk copies cannot load what the operands of `p` are read or computed from; empty if they can.
 
     For a computed operand, reads that lanes can load themselves are not checked: reads without K, reads without the
-    operand's M or N, and reads of one element per row and K step.
+    operand's M or N, and reads of one element per row and K step. `facts` is the analysed program.
     """
     k, slab = p.product.k, p.atoms[0].slab or 1
     for operand, side in ((p.a, p.rows), (p.b, p.columns)):
@@ -201,9 +201,9 @@ def _why_not_bulk_copied(facts: Facts, machine: Machine, p: OrientedProduct) -> 
 def _why_not_within_row(facts: Facts, access: AccessFacts, dims: Dims, slab: int, machine: Machine) -> str:
     """Return text: why bulk copies cannot stop at the end of K inside a row of memory; empty if they can, or need not.
 
-    They need to if a row of memory has several batch entries side by side and K is not a multiple of `slab` (elements
-    in a row of shared memory). The copy then needs one more tensor dimension, and bulk copies may have none left.
-    `dims` are K and M (or N) of the operand.
+    They need to stop there if a row of memory has several batch entries side by side and K is not a multiple of `slab`
+    (K elements in a row of shared memory). The copy then needs one more tensor dimension, and bulk copies may have none
+    left. `dims` are K and M (or N) of the operand.
     """
     beside = any(d not in dims for d, _ in access.row)
     ends = access.contiguous is not None and facts.extents[access.contiguous] % slab
@@ -216,7 +216,8 @@ def _why_not_within_row(facts: Facts, access: AccessFacts, dims: Dims, slab: int
 def reads_one_element_per_step(facts: Facts, p: OrientedProduct, access: AccessFacts, slab: int) -> bool:
     """True if `access` reads one element per row in a whole K step, so that lanes can load it without bulk copies.
 
-    `access` belongs to an operand of `p`; a K step has `slab` elements (a row of shared memory).
+    `access` belongs to an operand of `p`; a K step has `slab` elements, a row of shared memory. `facts` is the analysed
+    program.
     """
     inner = contiguous_k(facts, p)
     return access.linear and inner is not None and inner not in access.dims and facts.extents[inner] % slab == 0
@@ -225,7 +226,8 @@ def reads_one_element_per_step(facts: Facts, p: OrientedProduct, access: AccessF
 def contiguous_k(facts: Facts, p: OrientedProduct) -> str | None:
     """Return the name of the K dimension along which an operand of `p` is contiguous in memory; None if there is none.
 
-    If several reads of the operands are contiguous along K, the read with the most dimensions of K decides.
+    If several reads of the operands are contiguous along K, the read with the most dimensions of K decides. `facts` is
+    the analysed program.
     """
     k = p.product.k
     places = [facts.nodes[read].place for x in (p.a, p.b) for read in x.reads]
@@ -237,7 +239,7 @@ def _why_not_k_steps(facts: Facts, p: OrientedProduct) -> str:
     """Return text: why bulk copies cannot load K in steps of whole slabs (rows of shared memory); empty if they can.
 
     They cannot if K is no multiple of a slab and a sliding window reads along K: the last step then finds elements of
-    other windows in memory, not zeros.
+    other windows in memory, not zeros. `facts` is the analysed program.
     """
     k, alike, slab = p.product.k, p.product.k | p.product.batch, p.atoms[0].slab or 1 if p.atoms else 1
     reads = [facts.nodes[r].place for x in (p.a, p.b) for r in x.reads]
@@ -252,7 +254,7 @@ def _why_not_k_steps(facts: Facts, p: OrientedProduct) -> str:
 def _unit_row_is_k(facts: Facts, read: Op, p: ProductFacts) -> bool:
     """True if the innermost dimension of the tensor that `read` reads, which has one element, is K of the MMA `p`.
 
-    True also if M, N and K of the MMA cannot be told apart.
+    True also if M, N and K of the MMA cannot be told apart. `facts` is the analysed program.
     """
     source = facts.nodes[p.node].source
     axes = axes_in(source, numbers_of(facts.sizes)) if source is not None else ""

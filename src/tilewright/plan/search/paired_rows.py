@@ -21,10 +21,10 @@ from tilewright.plan.search.row_copies import Repacked
 def paired_rows(facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine: Machine) -> Iterator[Repacked]:
     """Yield at most one Repacked: several neighbouring rows of operand A are seen as one row of as many GEMMs.
 
-    The Repacked has the rewritten program. It is for a K shorter than a row of shared memory. `p` is the MMA, `reads`
-    are its A and B. Yields nothing if the MMA has a batch or several K dimensions, if rows of A are not contiguous or
-    not short, if no number of rows that fits divides M, or if a value other than A has the rows and either lacks N or
-    is a reduction other than the MMA.
+    The Repacked has the rewritten program. It is for a K shorter than a slab (the K elements in a row of shared
+    memory). `p` is the MMA, `reads` are its A and B. Yields nothing if the MMA has a batch or several K dimensions, if
+    rows of A are not contiguous, or no two fit in a slab, if no number of rows that fits divides M, or if a value other
+    than A has the rows and either lacks N or is a reduction other than the MMA.
     """
     a, b = reads
     k = a.place.contiguous
@@ -47,7 +47,7 @@ def paired_rows(facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine:
 def _rows_stay_independent(facts: Facts, p: ProductFacts, row: str, a: int) -> bool:
     """True if neighbours along `row` may become separate GEMMs: all values keep N, and only the MMA `p` reduces.
 
-    All values with the dimension `row` are checked, except operand A (node `a`).
+    All values with the dimension `row` are checked, except operand A (node `a`). `facts` is the analysed program.
     """
     others = [n for n in facts.nodes if row in n.dims and n.id != a]
     return all(p.n <= n.dims and (not n.reduces or n.id == p.node) for n in others)

@@ -32,7 +32,8 @@ def kernels_in_parts(whole: PlanCandidate, ranking: Ranking) -> Iterator[PlanCan
     """Yield at most one candidate: the kernel of `whole` with its single reduction split over more workgroups.
 
     A second kernel combines the partial results. Yields nothing if `whole` has workgroups for more than half of the
-    cores, if the program has no reduction that can be split, or if the reduction is too short (noted in `ranking`).
+    cores, if the program has no reduction that can be split, or if the reduction is too short, which is noted in
+    `ranking` (the search's result).
     """
     kernel = whole.kernel
     assert isinstance(kernel, UniformKernelSchedule)
@@ -86,7 +87,8 @@ def _single_reduction(facts: Facts) -> ValueFacts | None:
 def _best_part_count(kernel: UniformKernelSchedule, reduction: ValueFacts) -> int:
     """Return the number of parts into which to split a reduction, so that reading its input takes the least time.
 
-    It is 1 if the kernel without a split takes no longer than a perfectly split one plus a launch.
+    A workgroup reduces one or more parts. The number is 1 if the kernel without a split takes no longer than a
+    perfectly split one plus a launch (the fixed cycles to start a kernel).
     """
     facts, machine, limits = kernel.facts, kernel.machine, kernel.machine.limits
     size, cores = numbers_of(facts.sizes), limits.cores or 1
@@ -111,9 +113,9 @@ def _best_part_count(kernel: UniformKernelSchedule, reduction: ValueFacts) -> in
 
 
 def _part_width(facts: Facts, machine: Machine, axis: str, width: int) -> int:
-    """Return the number of elements of one part along `axis`: `width`, rounded down to whole cache lines if it is long.
+    """Return the elements of one part (piece of a reduction) along `axis`: `width`, in whole cache lines if it is long.
 
-    Long means more than WHOLE_LINES (16) cache lines.
+    Long means more than WHOLE_LINES (16) cache lines; the width is then rounded down. `facts` is the analysed program.
     """
     sides = [n.place.bytes for n in facts.reads if n.place.contiguous == axis]
     line = max((machine.lane_access.line_bytes // n for n in sides), default=1)

@@ -40,7 +40,7 @@ def two_kernel_splits(facts: Facts, ranking: Ranking) -> Iterator[GraphCut]:
 
     The value between the kernels goes through memory. If several values leave the same MMAs, reductions and scans to
     the first kernel, the value with the fewest bytes is used. A value with more than TIMES (3) times the bytes of all
-    arguments is not used, but noted in `ranking`.
+    arguments is not used, but noted in `ranking` (the search's result).
     """
     best: dict[frozenset[int], tuple[float, int]] = {}
     heavy = {n.id for n in facts.nodes if n.op == "mma" or n.reduces or n.op in SCANS}
@@ -71,7 +71,10 @@ def two_kernel_splits(facts: Facts, ranking: Ranking) -> Iterator[GraphCut]:
 
 
 def _loop_has_later_mmas(first: Facts) -> bool:
-    """True if a loop that carries an accumulator of the first of two kernels also has MMAs of the second kernel."""
+    """True if a loop that carries an accumulator of the first of two kernels also has MMAs of the second kernel.
+
+    `first` is the analysed program of the first kernel.
+    """
     around, inside = loops_around(first.program), {first.nodes[p.node].source for p in first.products}
     carrying = {
         loop
@@ -84,7 +87,10 @@ def _loop_has_later_mmas(first: Facts) -> bool:
 
 
 def _reduces_products(first: Facts) -> bool:
-    """True if the first of two kernels reduces or scans a value that is computed from an MMA's result."""
+    """True if the first of two kernels reduces or scans a value that is computed from an MMA's result.
+
+    `first` is the analysed program of the first kernel.
+    """
     after = set[int]()
     for n in first.nodes:
         if n.op == "mma" or any(arg in after for arg in n.args):
@@ -93,7 +99,10 @@ def _reduces_products(first: Facts) -> bool:
 
 
 def _feeds_heavy_node(facts: Facts, value: int, heavy: set[int]) -> bool:
-    """True if an MMA, reduction or scan (a node in `heavy`) depends on the node `value`, directly or indirectly."""
+    """True if an MMA, reduction or scan depends on the value with node number `value`, directly or indirectly.
+
+    `heavy` has the node numbers of all MMAs, reductions and scans; `facts` is the analysed program.
+    """
     todo, seen = [value], set[int]()
     while todo:
         for user in facts.users[todo.pop()]:
@@ -104,10 +113,11 @@ def _feeds_heavy_node(facts: Facts, value: int, heavy: set[int]) -> bool:
 
 
 def _can_split_after(facts: Facts, value: int, first: set[int]) -> bool:
-    """True if a program can be split in two kernels after the node `value`, with no other computed value between.
+    """True if a program can be split in two kernels, with only the value of node number `value` between them.
 
-    `first` are the nodes of the first kernel. Reads and renamings (such as broadcasts) may be used in both kernels.
-    False if both kernels would have values that loops carry.
+    No other computed value may go from the first kernel to the second. `first` has the node numbers of the first
+    kernel. Reads and renamings (such as broadcasts) may be used in both kernels. False if both kernels would have
+    values that loops carry.
     """
     carried = any(facts.nodes[i].carried for i in range(len(facts.nodes)) if i not in first)
     if any(facts.nodes[i].op == STATE for i in first) and carried:

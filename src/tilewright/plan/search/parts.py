@@ -27,10 +27,10 @@ UNROLLED = 16
 def split_k_candidates(wholes: list[tuple[PlanCandidate, Work]], ranking: Ranking) -> Iterator[PlanCandidate]:
     """Yield split-K candidates, if the best kernel without split-K has fewer workgroups than the machine has cores.
 
-    `wholes` has all candidates without split-K, each with its work. A number of parts is skipped if even the kernel
-    with the fewest workgroups would have more than CROWDED (2) per core. A split is skipped if its lower bound exceeds
-    the cycles of the best candidate so far, unless `ranking` keeps all. Kernels with halo tiles or ping-pong are not
-    split.
+    Split-K gives pieces of K (parts) to different workgroups. `wholes` has all candidates without split-K, each with
+    its work. A number of parts is skipped if even the kernel with the fewest workgroups would have more than CROWDED
+    (2) per core. A split is skipped if its lower bound exceeds the cycles of the best candidate so far, unless
+    `ranking` (the search's result) keeps all. Kernels with halo tiles or ping-pong are not split.
     """
     best, _ = min(wholes, key=lambda x: x[0].key)
     first = best.kernel
@@ -59,8 +59,8 @@ def split_k_candidates(wholes: list[tuple[PlanCandidate, Work]], ranking: Rankin
 def _least_cycles(kernel: KernelSchedule, work: Work, parts: Parts) -> float:
     """Return a lower bound of the cycles of `kernel` with split-K into `parts`, the launches included.
 
-    It is the sum of the longer of MMAs and copies, the merge of the parts, two waits for memory, and both launches.
-    `work` is the work of the kernel without split-K.
+    It is the sum of: the longest of MMAs, bulk copies and copies by lanes; the merge of the parts (pieces of K); two
+    waits for memory; and two launches (fixed start cycles). `work` is the work of the kernel without split-K.
     """
     t, limits = kernel.tiling, kernel.tiling.machine.limits
     task_cycles = sum(p.trips * max(p.mma, p.copied / limits.l2_rate, p.gather) for p in work.phases)
@@ -74,8 +74,8 @@ def _least_cycles(kernel: KernelSchedule, work: Work, parts: Parts) -> float:
 def _split_k_choices(t: Tiling) -> Iterator[Parts]:
     """Yield a Parts for each way to do split-K of a tiling: a K dimension, the number of parts, the elements per part.
 
-    Only loops whose parts can be merged afterwards are split. If the program itself has loops around MMAs, only
-    dimensions of these loops are split.
+    Only loops are split whose results over two parts (pieces of K) can be merged, such as sums. If the program itself
+    has loops around MMAs, only dimensions of these loops are split.
     """
     for c, tile in t.pairs():
         merges = all(loop.merge for axis, loop in t.facts.loops.items() if axis in c.dims)
@@ -89,9 +89,9 @@ def _split_k_choices(t: Tiling) -> Iterator[Parts]:
 def _splits_of_dim(t: Tiling, dim: str, box: int, step: int) -> Iterator[Parts]:
     """Yield a Parts for each way to split the K dimension `dim` into two or more parts.
 
-    If reads past the end of `dim` give zeros, parts are whole K steps and the last part may be shorter; else all parts
-    are equal. `box` is the number of elements of one K step along `dim`, `step` the number of elements of one K step
-    over all dimensions of K.
+    Different workgroups compute the parts. If reads past the end of `dim` give zeros, and the program itself loops over
+    `dim`, parts are whole K steps and the last part may be shorter; else all parts are equal. `box` is the number of
+    elements of one K step along `dim`, `step` the number of elements of one K step over all dimensions of K.
     """
     extent = t.facts.extents[dim]
     reads = [r for r in t.facts.reads if dim in r.place.dims]
@@ -123,7 +123,10 @@ def has_dimension(read: ValueFacts, dim: str) -> bool:
 
 
 def _loop_dims(t: Tiling) -> set[str]:
-    """Return the names of the dimensions that the program's own loops around MMAs iterate over; empty if none."""
+    """Return the names of the dimensions that the program's own loops around MMAs iterate over; empty if none.
+
+    `t` is a choice of tile sizes (a Tiling) for the program.
+    """
     return {str(loop.attrs["axis"]) for loops in loops_around(t.facts.program).values() for loop in loops}
 
 
@@ -133,9 +136,10 @@ def _has_computed_operand(t: Tiling) -> bool:
 
 
 def _split_candidate(kernel: KernelSchedule, work: Work, parts: Parts) -> PlanCandidate:
-    """Return `kernel` with split-K as a PlanCandidate; its cycles include the kernels that merge the parts.
+    """Return `kernel` with split-K as a PlanCandidate; its cycles include merging the parts.
 
-    `work` is the work of the kernel without split-K.
+    `parts` are the pieces of K that workgroups compute; further kernels merge their results. `work` is the work of
+    `kernel` without split-K.
     """
     split, merge = split_work(kernel, work, parts)
     return candidate_of(replace(kernel, parts=parts), split, merge)
@@ -144,7 +148,8 @@ def _split_candidate(kernel: KernelSchedule, work: Work, parts: Parts) -> PlanCa
 def split_work(kernel: KernelSchedule, work: Work, parts: Parts) -> tuple[Work, float]:
     """Return (Work of the kernel with split-K, cycles of the kernels that merge the parts, including their launches).
 
-    `work` is the work (cycles and bytes) of the kernel without split-K.
+    `parts` are the pieces of K that different workgroups compute. `work` is the work (cycles and bytes) of the kernel
+    without split-K.
     """
     t, machine, mmas = kernel.tiling, kernel.tiling.machine, kernel.mmas
     number = t.o.class_of[parts.dim]

@@ -49,9 +49,10 @@ def pipelines(
 ) -> Iterator[KernelPipeline]:
     """Yield a KernelPipeline (roles of waves, stages, overlap) for each pipeline that fits registers and shared memory.
 
-    A pipeline that does not fit is noted in `ranking`. `mmas` are the MMA tiles, `live` has the numbers of live
-    registers per lane, `placed` the bytes of shared memory that operands take. Yields nothing if atoms are synchronous
-    and there is a single wave group: it could not multiply and load at the same time.
+    A pipeline that does not fit is noted in `ranking` (the search's result). `t` (a Tiling) has the tile sizes. `mmas`
+    are the MMA tiles, `live` has the numbers of live registers per lane, `placed` the bytes of shared memory that
+    operands take. Yields nothing if atoms are synchronous and there is a single wave group: it could not multiply and
+    load at the same time.
     """
     cores = t.machine.limits.cores or 1
     if not mmas[0].atom.asynchronous and t.groups == 1:
@@ -84,7 +85,7 @@ def _fit_registers(
 
     Text if the consumer needs more registers per lane than it gets. `choice` is (True if A stays in registers over the
     loop, True for ping-pong). `mmas` are the MMA tiles, `live` has the numbers of live registers per lane, `placed` the
-    operands in shared memory.
+    operands in shared memory. `t` (a Tiling) has the kernel's tile sizes.
     """
     keeps, pingpong = choice
     limits, atom = t.machine.limits, mmas[0].atom
@@ -130,11 +131,12 @@ def _fit_stages(
     keeps: bool,
     pingpong: bool,
 ) -> Pipeline | str:
-    """Return a Pipeline with as many stages as latency needs and shared memory holds; or text if too few stages fit.
+    """Return a Pipeline with as many stages as hide latency and fit shared memory; or text if too few stages fit.
 
     `waves` is ((waves, registers per lane) of the producer, the same of the consumer). `keeps` says that A stays in
-    registers over the loop, `pingpong` that two halves of the consumers take tasks in turn. `mmas` are the MMA tiles,
-    `live` has the live registers per lane, `placed` the bytes of shared memory that operands take.
+    registers over the loop, `pingpong` that two halves of the consumers take tasks in turn. `t` (a Tiling) has the tile
+    sizes, `mmas` are the MMA tiles, `live` has the live registers per lane, `placed` the bytes of shared memory that
+    operands take.
     """
     machine, space, halves = t.machine, t.machine.spaces["shared"], 1 + pingpong
     last = next(m for m in mmas if m.node == live.results[-1])
@@ -173,7 +175,8 @@ def _result_bytes_per_operand_byte(t: Tiling, last: MmaTile) -> float:
 def _exchange_bytes(t: Tiling, m: MmaTile) -> float:
     """Return the bytes of shared memory per workgroup that wave groups need to combine reductions along rows of C.
 
-    Wave groups need them if several of them share a row. It is 0 if each row belongs to a single wave group.
+    Wave groups need them if several of them share a row. It is 0 if each row belongs to a single wave group. `m` is the
+    MMA's tile, `t` (a Tiling) has all tile sizes.
     """
     if t.across == 1:
         return 0.0
@@ -188,8 +191,9 @@ def _halo_pipelines(
 
     A halo tile is an input patch. The first pair has B in stages. The second has all of B resident in shared memory (0
     taps per stage), and is only yielded if all workgroups use the same B. A pair that does not fit shared memory is
-    left out. `waves` is ((waves, registers per lane) of the producer, the same of the consumer); `pingpong` says that
-    two halves of the consumers take tasks (workgroups' tiles) in turn.
+    left out. `m` is the MMA's tile, `t` (a Tiling) has all tile sizes. `waves` is ((waves, registers per lane) of the
+    producer, the same of the consumer); `pingpong` says that two halves of the consumers take tasks (workgroups' tiles)
+    in turn.
     """
     space, halves = t.machine.spaces["shared"], 1 + pingpong
     assert space.bytes is not None

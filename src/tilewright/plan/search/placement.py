@@ -60,7 +60,7 @@ class OperandPlacement:
 
     @property
     def staged(self) -> float:
-        """Return the bytes of shared memory per pipeline stage of this kernel: the sum over its loop nests."""
+        """Return the bytes of shared memory per pipeline stage of this kernel: the sum over all loop nests."""
         return sum(self.stages.values())
 
 
@@ -69,7 +69,8 @@ def place_operands(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops
 
     An operand counts if it is read, or computed from reads alone. Values between MMAs that change their layout are
     counted separately. None if a grid tile is a box (rectangle) of positions that a sliding window reads, and the
-    kernel has no halo tile for it. `phases` maps each MMA (node number) to the loops around it.
+    kernel has no halo tile for it. `t` (a Tiling) has the tile sizes; `phases` maps each MMA (node number) to the loops
+    around it.
     """
     placement = OperandPlacement()
     halo = _halo_tile(t, mmas)
@@ -102,8 +103,9 @@ def _count_read(
     """Add one read, for an operand of the MMA `m`, to `placement`: its shared-memory bytes, copied bytes and L2 cycles.
 
     `read` is the node number of the read; the operand is, or is computed from, the read. `is_a` says that the operand
-    is A. `phases` maps each MMA to the loops around it; `halo` is the halo tile (input patch) of A, or None. Nothing is
-    added if a K step needs one element per row of the read.
+    is A. `t` (a Tiling) has the tile sizes; `phases` maps each MMA to the loops around it; `halo` is the halo tile
+    (input patch) of A, or None. Nothing is added if a K step needs one element per row of the read, because lanes then
+    load it themselves.
     """
     facts, machine, p = t.facts, t.machine, m.oriented
     n, side = facts.nodes[read], p.rows if is_a else p.columns
@@ -168,7 +170,8 @@ def _needs_halo(t: Tiling) -> bool:
 def _halo_tile(t: Tiling, mmas: tuple[MmaTile, ...]) -> HaloTile | None:
     """Return the HaloTile (input patch) of operand A, if the grid tile of the single MMA is a box of output positions.
 
-    A box is a rectangle over several dimensions. None if no tile is a box that a sliding window reads.
+    A box is a rectangle over several dimensions. None if no tile is a box that a sliding window reads. `t` (a Tiling)
+    has the kernel's tile sizes.
     """
     for c, tile in t.pairs():
         window = halo_window(t.o, c) if tile.level == GRID and tile.fold == BOX and len(tile.box) > 1 else None
@@ -196,7 +199,7 @@ def _equal_neighbours(t: Tiling, m: MmaTile, read: int, slab: int) -> int:
     """Return how many neighbours along K read the same element of memory, within a K step of `slab` elements.
 
     `read` is the node number of a read for the MMA `m`. 1 if its address is linear, or does not depend on the K
-    dimension along which steps run.
+    dimension along which steps run. `t` (a Tiling) has the kernel's tile sizes.
     """
     n = t.facts.nodes[read]
     inner = t.o.inner_k[m.node]

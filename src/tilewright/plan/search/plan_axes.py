@@ -42,7 +42,7 @@ class PlanAxes:
         return {s.digit: s.size for s in splits if s.level == level and s.digit is not None}
 
     def _split_size(self, d: Expr, level: str) -> int | None:
-        """Return the elements of the plan's first split of `d` at `level` ("task" or "loop"); None without one."""
+        """Return the elements of `d` per workgroup (`level` "task") or iteration ("loop"); None without a split."""
         axis = self.axes.get(d)
         split = None if axis is None else axis.split(level)
         return None if split is None else split.size
@@ -51,8 +51,8 @@ class PlanAxes:
 def plan_axes(facts: Facts, plan: Schedule) -> PlanAxes | str:
     """Find the axis of a given plan for each dimension of the program; return a PlanAxes, or text: what the plan lacks.
 
-    Text if a dimension with several elements has no axis, or if the plan splits a reduction into parts and lacks an
-    axis for the parts.
+    Text if a dimension with several elements has no axis, or if the plan splits a reduction into parts (pieces for
+    different workgroups) and lacks an axis that counts parts or an axis within a part.
     """
     parts, parts_of_task = None, 1
     named = {axis.name: axis for axis in plan.axes}

@@ -101,7 +101,10 @@ class Ranking:
         self.rejected.setdefault(what, why)
 
     def add_counts(self, other: Ranking) -> None:
-        """Add the counts (states, tilings, timed kernels) and the rejections of `other`, but not its candidates."""
+        """Add the counts and the rejections of `other`, another Ranking (result of a search), but not its candidates.
+
+        Counted are the times that candidates were added (`states`), the tilings, and the kernels timed.
+        """
         self.states += other.states
         self.tilings += other.tilings
         self.timed += other.timed

@@ -27,8 +27,8 @@ from tilewright.plan.search.simt import term_program
 def rate_plan(facts: Facts, machine: Machine, plan: Schedule, constant: Collection[str] = ()) -> PlanCandidate | str:
     """Predict the time of a given plan; return it as a PlanCandidate with cycles, or text: why it cannot be timed.
 
-    `facts` are the facts of the whole program, even if the plan splits it into two kernels. Arguments named in
-    `constant` are repacked once, when they are bound, at no cost.
+    `facts` is the whole analysed program, even if the plan splits it into two kernels. Arguments named in `constant`
+    are repacked once, when they are bound, at no cost.
     """
     if plan.split_after is not None:
         return _rate_two_kernels(facts, machine, plan, plan.split_after)
@@ -93,7 +93,8 @@ def _rate_second_kernel(cut: GraphCut, machine: Machine, plan: Schedule | None) 
 def _rate_kernel(facts: Facts, machine: Machine, plan: Schedule, batch: int) -> PlanCandidate | str:
     """Predict the time of a plan of one kernel; return a PlanCandidate with cycles, or text: why it cannot be timed.
 
-    `batch` is the number of GEMMs per tile, the blocks of a block-diagonal B; 1 if B is not block-diagonal.
+    `batch` is the number of GEMMs per tile, the blocks of a block-diagonal B; 1 if B is not block-diagonal. `facts` is
+    the analysed program.
     """
     if plan.atom is not None:
         return rate_blocks(facts, machine, plan)

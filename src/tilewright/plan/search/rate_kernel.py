@@ -53,8 +53,8 @@ def _orientation(facts: Facts, machine: Machine, units: list[ProductUnit], pipel
     """Return the Orientation (M or N on the atom's rows) that a plan's `mma` statements `units` give; or text: why not.
 
     Text if no atom takes the operands in that orientation, if the stated atom does not, or if the pipeline has one
-    producer wave, which copies in bulk, and bulk copies cannot load the operands. With several producer waves, their
-    lanes load operands.
+    producer wave, which copies in bulk, and bulk copies cannot load the operands. With several producer waves, the
+    lanes of these waves load operands. `facts` is the analysed program.
     """
     ranking = Ranking()
     o = orient(facts, machine, tuple(line.transposed for line in units), ranking)
@@ -88,8 +88,8 @@ def _wave_groups(machine: Machine, units: list[ProductUnit], pipeline: Pipeline,
 def _mma_tile(t: Tiling, p: OrientedProduct, line: ProductUnit) -> MmaTile:
     """Return the MmaTile (atom, and extents in elements) of the MMA `p` that its statement `line` in a plan describes.
 
-    Its atom is the statement's atom. But if that takes from registers an A that is read from memory, it is the atom of
-    the same shape that reads A from shared memory.
+    Its atom is the statement's atom. But if the statement's atom takes A from registers, though A is read from memory,
+    it is the atom of the same shape that reads A from shared memory. `t` (a Tiling) has the plan's tile sizes.
     """
     rows, columns = (line.columns, line.rows) if line.transposed else (line.rows, line.columns)
     stated = t.machine.multiply[line.atom or ""]
@@ -110,7 +110,8 @@ def _keeps_a(t: Tiling, units: list[ProductUnit]) -> bool:
 def _columns_first(facts: Facts, plan: Schedule, axes: PlanAxes) -> bool:
     """True if a plan's grid has all dimensions of N of the last MMA before all of its dimensions of M.
 
-    False if the grid has no dimension of M, or none of N.
+    False if the grid has no dimension of M, or none of N. `facts` is the analysed program, `axes` has the plan's axis
+    of each program dimension.
     """
     n, m = (
         [
@@ -126,7 +127,8 @@ def _columns_first(facts: Facts, plan: Schedule, axes: PlanAxes) -> bool:
 def _taps_per_stage(plan: Schedule, pipeline: Pipeline) -> int | None:
     """Return the number of filter taps per pipeline stage of B in a plan with halo tiles of A.
 
-    0 if all of B is resident in shared memory; None if the plan has no halo tiles, or no statement that places B.
+    0 if all of B is resident in shared memory; None if the plan has no halo tiles, or no statement that says where B
+    lies in memory.
     """
     panel = next((line for line in plan.values if line.form == "panel"), None)
     if panel is None or not pipeline.halo_stages:

@@ -88,9 +88,10 @@ def is_by_terms(program: TermProgram, plan: Schedule) -> bool:
 
 
 def rate_by_terms(program: TermProgram, plan: Schedule) -> PlanCandidate | str:
-    """Predict the time of a plan with a SIMT product (no MMA atoms); return a PlanCandidate with cycles.
+    """Predict the time of a plan with a SIMT product (lanes multiply, no atoms); return a PlanCandidate with cycles.
 
-    Return text if the plan has no task split of a dimension that the grid must split.
+    `program` is the product and its analysed program. Return text if the plan does not say how many elements a
+    workgroup has of a dimension that the grid must split.
     """
     facts = program.facts
     named = {axis.name: axis for axis in plan.axes}

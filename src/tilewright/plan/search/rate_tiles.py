@@ -38,7 +38,8 @@ class PlanTiles:
         - a batch class with several GEMMs per tile: a grid tile of that many;
         - a box (rectangle) in the plan: the grid tile of the box;
         - a class that the grid cannot split: a loop tile, or all of `c`;
-        - M or N with a loop: a loop tile, and the number of workgroups that share `c`. Else a grid tile, or all of `c`.
+        - M or N with a loop: a loop tile, and the number of workgroups that share `c`; else a grid tile if the grid
+          splits `c`; else all of `c`.
         """
         owners = program_dims_of(self.facts, c.dims)
         loops = {d: n for d in owners if (n := self.axes.loop(d)) is not None}
@@ -65,8 +66,9 @@ class PlanTiles:
     def _is_whole_between_mmas(self, c: DimClass, loops: dict[Expr, int]) -> bool:
         """True if a workgroup holds all of `c` between two MMAs, so that `loops` are only K steps of the second MMA.
 
-        `c` must be N of one MMA and K of another. `loops` has the plan's loop tiles along `c`, in elements: they are K
-        steps of the second MMA if none is as wide as the first MMA's tile.
+        `c` is a class of dimensions (same role in all MMAs); False unless it is N of one MMA and K of another. `loops`
+        has the plan's loop tiles along `c`, in elements: they are K steps of the second MMA if none is as wide as the
+        tile of an MMA with `c` as N.
         """
         columns = {n for role, n in zip(c.roles, self.columns, strict=True) if role == COLUMNS}
         return DEPTH in c.roles and bool(columns) and not columns & set(loops.values())
@@ -86,7 +88,7 @@ class PlanTiles:
         """Return the grid AxisTile of the class `c` if the plan gives a box: a rectangle over the digits of `d`.
 
         Digits are the mixed-radix parts of `d`, such as image, row and column. A digit that the plan does not split has
-        one element in the box, or all of its elements if the plan pads some digit.
+        one element in the box, or all of its elements if the plan pads some digit of `d`.
         """
         task_sizes, extents = self.axes.digit_sizes(d, "task"), self.facts.extents
         runs_on = any(digit.walked != digit.extent for digit in self.axes.axes[d].digits)

@@ -26,9 +26,9 @@ def repackings(facts: Facts, machine: Machine, constant: Collection[str], rankin
     """Yield a Repacked for each way to copy the operands of a program's single MMA to another layout before its kernel.
 
     The new layout suits asynchronous bulk copies, or is read faster. Operands named in `constant` are repacked once,
-    when they are bound, and cost nothing. Ways that do not apply are noted in `ranking`. Yields nothing if the program
-    has several MMAs or is half of a split program, if an operand is computed, block-diagonal already or has no linear
-    address, or on a machine without bulk copies.
+    when they are bound, and cost nothing. Ways that do not apply are noted in `ranking` (the search's result). Yields
+    nothing if the program has several MMAs or is half of a split program, if an operand is computed, block-diagonal
+    already or has no linear address, or on a machine without bulk copies.
     """
     if len(facts.products) != 1 or facts.part:
         return
@@ -63,8 +63,9 @@ def repackings(facts: Facts, machine: Machine, constant: Collection[str], rankin
 def padded_length(machine: Machine, extent: int, element_bytes: int, shared_row: int) -> int:
     """Return the number of elements to which a row of `extent` elements is padded, so that bulk copies read it fast.
 
-    It is a multiple of `shared_row` bytes (a row of shared memory) if the row grows by at most one part in SLACK (8);
-    else a multiple of the machine's memory sector. `element_bytes` is the number of bytes per element.
+    It is a multiple of `shared_row` bytes (the widest row of shared memory that atoms read) if the row grows by at most
+    one part in SLACK (8); else a multiple of the machine's memory sector. `element_bytes` is the number of bytes per
+    element.
     """
     pitch = bulk_pitch(machine)
     sectors, lines = (
@@ -94,8 +95,8 @@ def _pad_k(
     """Return (Facts of the program with K zero-padded in both operands, a RowCopy per operand); or text: why not.
 
     The Facts are the analysed program, the RowCopys describe the copies. `p` is the MMA, `reads` are its A and B. K
-    cannot be padded if none of its dimensions is a whole row of both operands, or if an op other than the reads and the
-    MMA has that dimension.
+    cannot be padded if no dimension of K is a whole row of memory in both operands, or if an op other than the reads
+    and the MMA has that dimension.
     """
     k = next((d for d in p.k if all(_is_whole_row(n.place, d, facts) for n in reads)), None)
     if k is None:
@@ -120,8 +121,8 @@ def _is_whole_row(place: AccessFacts, k: str, facts: Facts) -> bool:
 def _pad_rows(facts: Facts, reads: list[ValueFacts], machine: Machine) -> tuple[Facts, list[RowCopy]] | str:
     """Return (Facts of the program with padded row strides, a RowCopy per padded operand); or text: why not.
 
-    The Facts are the analysed program. An operand is padded if bulk copies cannot read its row stride. Text if they can
-    read both. `reads` are A and B of the MMA.
+    The Facts are the analysed program. An operand is padded if bulk copies cannot read its row stride. Text if bulk
+    copies can read the row strides of both operands. `reads` are A and B of the MMA.
     """
     accesses, copies = {}, []
     for n in reads:

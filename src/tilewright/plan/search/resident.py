@@ -43,7 +43,8 @@ def _result_elements(kernel: UniformKernelSchedule) -> float:
 def _spilled_share(kernel: UniformKernelSchedule, work: Work, lanes: int) -> float:
     """Return the fraction (0 to 1) of a lane's live values that do not fit in its registers.
 
-    `lanes` is the number of lanes per workgroup. 0 on a machine that does not state its registers.
+    `lanes` is the number of lanes per workgroup. 0 on a machine that does not state its registers. `work` is the
+    kernel's counted work (cycles and bytes).
     """
     machine, facts, costs = kernel.machine, kernel.facts, kernel.machine.costs.resident
     file = machine.spaces["register"].bytes

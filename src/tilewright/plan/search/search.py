@@ -103,7 +103,7 @@ def search_facts(
 def _add_repacked(
     repacked: Repacked, machine: Machine, ranking: Ranking, constant: Collection[str], only_lowered: bool
 ) -> None:
-    """Add the candidates that run a program on repacked operands to the ranking.
+    """Add to the ranking the candidates that run a program on repacked operands (copied to another layout first).
 
     If a lower bound shows that all of them are slower than the best, note a rejection instead. `constant` names
     arguments that are repacked once, at no cost; `only_lowered` drops candidates that the lowering cannot do.
@@ -149,7 +149,7 @@ def _add_two_kernels(facts: Facts, machine: Machine, ranking: Ranking, only_lowe
 def two_kernels(cut: GraphCut, one: PlanCandidate, two: PlanCandidate) -> PlanCandidate:
     """Return one candidate that runs the kernel of `one` and then the kernel of `two`; its cycles are the sum of both.
 
-    `cut` says how the program was split into these two kernels.
+    `cut` (a GraphCut) has the two programs into which the program was split.
     """
     cycles = one.cycles + two.cycles
     rewrites = (Rewrite(cut.what, after=cut.after), *one.rewrites)
@@ -174,10 +174,11 @@ def _add_candidates(ranking: Ranking, candidates: list[PlanCandidate]) -> None:
 
 
 def lower_bound(facts: Facts, machine: Machine) -> float:
-    """Return a lower bound of the cycles of any schedule: the maximum of MMA, ALU and memory cycles, plus a launch.
+    """Return a lower bound of the cycles of any schedule: the longest of MMA, ALU and memory cycles, plus a launch.
 
     MMA and ALU (lane) cycles are with all cores at work, and without the work that masks skip. MMAs count at the rate
-    of the fastest atom that takes their types; at the rate of multiply-adds by lanes if no atom does.
+    of the fastest atom that takes their types; at the rate of multiply-adds by lanes if no atom does. A launch is the
+    fixed cycles to start a kernel. `facts` is the analysed program.
     """
     mma = lanes = 0.0
     for p in facts.products:

@@ -97,10 +97,10 @@ def term_candidate(kernel: TermKernelSchedule) -> PlanCandidate:
 def term_program(facts: Facts, machine: Machine) -> TermProgram | None:
     """Return a TermProgram (a product that lanes can compute without atoms) for the program's product; else None.
 
-    Lanes can if M or N has no dimension (as in a depthwise convolution), both operands are plain reads, the larger one
-    with linear addresses, one program dimension has all rows of the larger operand, and there is no batch or the larger
-    operand is contiguous along the batch. None also if the program has loops or several products, for half of a split
-    program, and on a machine without lanes (a CPU).
+    Lanes can compute it if M or N has no dimension (as in a depthwise convolution), both operands are plain reads, the
+    larger one with linear addresses, one program dimension has all rows of the larger operand, and there is no batch or
+    the larger operand is contiguous along the batch. None also if the program has loops or several products, for half
+    of a split program, and on a machine without lanes (a CPU).
     """
     if len(facts.products) != 1 or facts.loops or facts.part or machine.lanes is None:
         return None
@@ -137,8 +137,8 @@ def term_program(facts: Facts, machine: Machine) -> TermProgram | None:
 def extents_in(kernel: TermKernelSchedule) -> Size:
     """Return a function that evaluates a dimension of the SIMT kernel `kernel` to its extent, an int.
 
-    It knows the program's dimensions, the flattened K and, if lanes compute boxes (rectangles) of results, the
-    dimension that counts boxes and the dimensions within a box.
+    It knows the program's dimensions, the flattened K (all K dimensions as one index) and, if lanes compute boxes
+    (rectangles) of results, the dimension that counts boxes and the dimensions within a box.
     """
     boxes = [] if kernel.outer is None else [d for d in kernel.terms.dims if d is not kernel.outer]
     inner: dict[Expr, int] = {d: n for d in boxes for name, n in kernel.sizes.items() if str(d) == f"{name}_box"}
@@ -151,7 +151,8 @@ def extents_in(kernel: TermKernelSchedule) -> Size:
 def _extent_function(program: TermProgram, more: dict[Expr, int]) -> Size:
     """Return a function that evaluates a dimension of a SIMT kernel to its extent, an int.
 
-    It knows the program's dimensions, the flattened K, and the dimensions in `more`, which maps them to extents.
+    It knows the program's dimensions, the flattened K (all K dimensions as one index), and the dimensions in `more`,
+    which maps them to extents.
     """
     numbers = numbers_of(program.facts.sizes)
     known: dict[Expr, int] = {program.terms.summed: program.count, **more}
@@ -161,7 +162,7 @@ def _extent_function(program: TermProgram, more: dict[Expr, int]) -> Size:
 def _single_result_kernels(program: TermProgram) -> list[TermKernelSchedule]:
     """Return a list of one SIMT kernel: its lanes lie along a batch dimension, and compute results one at a time.
 
-    Return [] if the product has no batch, so that lanes lie along rows.
+    Return [] if the product has no batch, so that lanes lie along M.
     """
     facts, terms = program.facts, program.terms
     if terms.along_rows:
@@ -180,8 +181,9 @@ def _box_kernels(program: TermProgram) -> Iterator[TermKernelSchedule]:
     """Yield SIMT kernels whose lanes each compute a box (rectangle of neighbours) of results.
 
     There is one kernel for each box and K step. A box must fit a lane's registers, leave registers for enough waves per
-    core, and have results that share reads. Boxes must cover M exactly, or overhang only where writes drop the elements
-    past the end. Yields nothing if M has fewer than two digits (mixed-radix parts, such as row and column).
+    core, and have results that share reads. Boxes extend along the last two digits (mixed-radix parts, such as row and
+    column) of M only, as a window slides along an image's lines and columns. Boxes must cover M exactly, or overhang
+    only where writes drop the elements past the end. Yields nothing if M has fewer than two digits.
     """
     facts, machine = program.facts, program.machine
     file, waves, most_bytes = machine.register_file, machine.row_tasks.waves, machine.lane_access.own_bytes
@@ -212,7 +214,8 @@ def _box_kernels(program: TermProgram) -> Iterator[TermKernelSchedule]:
 def _can_cover(facts: Facts, dim: str, n: int) -> bool:
     """True if boxes of `n` elements along `dim` can cover all of `dim`, even if the last box extends past its end.
 
-    They can if `n` divides the extent of `dim`, or if every write drops the elements past the end.
+    They can if `n` divides the extent of `dim`, or if every write drops the elements past the end. `facts` is the
+    analysed program.
     """
     extent = facts.extents[dim]
     forms = [zip(w.place.coords, w.place.shape, strict=False) for w in facts.writes]
@@ -220,10 +223,11 @@ def _can_cover(facts: Facts, dim: str, n: int) -> bool:
 
 
 def terms_of_box(program: TermProgram, box: dict[str, int], tile: int) -> Terms:
-    """Return a Terms: how a lane computes one box (rectangle) of results, with the input window that one K step reads.
+    """Return a Terms (a SIMT product: lanes multiply, without MMA atoms) whose lanes compute a box of results each.
 
-    `box` maps each digit (mixed-radix part of M) to the box's extent; an empty `box` means one result. `tile` is the
-    number of K elements per step.
+    A box is a rectangle; the Terms has the size of the input window that a box reads in one K step. `box` maps each
+    digit (mixed-radix part of M) to the box's extent; an empty `box` means one result. `tile` is the number of K
+    elements per step.
     """
     terms = replace(program.terms, tile=tile, sizes=tuple(box.values()))
     extents, remaining = dict(box), tile
@@ -241,8 +245,8 @@ def terms_of_box(program: TermProgram, box: dict[str, int], tile: int) -> Terms:
 def with_boxes(program: TermProgram, terms: Terms, box: dict[str, int]) -> tuple[Terms, Expr, dict[Expr, int]]:
     """Add box dimensions to `terms`; return (new Terms, dimension that counts boxes, {dimension in a box: extent}).
 
-    A box is the rectangle of results that one lane computes; `box` maps each digit (mixed-radix part of M) to the box's
-    extent.
+    A Terms is a SIMT product: lanes multiply, without MMA atoms. A box is the rectangle of results that one lane
+    computes; `box` maps each digit (mixed-radix part of M) to the box's extent.
     """
     outer = symbol("boxes", 1)
     inner: dict[Expr, int] = {symbol(f"{d}_box", 1): n for d, n in box.items() if n > 1}
@@ -253,7 +257,8 @@ def with_boxes(program: TermProgram, terms: Terms, box: dict[str, int]) -> tuple
 def _box_kernel(program: TermProgram, terms: Terms, box: dict[str, int]) -> TermKernelSchedule:
     """Return the SIMT kernel in which each lane computes one box (rectangle) of results, each a vector of the batch.
 
-    `box` maps each digit (mixed-radix part of M) to the box's extent.
+    `program` is the product, `terms` says how lanes compute it. `box` maps each digit (mixed-radix part of M) to the
+    box's extent.
     """
     terms, outer, inner = with_boxes(program, terms, box)
     count = prod(ceil(program.facts.extents[d] / n) for d, n in box.items())

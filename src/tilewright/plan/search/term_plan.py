@@ -53,8 +53,8 @@ def _extent(facts: Facts, d: Expr) -> int:
 def _grid_axis(kernel: TermKernelSchedule, d: Expr) -> Axis:
     """Return the plan's Axis (extents, and splits by tasks and lanes) of the dimension `d`, which the grid splits.
 
-    If `d` is M and lanes compute boxes (rectangles) of results, each digit (mixed-radix part) of `d` is padded to whole
-    boxes.
+    If `d` is M and each lane computes a box (rectangle) of results, each digit (mixed-radix part) of `d` is padded to
+    whole boxes.
     """
     facts = kernel.program.facts
     if d is not kernel.program.row or kernel.outer is None:

@@ -49,8 +49,9 @@ class AxisTile:
 def tilings(o: Orientation) -> Iterator[tuple[tuple[AxisTile, ...], tuple[int, int]]]:
     """Yield every choice of tiles to try: (an AxisTile per class of dimensions, (wave groups along rows, columns)).
 
-    A class of dimensions (same role in every MMA) is one axis of the schedule. Tiles meet the author's constraints.
-    There are several wave groups (such as warpgroups) along columns only if a workgroup or a cluster has all of N.
+    A class of dimensions (same role in every MMA) is one axis of the schedule. Tiles meet the author's constraints. `o`
+    (an Orientation) says which of M and N lies on the atom's rows. There are several wave groups (such as warpgroups)
+    along columns only if a workgroup or a cluster has all of N.
     """
     unit = o.products[0].atoms[0].shape[0]
     held = any(p.a_in_registers for p in o.products)
@@ -85,7 +86,8 @@ def tilings(o: Orientation) -> Iterator[tuple[tuple[AxisTile, ...], tuple[int, i
 def _atom_widths(o: Orientation, c: DimClass) -> tuple[int, ...]:
     """Return the N extents of atoms, ascending, that all MMAs with `c` as N have in common; () if no MMA has `c` as N.
 
-    `c` is a class of dimensions (same role in every MMA).
+    `c` is a class of dimensions (same role in every MMA). `o` (an Orientation) says which of M and N lies on the atom's
+    rows.
     """
     atoms = [p.atoms for p, role in zip(o.products, c.roles, strict=True) if role == COLUMNS]
     widths = [{atom.shape[1] for atom in each} for each in atoms]
@@ -96,7 +98,8 @@ def _legal_tiles(o: Orientation, c: DimClass, rows: int, columns: tuple[int, ...
     """Return a list of AxisTiles for the class `c` of dimensions: those that are legal and meet the constraints.
 
     A grid tile that extends past the end of `c` is legal only if writes drop the elements past the end. `rows` is the M
-    extent of a workgroup's tile in elements, `columns` are the N extents of atoms.
+    extent of a workgroup's tile in elements, `columns` are the N extents of atoms. `o` (an Orientation) says which of M
+    and N lies on the atom's rows.
     """
     proposed = [tile for tile in _proposed_tiles(o, c, rows, columns) if c.is_batch or _is_as_stated(o.facts, tile)]
     return [tile for tile in proposed if tile.level != GRID or _overhang_is_dropped(o.facts, tile)]
@@ -105,7 +108,8 @@ def _legal_tiles(o: Orientation, c: DimClass, rows: int, columns: tuple[int, ...
 def _is_as_stated(facts: Facts, tile: AxisTile) -> bool:
     """True if a tile agrees with the author's constraints on the number of elements per workgroup.
 
-    A grid tile must have exactly the stated number along a constrained dimension; other tiles always agree.
+    A grid tile must have exactly the stated number along a constrained dimension; other tiles always agree. `facts` is
+    the analysed program.
     """
     for owner, stated in facts.stated_tasks.items():
         digits = facts.digits.get(owner, (owner,))
@@ -140,7 +144,8 @@ def _end_is_out_of_bounds(access: AccessFacts, dim: str, extent: int) -> bool:
 def _proposed_tiles(o: Orientation, c: DimClass, rows: int, columns: tuple[int, ...]) -> list[AxisTile]:
     """Return a list of AxisTiles to try for the class `c` of dimensions, before constraints and overhang are checked.
 
-    `rows` is the M extent of a workgroup's tile in elements, `columns` are the N extents of atoms.
+    `rows` is the M extent of a workgroup's tile in elements, `columns` are the N extents of atoms. `o` (an Orientation)
+    says which of M and N lies on the atom's rows.
     """
     roles, several, extents = set(c.roles), len(o.facts.products) > 1, o.facts.extents
     whole = AxisTile(WHOLE, c.extent, tuple((d, extents[d]) for d in c.dims))
@@ -170,8 +175,9 @@ def _proposed_tiles(o: Orientation, c: DimClass, rows: int, columns: tuple[int, 
 def _covering_widths(o: Orientation, c: DimClass, columns: tuple[int, ...]) -> list[int]:
     """Return up to two N extents of atoms that cover all of `c` (the dimensions of N); [] if no atom covers it.
 
-    The first is the narrowest; the second the narrowest whose rows of the result bulk copies can store, if that
-    differs. `columns` are the N extents of atoms, ascending.
+    The first is the narrowest; the second is the narrowest for which bulk copies can store rows of the result, if that
+    differs. `columns` are the N extents of atoms, ascending. `o` (an Orientation) says which of M and N lies on the
+    atom's rows.
     """
     element = max(w.bytes for w in o.facts.writes)
     covering, least = [n for n in columns if n >= c.extent], o.machine.bulk_copy.row_bytes
@@ -181,9 +187,9 @@ def _covering_widths(o: Orientation, c: DimClass, columns: tuple[int, ...]) -> l
 def _tiles_of_unsplit_n(o: Orientation, c: DimClass, columns: tuple[int, ...]) -> Iterator[AxisTile]:
     """Yield AxisTiles of an N that the grid cannot split: loop tiles, and equal shares for the workgroups of a cluster.
 
-    `c` are the dimensions of N, `columns` the N extents of atoms. If the program needs several passes over N, the MMA
-    is computed again in each pass, and the tile's count is the number of iterations of all passes. Yields nothing if
-    the program scans `c`.
+    `o` (an Orientation) says which of M and N lies on the atom's rows, `c` are the dimensions of N, `columns` the N
+    extents of atoms. If the program needs several passes over N, the MMA is computed again in each pass, and the tile's
+    count is the number of iterations of all passes. Yields nothing if the program scans `c`.
     """
     facts = o.facts
     if set(c.dims) & facts.scanned:
@@ -212,7 +218,7 @@ def _block_diagonal_tiles(o: Orientation, c: DimClass) -> Iterator[AxisTile]:
     """Yield at most one grid AxisTile that has several GEMMs of a batch, as blocks of a block-diagonal operand.
 
     `c` are the batch dimensions. It yields one if the program has a single MMA, the K of neighbouring GEMMs are
-    adjacent in memory, and the K of two or more GEMMs fill a row of shared memory.
+    adjacent in memory, and a slab (K elements in a row of shared memory) has room for the K of two or more GEMMs.
     """
     facts, inner = o.facts, c.dims[-1]
     if len(o.products) != 1:
@@ -233,9 +239,10 @@ def _block_diagonal_tiles(o: Orientation, c: DimClass) -> Iterator[AxisTile]:
 
 
 def _slab_elements(o: Orientation, c: DimClass) -> int:
-    """Return the number of K elements in a row of shared memory (slab) of the first MMA that has `c` as K.
+    """Return the number of K elements in a slab (row of shared memory) of the first MMA that has `c` as K.
 
-    `c` is a class of dimensions (same role in every MMA).
+    `c` is a class of dimensions (same role in every MMA). `o` (an Orientation) says which of M and N lies on the atom's
+    rows.
     """
     return next(p.atoms[0].slab or 1 for p, role in zip(o.products, c.roles, strict=True) if role == DEPTH)
 
@@ -243,8 +250,9 @@ def _slab_elements(o: Orientation, c: DimClass) -> int:
 def _steps_of_k(o: Orientation, c: DimClass, slab: int) -> Iterator[AxisTile]:
     """Yield up to two loop AxisTiles for the dimensions `c` of K, in steps of `slab` elements (a row of shared memory).
 
-    The first is a run (contiguous flat indices) over all of K, if copies can load it. The second, if `c` has several
-    dimensions, steps along the contiguous dimension alone, for one filter tap after the other.
+    `o` (an Orientation) says which of M and N lies on the atom's rows. The first is a run (contiguous flat indices)
+    over all of K, if copies can load it. The second, if `c` has several dimensions, steps along the contiguous
+    dimension alone, for one filter tap after the other.
     """
     facts, extents = o.facts, o.facts.extents
     accesses = [r.place for r in facts.reads if set(c.dims) & r.place.dims]
@@ -267,7 +275,8 @@ def _can_copy_run(access: AccessFacts, dims: tuple[str, ...], o: Orientation) ->
 
     True if the access depends on fewer than two of `dims`. Lanes that copy without bulk copies can load any digits
     (mixed-radix parts) of one program dimension. Bulk copies can if memory has `dims` as one dimension, or if each of
-    `dims` has a separate memory coordinate, in order (im2col).
+    `dims` has a separate memory coordinate, in order (im2col). `o` (an Orientation) says which of M and N lies on the
+    atom's rows.
     """
     used = [d for d in dims if d in access.dims]
     if len(used) < 2 or (o.by_threads and _are_digits_of_one(o.facts, dims)):
@@ -288,7 +297,8 @@ def filled_box(
     """Return the extents of a box (rectangle) of up to `size` elements over `dims`, as ((dimension, extent), ...).
 
     `dims` are its dimensions, outermost first. The innermost dimension is filled first; with `outermost`, the
-    outermost. With `up`, extents are rounded up, so that the box has at least `size` elements.
+    outermost. With `up`, extents are rounded up, so that the box has at least `size` elements. `facts` is the analysed
+    program.
     """
     box: dict[str, int] = {}
     for d in dims if outermost else reversed(dims):
@@ -301,8 +311,10 @@ def _tiles_of_size(o: Orientation, c: DimClass, size: int, level: str) -> Iterat
     """Yield AxisTiles of `size` elements for the class `c` of dimensions: a run (contiguous flat indices), then boxes.
 
     A box is a rectangle of the dimensions; `level` is GRID or LOOP. If `c` has one dimension, there is only the run. If
-    `c` has several, a run shorter than `c` is yielded only if copies can load it and no mask cuts it. If a sliding
-    window reads `c` and `level` is GRID, boxes are only those whose halo tile (input patch) one bulk copy loads.
+    `c` has several, a run shorter than `c` is yielded only if copies can load it, and, if masks depend on `c`, only if
+    `size` divides the innermost dimension. `o` (an Orientation) says which of M and N lies on the atom's rows. If a
+    sliding window reads `c` and `level` is GRID, boxes are only those whose halo tile (input patch) one bulk copy
+    loads.
     """
     facts, extents = o.facts, o.facts.extents
     if len(c.dims) == 1 or size >= c.extent:
@@ -328,7 +340,7 @@ def _halo_boxes(o: Orientation, c: DimClass, rows: int, window: HaloWindow) -> I
 
     A box is a rectangle, ((dimension, extent), ...) over the dimensions of `c`. An atom can read the halo tile if
     groups of the atom's rows have one stride. Each extent of a box is less than twice the extent of its dimension.
-    Yields nothing if `c` has one dimension.
+    Yields nothing if `c` has one dimension. `o` (an Orientation) says which of M and N lies on the atom's rows.
     """
     extents = [o.facts.extents[d] for d in c.dims]
     unit, together = o.products[0].atoms[0].shape[0], o.machine.shared_memory.atom_rows

@@ -94,11 +94,11 @@ class Tiling:
         return frozenset(d for c in loops if {COLUMNS, DEPTH} <= set(c.roles) for d in c.dims)
 
     def tile_of(self, dim: str) -> AxisTile:
-        """Return the AxisTile of the dimension `dim`, which it shares with all dimensions of the same role."""
+        """Return the AxisTile (level and extents) of `dim`; dimensions of the same role in every MMA share one."""
         return self.tiles[self.o.class_of[dim]]
 
     def steps_between(self, dims: Dims, slab: int) -> int:
-        """Return the number of K steps over a dimension of `dims` that links two MMAs and is held whole.
+        """Return the number of K steps over the dimension in `dims` that links two MMAs and that a workgroup has whole.
 
         A step has `slab` elements. Such a dimension is N of one MMA and K of the next. A workgroup has all of it in the
         first MMA's accumulator; B of the second MMA is loaded one step (a row of shared memory) at a time. 1 if there

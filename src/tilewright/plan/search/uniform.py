@@ -149,7 +149,7 @@ def _operand_copies(kernel: UniformKernelSchedule) -> tuple[float, float]:
 def _is_computed_over(facts: Facts, n: ValueFacts, dim: Expr) -> bool:
     """True if the value `n` has or reduces the program dimension `dim`, or if `dim` has one element only.
 
-    If it is False, all tiles along `dim` compute the same value again.
+    If the result is False, all tiles along `dim` compute the same value again.
     """
     names = facts.digits.get(str(dim), (str(dim),))
     return any(name in n.space for name in names) or all(facts.extents.get(name, 1) == 1 for name in names)
@@ -234,7 +234,7 @@ def argument_bytes(facts: Facts) -> float:
 def plan_of_uniform(kernel: UniformKernelSchedule) -> Schedule:
     """Return the plan (a Schedule) of a kernel without a pipeline, whose waves all run the same code.
 
-    If the kernel has `parts`, it is the plan of a reduction that is split over workgroups.
+    If the kernel has `parts`, it is the plan of a reduction whose parts different workgroups reduce.
     """
     facts, size = kernel.facts, numbers_of(kernel.facts.sizes)
     tiled = [d for d in facts.cut if d in kernel.widths or d in kernel.blocks]
@@ -260,9 +260,10 @@ def plan_of_uniform(kernel: UniformKernelSchedule) -> Schedule:
 
 
 def _plan_in_parts(kernel: UniformKernelSchedule, parts: Parts, whole: list[Expr]) -> Schedule:
-    """Return the plan (a Schedule) of a kernel with a split reduction; the grid's first axis counts the parts.
+    """Return the plan (a Schedule) of a kernel with a split reduction; the grid's first axis counts `parts`.
 
-    `whole` are the dimensions that the grid does not split.
+    `parts` are the equal pieces of the reduced dimension that workgroups reduce. `whole` are the dimensions that the
+    grid does not split.
     """
     size, split = numbers_of(kernel.facts.sizes), f"{parts.dim}_split"
     tasks = [axis_of(str(d), size(d), (Split("task", n),)) for d, n in kernel.widths.items()]

@@ -59,9 +59,10 @@ def refusal_name(mmas: tuple[MmaTile, ...]) -> str:
 def mma_tile(t: Tiling, p: OrientedProduct) -> MmaTile | None:
     """Return the MmaTile (atom, and extents in whole atoms) of the MMA `p`; None if no atom can compute its tile.
 
-    The atom is the widest that divides the columns of one wave group, else the narrowest that covers them. None also if
-    wave groups do not share the rows evenly, if the K of one iteration does not fill whole rows of shared memory where
-    it must, or if the K loop is within a loop over tiles of C.
+    The atom is the widest that divides the columns of one wave group, else the narrowest that covers them. `t` (a
+    Tiling) has the kernel's tile sizes. None also if wave groups do not share the rows evenly, if the K of one
+    iteration does not fill whole slabs (rows of shared memory, as the atom reads K) where it must, or if the K loop is
+    within a loop over tiles of C.
     """
     unit = p.atoms[0].shape[0]
     rows = max(1, ceil(t.span(p.rows) / unit)) * unit
@@ -78,7 +79,8 @@ def mma_tile(t: Tiling, p: OrientedProduct) -> MmaTile | None:
 def _atom_of_columns(o: Orientation, node: int, columns: float) -> MultiplyAtom | None:
     """Return the widest atom whose N divides `columns`, else the narrowest whose N covers them; None if there is none.
 
-    `node` is the node number of an MMA. The result is cached: many tilings have the same columns.
+    `node` is the node number of an MMA, `o` (an Orientation) has the atoms that take its operands. The result is
+    cached: many tilings have the same columns.
     """
     atoms = next(p.atoms for p in o.products if p.product.node == node)
     dividing = [x for x in atoms if columns % x.shape[1] == 0]
@@ -89,7 +91,10 @@ def _atom_of_columns(o: Orientation, node: int, columns: float) -> MultiplyAtom 
 
 
 def iteration_k(t: Tiling, p: OrientedProduct) -> int:
-    """Return the K elements of the MMA `p` per iteration; of one GEMM, if a tile has several of a batch."""
+    """Return the number of K elements of the MMA `p` per iteration; of one GEMM, if a tile has several of a batch.
+
+    `t` (a Tiling) has the kernel's tile sizes.
+    """
     facts, k = t.facts, t.span(p.product.k)
     if t.batch == 1:
         return k
@@ -98,16 +103,19 @@ def iteration_k(t: Tiling, p: OrientedProduct) -> int:
 
 
 def padded_k(t: Tiling, p: OrientedProduct, atom: MultiplyAtom) -> int:
-    """Return the number of K elements of the MMA `p` per iteration, rounded up to a multiple of the atom's K."""
+    """Return the number of K elements of the MMA `p` per iteration, rounded up to a multiple of the atom's K.
+
+    `t` (a Tiling) has the kernel's tile sizes.
+    """
     return ceil(iteration_k(t, p) / atom.shape[2]) * atom.shape[2]
 
 
 def _is_legal_k(t: Tiling, p: OrientedProduct, atom: MultiplyAtom, k: int) -> bool:
-    """True if `k`, the number of K elements per iteration, suits rows of shared memory, and if the K loop is innermost.
+    """True if `k`, the number of K elements per iteration, suits slabs, and if the K loop is innermost.
 
-    `k` must fill whole rows of shared memory if rows of B run along K and either a loop splits K, or the program itself
-    loops over K, or A in registers comes from another MMA. The K loop must not be within a loop over tiles of C: it
-    would have to carry several accumulator tiles.
+    A slab is a row of shared memory, as the atom reads K. `k` must fill whole slabs if B is contiguous along K and
+    either a loop splits K, or the program itself loops over K, or A in registers comes from another MMA. The K loop
+    must not be within a loop over tiles of C: it would have to carry several accumulator tiles.
     """
     facts, product = t.facts, p.product
     over_k = t.loops_over(product.k)
