@@ -6,8 +6,9 @@
 A pair is a random program (`metamorphic_programs.py`) in two writings that differ by one or two changes: a dimension
 split in two or merged, a unit dimension added, sums with and without `iterate`, dimensions named in another order and
 by other symbols, operands exchanged. Both are run by the executor at small sizes, on small integers: the results must
-be equal. Both are planned for Hopper at large sizes: the predicted times should be within 5 %. Printed are the share
-of such pairs, also by family and by change, and the worst pairs. Pair number I of seed S is the same in every run.
+be equal. Both are planned for Hopper, or --machine, at large sizes: predicted times should be within 5 %. Printed are
+the share of such pairs, also by family and by change, and the worst pairs. Pair number I of seed S is the same in
+every run.
 
 The exit code is 1 if results differ, or if fewer than 95 % of the pairs have equal times.
 """
@@ -27,14 +28,15 @@ from typing import Any
 
 import numpy as np
 from corpus_jobs import best_plan, planning_of
+from corpus_plans import machine_of
 from metamorphic_programs import FAMILIES, SHARES, Program, Writing, Written
 
 import tilewright
 from tilewright.compiler.native import kernel_for
 from tilewright.errors import TilewrightError
+from tilewright.machine import Machine
 from tilewright.plan.model import microseconds
 from tilewright.plan.search import search
-from tilewright.targets.registry import machine
 
 WITHIN, BAR = 0.05, 0.95
 REDRAWN = 1_000_000
@@ -172,21 +174,21 @@ def equal_results(pair: Pair) -> bool:
     return bool(np.array_equal(one.astype(np.float64), other.astype(np.float64)))
 
 
-def predicted_by_compiler(written: Written) -> float:
-    """The microseconds of the plan that the compiler chooses for Hopper."""
-    choice = kernel_for(written.kernel, written.sizes, machine=machine("hopper")).choice
+def predicted_by_compiler(written: Written, row: Machine) -> float:
+    """The microseconds of the plan that the compiler chooses for a machine."""
+    choice = kernel_for(written.kernel, written.sizes, machine=row).choice
     return float(choice.cycles) / choice.machine.limits.clock_ghz * 1e-3
 
 
-def predicted_by_search(written: Written) -> float:
+def predicted_by_search(written: Written, row: Machine) -> float:
     """The microseconds of the first plan of the search that the lowering does."""
-    job = planning_of(written.kernel, written.sizes, machine("hopper"))
+    job = planning_of(written.kernel, written.sizes, row)
     ranking = search(job.program, {**job.sizes, **job.typical}, job.machine, job.free, constant=job.constant)
     planned = best_plan(ranking)
     return math.nan if planned is None else microseconds(planned[1], job.machine)
 
 
-PREDICTIONS: dict[bool, Callable[[Written], float]] = {False: predicted_by_compiler, True: predicted_by_search}
+PREDICTIONS: dict[bool, Callable[[Written, Machine], float]] = {False: predicted_by_compiler, True: predicted_by_search}
 """Who predicts: the compiler, or the search that is asked."""
 
 
@@ -197,6 +199,7 @@ class Asked:
     seed: int = 0
     search: bool = False
     times_only: bool = False
+    machine: str = "hopper/132"
 
 
 def outcome(number: int, asked: Asked = Asked()) -> Outcome:
@@ -207,7 +210,9 @@ def outcome(number: int, asked: Asked = Asked()) -> Outcome:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # a lost fast path shows in the time
-                us.append(PREDICTIONS[asked.search](pair.program.written(writing, large=True)))
+                us.append(
+                    PREDICTIONS[asked.search](pair.program.written(writing, large=True), machine_of(asked.machine))
+                )
         except TilewrightError as fault:
             us.append(math.nan)
             raised = f"{type(fault).__name__}: {str(fault).splitlines()[0]}"
@@ -264,10 +269,11 @@ def main() -> int:
     parser.add_argument("--worst", type=int, default=20)
     parser.add_argument("--show", action="store_true", help="print every pair")
     parser.add_argument("--search", action="store_true", help="times of the search, not of the compiler's choice")
+    parser.add_argument("--machine", default="hopper/132", help="a row of `targets` with a number of cores")
     parser.add_argument("--times", action="store_true", help="plan only, and run nothing")
     options = parser.parse_args()
     numbers = range(options.first, options.first + options.count)
-    asked, outcomes = Asked(options.seed, options.search, options.times), []
+    asked, outcomes = Asked(options.seed, options.search, options.times, options.machine), []
     with ProcessPoolExecutor(options.jobs) as pool:
         for each in pool.map(partial(outcome, asked=asked), numbers):
             outcomes.append(each)

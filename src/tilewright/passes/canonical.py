@@ -15,10 +15,10 @@ def canonical(job: Job) -> None:
     Equal reads are one; tiles are in the order of results; dimensions of MMAs and reductions are merged if they are
     contiguous in memory. Programs with logs and grid programs stay: they are over the author's dimensions.
     """
-    if job.machine.lanes is None or job.logs or job.workgroups is not None:
+    if job.logs or job.workgroups is not None:
         return
     job.program, job.free = in_dim_order(*with_equal_reads_once(job.program, job.free))
-    if job.opened or job.longer() is not None or _names_dims(job):
+    if job.machine.lanes is None or job.opened or job.longer() is not None or _names_dims(job):
         return
     shapes = {a: tuple(int(n) for n in shape) for a, shape in job.shapes.items()}
     rewritten = merged(Sized(job.program, job.sizes, shapes, job.free))

@@ -219,7 +219,7 @@ class _ProductSpace:
 
         Digits are mixed-radix parts of dimensions.
         """
-        used, labels = {"rows_0", "taps_0"}, dict[str, str]()
+        used, labels = {"rows_0", "columns_0", "taps_0"}, dict[str, str]()
         dims = (*self.facts.order, *(d for v in (*self.op.operands, *self.op.results) for d in v.type.dims))
         names = [name for d in dims for name in (*self.facts.digits.get(str(d), ()), str(d))]
         for name in dict.fromkeys(names):

@@ -186,6 +186,14 @@ def merge_rows(contraction: Contraction) -> Contraction:
     )
 
 
+def merge_columns(contraction: Contraction) -> Contraction:
+    """Return the contraction with all digits of N merged into one; unchanged if they are not contiguous in a tensor.
+
+    Digits are mixed-radix parts of dimensions.
+    """
+    return contraction if len(contraction.columns) < 2 else _merge_digits(contraction, contraction.columns, "columns_0")
+
+
 def merge_taps(contraction: Contraction) -> Contraction:
     """Return the contraction with the last two digits of K (filter tap and channel) merged into one run of memory.
 
@@ -196,7 +204,7 @@ def merge_taps(contraction: Contraction) -> Contraction:
 
 
 def _merge_digits(contraction: Contraction, digits: tuple[Symbol, ...], name: str) -> Contraction:
-    """Return the contraction with `digits` (mixed-radix parts of M or K) merged into one digit named `name`.
+    """Return the contraction with `digits` (mixed-radix parts of M, N or K) merged into one digit named `name`.
 
     The contraction is returned unchanged if the digits are not contiguous in a tensor that has them, or if one tensor,
     accessed twice, would get two shapes.
@@ -213,11 +221,14 @@ def _merge_digits(contraction: Contraction, digits: tuple[Symbol, ...], name: st
     if len({(x.name, x.shape) for x in others}) > len({x.name for x in others}):
         return contraction  # a tensor has one shape
     replacement = {**dict.fromkeys(digits, ()), digits[-1]: (merged_digit,)}
-    rows, depth = (
-        tuple(s for d in own for s in replacement.get(d, (d,))) for own in (contraction.rows, contraction.depth)
+    rows, columns, depth = (
+        tuple(s for d in digits_of for s in replacement.get(d, (d,)))
+        for digits_of in (contraction.rows, contraction.columns, contraction.depth)
     )
     over = merged_digit_table(contraction.over, digits, merged_digit)
-    return replace(contraction, rows=rows, depth=depth, a=a, b=b, out=out, extras=tuple(extras), over=over)
+    return replace(
+        contraction, rows=rows, columns=columns, depth=depth, a=a, b=b, out=out, extras=tuple(extras), over=over
+    )
 
 
 def _merge_in_operand(operand: Operand, digits: tuple[Symbol, ...], merged_digit: Symbol) -> Operand | None:

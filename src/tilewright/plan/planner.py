@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -161,19 +161,24 @@ def _candidates(
     A blocking is a choice of tile sizes and loop order. All follow the author's constraints `fixed`. Blockings whose
     tasks (one core's tile each) stage too many bytes, or that have too many instructions, are left out.
     """
-    listed = []
     for atom in atoms:
-        list_blockings, variant_of = (
-            tile_blockings if isinstance(atom.c, OpaqueOperand) else vector_blockings,
-            variant(contraction, atom),
-        )
-        listed.append((list_blockings(variant_of, atom, machine, fixed), variant_of))
-    for blockings, variant_of in (*listed, (lane_blockings(contraction, machine, fixed), contraction)):
-        for blocking in blockings:
-            if why_illegal(variant_of, blocking, machine) is None:
-                cost = cost_of(variant_of, blocking, machine)
-                if why_too_large(cost, machine) is None:
-                    yield Candidate(blocking, variant_of, cost)
+        variant_of, in_tiles = variant(contraction, atom), isinstance(atom.c, OpaqueOperand)
+        list_blockings = tile_blockings if in_tiles else vector_blockings
+        candidates = list(_legal_candidates(variant_of, list_blockings(variant_of, atom, machine, fixed), machine))
+        if in_tiles and not candidates:  # such as tasks of two long lines, which stage too much
+            of_single_lines = tile_blockings(variant_of, atom, machine, fixed, single_lines=True)
+            candidates = list(_legal_candidates(variant_of, of_single_lines, machine))
+        yield from candidates
+    yield from _legal_candidates(contraction, lane_blockings(contraction, machine, fixed), machine)
+
+
+def _legal_candidates(contraction: Contraction, blockings: Iterable[Blocking], machine: Machine) -> Iterator[Candidate]:
+    """Yield a Candidate (blocking and predicted cost) for each of `blockings` that is legal and not too large."""
+    for blocking in blockings:
+        if why_illegal(contraction, blocking, machine) is None:
+            cost = cost_of(contraction, blocking, machine)
+            if why_too_large(cost, machine) is None:
+                yield Candidate(blocking, contraction, cost)
 
 
 # -- what was refused -------------------------------------------------------------------------------------

@@ -20,15 +20,21 @@ WRITTEN = 72
 
 
 def tile_blockings(
-    contraction: Contraction, atom: MultiplyAtom, machine: Machine, fixed: Fixed = FREE
+    contraction: Contraction,
+    atom: MultiplyAtom,
+    machine: Machine,
+    fixed: Fixed = FREE,
+    *,
+    single_lines: bool = False,
 ) -> Iterator[Blocking]:
     """Yield each Blocking (tile sizes and loop order) of a contraction to try with an atom of tile registers.
 
-    All follow the author's constraints `fixed`. The caller checks which of them are legal.
+    All follow the author's constraints `fixed`. With `single_lines`, a task (one core's tile) has one image line of M.
+    The caller checks which of them are legal.
     """
     workers, height = cores(machine), size(contraction.rows[-1])
     lines = size(contraction.rows[-2 if len(contraction.rows) > 1 else -1])
-    row_counts = {1, 2, 3, 3 * workers, *(workers << n for n in range(lines.bit_length()))}
+    row_counts = {lines} if single_lines else {1, 2, 3, 3 * workers, *(workers << n for n in range(lines.bit_length()))}
     column_counts = {1, 2, workers, 2 * workers}
     tasks = (*(d.name for d in (*contraction.batch, *contraction.rows[:-2])), ROWS, COLUMNS)
     steps = _k_splits(contraction, atom, fixed)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from tilewright.machine import Machine, MultiplyAtom
 from tilewright.plan.blocking import LANES, Blocking
 from tilewright.plan.contracted import contraction_of
-from tilewright.plan.contraction import Contraction, merge_rows, pad_k, size, with_known_sizes
+from tilewright.plan.contraction import Contraction, merge_columns, merge_rows, pad_k, size, with_known_sizes
 from tilewright.plan.facts import Facts
 from tilewright.plan.fixed import FREE, Fixed, fixed_by
 from tilewright.plan.model import copy_kernel_cycles
@@ -79,7 +79,7 @@ def product_space(facts: Facts, machine: Machine) -> Contraction | str:
         return space
     if (space.a.loose and space.a.otherwise != 0) or space.b.loose or space.out.loose:
         return "an access of an operand or the result may be out of bounds, where nothing, or no zero, is read"
-    return space
+    return merge_columns(space)
 
 
 def kernels_of_blocks(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[PlanCandidate]:
