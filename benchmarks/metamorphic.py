@@ -38,6 +38,7 @@ from tilewright.machine import Machine
 from tilewright.plan.model import microseconds
 from tilewright.plan.search import search
 
+HOPPER = machine_of("hopper/132")
 WITHIN, BAR = 0.05, 0.95
 REDRAWN = 1_000_000
 """The step of a seed where a pair is drawn again."""
@@ -174,13 +175,13 @@ def equal_results(pair: Pair) -> bool:
     return bool(np.array_equal(one.astype(np.float64), other.astype(np.float64)))
 
 
-def predicted_by_compiler(written: Written, row: Machine) -> float:
+def predicted_by_compiler(written: Written, row: Machine = HOPPER) -> float:
     """The microseconds of the plan that the compiler chooses for a machine."""
     choice = kernel_for(written.kernel, written.sizes, machine=row).choice
     return float(choice.cycles) / choice.machine.limits.clock_ghz * 1e-3
 
 
-def predicted_by_search(written: Written, row: Machine) -> float:
+def predicted_by_search(written: Written, row: Machine = HOPPER) -> float:
     """The microseconds of the first plan of the search that the lowering does."""
     job = planning_of(written.kernel, written.sizes, row)
     ranking = search(job.program, {**job.sizes, **job.typical}, job.machine, job.free, constant=job.constant)

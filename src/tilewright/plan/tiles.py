@@ -155,8 +155,7 @@ def task_rows(contraction: Contraction, blocking: Blocking) -> tuple[int, int, i
 def tile_cost(contraction: Contraction, blocking: Blocking, machine: Machine) -> Cost:
     """Return a Cost, the predicted cycles of the busiest core by cause, of a blocking in tile registers.
 
-    `blocking` has the tile sizes and the loop order. The causes are MMAs, memory accesses that MMAs do not hide,
-    staging of A, storing of results, and the launch (fixed cycles to start a kernel).
+    The causes are MMAs, memory accesses that MMAs do not hide, staging of A, storing of results, and the launch.
     """
     limits, costs, atom = machine.limits, machine.costs.tiles, blocking.atom
     assert isinstance(atom, MultiplyAtom)
