@@ -169,7 +169,7 @@ def test_a_fault_of_a_kernel_that_is_found_points_at_its_authors_line() -> None:
             run(x, np.array([4, 0, 5], np.int32))
         said.append(str(fault.value))
     assert said[0] == said[1]
-    assert "test_kept.py" in said[1]
+    assert "test_kept_kernels.py" in said[1]
 
 
 def test_a_kernel_whose_machine_code_went_is_made_again(own_cache: Path) -> None:
