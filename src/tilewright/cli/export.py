@@ -30,13 +30,15 @@ def export(
             help="An object, a shared library, or PTX; PATH's suffix says it too.",
         ),
     ] = None,
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="What C calls the kernel.")] = None,
+    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="What C calls the kernel.")] = None,
     dt: Annotated[
         str | None, typer.Option(metavar="TYPE", help="Element type of a problem, f32 unless it is given.")
     ] = None,
     target: Annotated[
         str,
-        typer.Option(metavar="TARGET", help="cpu, or a machine of `tilewright targets`: cpu:x86.avx512, gpu:hopper."),
+        typer.Option(
+            "--target", metavar="TARGET", help="cpu, or a machine of `tilewright targets`: cpu:x86.avx512, gpu:hopper."
+        ),
     ] = "cpu",
     plan: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Use this plan instead of the best; @FILE reads it.")

@@ -51,6 +51,7 @@ def show(
     target: Annotated[
         str,
         typer.Option(
+            "--target",
             metavar="TARGET",
             help="cpu, gpu or cuda, those at hand, or a machine of `tilewright targets`: cpu:aarch64.neon, gpu:hopper.",
             autocompletion=_targets,
