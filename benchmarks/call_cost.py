@@ -1,4 +1,4 @@
-"""What a plain call costs above a bound launch, and how long a program takes from its import to its first result.
+"""The cost of a plain call above a bound launch, and how long a program takes from its import to its first result.
 
     python benchmarks/call_cost.py           # both tables
     python benchmarks/call_cost.py calls
@@ -157,7 +157,7 @@ def show_imports(samples: int) -> None:
 
 
 def measured(text: str, folder: str) -> dict[str, float]:
-    """What a fresh process says; `folder` is its cache. Its byte code is kept, as that of installed packages is."""
+    """The output of a fresh process; `folder` is its cache. Its byte code is kept, as that of installed packages is."""
     own = {n: v for n, v in os.environ.items() if n != "PYTHONDONTWRITEBYTECODE"}
     command = [sys.executable, "-c", MEASURED, text]
     done = subprocess.run(command, env={**own, "TILEWRIGHT_CACHE_DIR": folder}, stdout=subprocess.PIPE, check=True)

@@ -1,4 +1,4 @@
-"""What a call under jax.jit costs: kernels beside XLA's own product, in microseconds (extra `jax`).
+"""The cost of a call under jax.jit: kernels beside XLA's own product, in microseconds (extra `jax`).
 
     python benchmarks/jax_calls.py
 

@@ -103,7 +103,7 @@ class Reading:
         return ([d for d in dims if self.shapes.sizes[d] > 1] or list(dims))[-1]
 
     def tile(self, dim: str) -> int | None:
-        """What a block may have of a dimension: what its innermost level has; None: all of it, in one axis."""
+        """The extent of a block along a dimension: what its innermost level has; None: all of it, in one axis."""
         sizes = []
         for axis in self.axes_of(dim):
             boxes = [c.size for c in axis.splits if c.digit is not None and c.level == "task"]

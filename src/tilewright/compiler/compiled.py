@@ -62,20 +62,20 @@ class Compiled:
 
     @property
     def planned(self) -> PlannedKernel:
-        """What the passes made of it."""
+        """The result of the passes."""
         if self._planned is None:
             self._planned = self._plan()
         return self._planned
 
     @property
     def executor(self) -> HostExecutor:
-        """What runs its host program; from now on, where it was found in the cache."""
+        """The executor of its host program; from now on, where it was found in the cache."""
         self._running = self.planned.executor
         return self.planned.executor
 
     @property
     def running(self) -> ScriptExecutor:
-        """What binds it to arrays."""
+        """The executor that binds it to arrays."""
         return self._running
 
     @property
@@ -116,7 +116,7 @@ class Compiled:
 
     @property
     def logs(self) -> tuple[Log, ...]:
-        """What it logs; the cache keeps kernels that log nothing."""
+        """The logs of this kernel; the cache keeps kernels that log nothing."""
         lowered = None if self._planned is None else self._planned.job.lowered
         return () if lowered is None else lowered.logs
 

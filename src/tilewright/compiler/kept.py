@@ -48,7 +48,7 @@ def key_for(program: Program, sizes: Mapping[str, int], shapes: Sequence[tuple[i
 
 
 class StoredExecutor(ScriptExecutor):
-    """What runs a kernel that was kept."""
+    """The executor of a kernel that was kept."""
 
     def __init__(self, name: str, main: str, arguments: tuple[HostArgument, ...], script: Script):
         self.name, self.main, self.arguments, self._script = name, main, arguments, script
@@ -152,7 +152,7 @@ class _Written:
 
 
 def find(key: str, program: Program) -> StoredExecutor | None:
-    """What was kept under a key, with all its machine code; `program` is the tile program."""
+    """Return the kernel that was kept under a key, with all its machine code; `program` is the tile program."""
     data = cache.load(key)
     if data is None:
         return None

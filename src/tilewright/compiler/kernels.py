@@ -409,7 +409,7 @@ class Executable:
         types = {a.name or "": str(a.type).removeprefix("global ") for a in program.args}
         self.__signature__ = signature_of(types, [a.name or "" for a in self.outputs], ["debug_logs"])
         self._orders: dict[tuple[Any, ...], tuple[Any, ...]] = {}
-        """Where each argument comes from, a place or a name; for each form of a call by name."""
+        """The source of each argument, a place or a name; for each form of a call by name."""
         self._in_one_array: dict[tuple[tuple[Value, Value], ...], Self] = {}
 
     @property

@@ -20,7 +20,7 @@ from tilewright.targets.names import GPU, is_gpu, is_native
 
 
 class PlannedKernel:
-    """What the passes made of a kernel; `main` is the block program that does the work, which others prepare."""
+    """The result of the passes for a kernel; `main` is the block program that does the work, which others prepare."""
 
     def __init__(self, job: Job, target: str):
         assert job.module is not None

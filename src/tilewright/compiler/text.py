@@ -136,12 +136,12 @@ class TextExecutable:
 
     @property
     def executor(self) -> HostExecutor | None:
-        """What runs a host program; None where the text is one block or loop program."""
+        """The executor of a host program; None where the text is one block or loop program."""
         return self._executor
 
     @property
     def launchable(self) -> Any:
-        """What the device made of a block or loop program; None where the text has a host program."""
+        """The launchable form of a block or loop program; None where the text has a host program."""
         return self._launchable
 
     @property
@@ -299,7 +299,7 @@ class TextExecutable:
         return launch, Whole(names, tuple(given), written, ((launch, tuple(range(len(given)))),))
 
     def script(self, *args: Any, params: Mapping[str, int] | None = None) -> tuple[Script, dict[str, Any]]:
-        """What a call with arrays such as these does, step by step, and its arrays, outputs too, by name.
+        """Return the steps of a call with arrays such as these, and its arrays, outputs too, by name.
 
         Nothing is run and no element is read.
         """

@@ -52,7 +52,7 @@ def export_cpu(source: ExportSource, name: str, path: Path, form: tuple[str, str
 
 
 def _interface(entry: WrittenEntry) -> dict[str, Any]:
-    """What the manifest says of memory and codes."""
+    """Return the manifest's entries of memory and codes."""
     most = Substitution({COUNT: entry.most_workers})
     kept, workspace = (most(e) for e in (entry.kept_bytes, entry.workspace_bytes))
     return {

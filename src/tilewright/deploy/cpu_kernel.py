@@ -35,7 +35,7 @@ class LoadedCpuKernel(LoadedKernel):
         return _Launch(self, bound, np.array(list(sizes.values()), np.int64), passing)
 
     def memory(self, sizes: Array, passing: bool) -> tuple[Array, Array]:
-        """What is lent to a call: what it keeps, and its workspace; that of the last `passing` one is used again."""
+        """Memory lent to a call: what it keeps, and its workspace; that of the last `passing` call is used again."""
         key = sizes.tobytes()
         if not passing or self._last is None or self._last[0] != key:
             made = self.library.kept(sizes), self.library.workspace(sizes, self.workers)

@@ -40,7 +40,7 @@ class LoadedKernel(ABC):
     """
 
     near: Callable[[Sequence[Any]], Any] | None = None
-    """What gives the memory of the device that arrays lie on; None: they are the host's."""
+    """The function that gives the memory of the device that arrays lie on; None: they are the host's."""
 
     def __init__(self, path: Path, manifest: Mapping[str, Any]):
         self.manifest = manifest
@@ -64,7 +64,7 @@ class LoadedKernel(ABC):
 
     @abstractmethod
     def launch(self, bound: Arguments, sizes: Mapping[str, int], *, passing: bool) -> Call:
-        """What runs the kernel on arguments; `passing`: once and now, while no other thread is in here."""
+        """The call that runs the kernel on arguments; `passing`: once and now, while no other thread is in here."""
 
     @eager
     def __call__(self, *args: Any, params: Mapping[str, int] | None = None, **named: Any) -> Any:

@@ -44,7 +44,7 @@ COMMON: dict[str, Any] = {
     "lenient": bool,
     "plan": str,
 }
-"""What every manifest has: types, lists of what is in them, dictionaries with the keys they must have."""
+"""The keys of every manifest: types, lists of what is in them, dictionaries with the keys they must have."""
 OF_CPUS: dict[str, Any] = {
     "machine": {"architectures": [str], "triple": str},
     "arguments": [{"bound": bool, "called": bool}],
@@ -53,7 +53,7 @@ OF_CPUS: dict[str, Any] = {
     "workspace_bytes": (int, type(None)),
     "workers": int,
 }
-"""What the manifest of code for a CPU has besides."""
+"""The further keys of a manifest of code for a CPU."""
 
 
 DEEPEST = 100
@@ -73,7 +73,7 @@ OF_GPUS: dict[str, Any] = {
         }
     ],
 }
-"""What the manifest of code for a GPU has besides."""
+"""The further keys of a manifest of code for a GPU."""
 KINDS = {"object": OF_CPUS, "shared": OF_CPUS, "ptx": OF_GPUS, "cubin": OF_GPUS}
 
 

@@ -1,4 +1,4 @@
-"""What an export is made of: a host program, the machine code of its launches, and what a call is checked against."""
+"""The parts of an export: a host program, the machine code of its launches, and what a call is checked against."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ class ExportSource:
     symbols: Mapping[str, str]
 
     def launchable(self, op: Op) -> Any:
-        """What the device made of a launch: it has `kernel`, `program` and `conditions`."""
+        """The launchable form of a launch: it has `kernel`, `program` and `conditions`."""
         return self.launches[op]
 
 
 def source_of(compiled: Compiled | TextExecutable) -> ExportSource:
-    """What a compiled kernel is exported from; raises where it is no machine code."""
+    """Return the source of an export of a compiled kernel; raises where it is no machine code."""
     return _of_kernel(compiled) if isinstance(compiled, Compiled) else _of_text(compiled)
 
 
@@ -152,7 +152,7 @@ def _parameters(program: Program) -> list[str]:
 
 
 def _launches(executor: HostExecutor) -> dict[Op, Any]:
-    """What the device made of each launch."""
+    """The launchable form of each launch."""
     found = {}
     for op in executor.module.host.walk():
         if op.name != "launch":
@@ -177,7 +177,7 @@ def _require_code(device: Any, name: str, target: str) -> None:
 def common_manifest(
     source: ExportSource, name: str, kind: str, place: Path, code: bytes, machine: Machine
 ) -> dict[str, Any]:
-    """What the manifests of all kinds of code say."""
+    """Return the entries that manifests of all kinds of code have."""
     sizes = []
     for s in open_sizes(source.host):
         numbers = allowed(s)

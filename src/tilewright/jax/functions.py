@@ -200,7 +200,7 @@ def _checked(array: Any, argument: XlaArgument, where: str) -> Any:
 
 
 def _like(argument: XlaArgument, buffer: XlaBuffer, form: Any) -> Any:
-    """What stands for an array that is traced: one of its shape, whose elements nobody reads or writes."""
+    """Return a stand-in for an array that is traced: one of its shape, whose elements nobody reads or writes."""
     if argument.is_number:
         return 0 if form is GIVEN else form
     return np.empty(buffer.shape, buffer.dtype)

@@ -23,7 +23,7 @@ from tilewright.targets.cpu.pool import pool
 API_VERSION = (0, 3)
 """The version of XLA's FFI whose structures the handler reads."""
 ALIGNMENT = 4096
-"""Where workspaces start."""
+"""The alignment of workspaces, in bytes."""
 
 # A table has these words: 0 arguments, 1 results, 2 steps, 3 number of steps, 4 dimensions and 5 bytes of each
 # buffer (one word each), 6 words of the largest launch, 7 bytes of workspace, 8 the pool's function that runs a launch,
@@ -430,7 +430,7 @@ def handler_text() -> str:
 
 @cache
 def spare_workspace() -> np.ndarray[Any, np.dtype[np.uint64]]:
-    """Where the workspace is kept that no call uses; handlers of all programs share it."""
+    """The address of the workspace that no call uses; handlers of all programs share it."""
     return np.zeros(1, np.uint64)
 
 

@@ -1,4 +1,4 @@
-"""What a compiled kernel does for arrays of given shapes: its steps, found when JAX traces, before there are values."""
+"""The steps of a compiled kernel on arrays of given shapes, found when JAX traces, before there are values."""
 
 from __future__ import annotations
 

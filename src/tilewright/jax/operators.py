@@ -1,4 +1,4 @@
-"""What the operators of JAX share: arrays that are checked, kernels that are called, derivatives of what ends them."""
+"""Common parts of JAX's operators: checks of arrays, calls of kernels, derivatives of activations."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ class StepTable:
             self._places.append((self._space, self._room(prod(memory.shape) * memory.dtype.itemsize, LINE)))
 
     def _values(self, step: Filled | Tabled) -> np.ndarray[Any, np.dtype[Any]]:
-        """What a step fills a tensor with."""
+        """Return the value that a step fills a tensor with."""
         values = np.empty(*self._shapes[step.slot])
         values[...] = step.values if isinstance(step, Tabled) else step.value
         return values
@@ -107,7 +107,7 @@ class StepTable:
         return int(array.ctypes.data)
 
     def _room(self, count: int, alignment: int) -> int:
-        """Where so many bytes of the workspace start."""
+        """Return the offset of so many bytes of the workspace."""
         start = -(-self._bytes // alignment) * alignment
         self._bytes = start + count
         return start

@@ -133,7 +133,7 @@ def conv_filter_gradient(
 
 
 class _Window:
-    """What a convolution's options say of its axes: their symbols, and how outputs, taps and pixels meet."""
+    """The axes of a convolution, from its options: their symbols, and how outputs, taps and pixels meet."""
 
     def __init__(
         self, filter_size: Sequence[int], stride: PerAxis, padding: Padding, dilation: PerAxis, groups: int

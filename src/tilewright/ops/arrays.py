@@ -190,7 +190,7 @@ def is_on_gpu(value: Any) -> bool:
 
 
 class Learnt:
-    """What was learnt of the calls of a function with the same options, or of a layer: on GPUs, and on the host."""
+    """The launches learnt from calls of a function with the same options, or of a layer: on GPUs, and on the host."""
 
     __slots__ = ("on_gpu", "on_host")
 
@@ -211,7 +211,7 @@ def option(value: Any) -> Any:
 
 @lru_cache(maxsize=256)
 def learnt_of(function: str, *options: Any) -> Learnt:
-    """What was learnt of the calls of a function with these options."""
+    """Return the launches learnt from calls of a function with these options."""
     return Learnt()
 
 

@@ -37,7 +37,7 @@ from tilewright.runtime.tensors import Form
 from tilewright.targets.names import is_gpu
 
 _PLAIN = Learnt()
-"""What was learnt of products without options."""
+"""The launches learnt from products without options."""
 
 
 @eager

@@ -26,7 +26,7 @@ class Variable:
     read: Callable[[str], Any]
 
     def text(self) -> str | None:
-        """What it is set to, as it stands there; None: it is not set."""
+        """The text that it is set to; None: it is not set."""
         return os.environ.get(self.name)
 
     def value(self) -> Any:

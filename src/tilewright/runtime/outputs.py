@@ -88,7 +88,7 @@ class OutputPool:
         self._free: dict[int, list[_Block]] = {}
 
     def maker(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Callable[[], Array]:
-        """What makes an array of memory of its own, at a page's start; what it holds is not set."""
+        """Return a function that makes an array with memory of its own, at a page's start; what it holds is not set."""
         size = size_class(prod(shape) * dtype.itemsize)
         with self.lock:
             free = self._free.setdefault(size, [])
@@ -151,7 +151,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def maker(shape: tuple[int, ...], dtype: np.dtype[Any], zeroed: bool = False) -> Callable[[], Array]:
-    """What makes an output of this shape and type at each call; `zeroed`: with zeros in it.
+    """Return a function that makes an output of this shape and type; `zeroed`: with zeros in it.
 
     >>> maker((2, 2), np.dtype(np.int8), zeroed=True)()
     array([[0, 0],

@@ -30,7 +30,7 @@ class Launchable(Protocol):
 
 
 class Memories(Protocol):
-    """Where tensors of a device lie; arrays of the host are numpy's, others the device's own."""
+    """The memory of a device's tensors; arrays of the host are numpy's, others the device's own."""
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
         """Memory that its programs can use; what it holds is not set."""
@@ -39,13 +39,13 @@ class Memories(Protocol):
         """Whether programs take an array as it lies: packed, at a multiple of what they load at once."""
 
     def copy(self, source: Any, goal: Any) -> None:
-        """What one array holds goes to another; either may be the host's."""
+        """Copy the elements of one array to another; either may be the host's."""
 
     def fill(self, array: Any, value: Any) -> None:
         """A number everywhere."""
 
     def numpy(self, array: Any) -> Array:
-        """What an array holds by now, for the host to look at."""
+        """Return the present elements of an array, for the host to look at."""
 
 
 class HostMemory:
@@ -82,7 +82,7 @@ class HostMemory:
 
 @dataclass(frozen=True)
 class SlotMemory:
-    """What stands in a slot: a workspace, or what another slot holds (`source`) in another shape, or with strides."""
+    """The memory of a slot: a workspace, or what another slot holds (`source`) in another shape, or with strides."""
 
     slot: int
     shape: tuple[int, ...]
@@ -110,7 +110,7 @@ class Launched:
     params: tuple[tuple[str, int], ...]
 
     def on(self, memory: Sequence[Any], _: Memories) -> Call:
-        """What does it on this memory."""
+        """Return a call that does this step on `memory`."""
         return self.program.launch([memory[n] for n in self.slots], self.workers, dict(self.params))
 
 
@@ -122,7 +122,7 @@ class Filled:
     value: Any
 
     def on(self, memory: Sequence[Any], where: Memories) -> Call:
-        """What does it on this memory."""
+        """Return a call that does this step on `memory`."""
         return partial(where.fill, memory[self.slot], self.value)
 
 
@@ -134,7 +134,7 @@ class Tabled:
     values: Array
 
     def on(self, memory: Sequence[Any], where: Memories) -> Call:
-        """What does it on this memory."""
+        """Return a call that does this step on `memory`."""
         return partial(where.copy, self.values, memory[self.slot])
 
 
@@ -146,7 +146,7 @@ class Checked:
     faults: tuple[tuple[int, str, Any], ...]
 
     def on(self, memory: Sequence[Any], where: Memories) -> Call:
-        """What does it on this memory."""
+        """Return a call that does this step on `memory`."""
         faults, slot = self.faults, memory[self.slot]
 
         def check() -> None:
@@ -188,7 +188,7 @@ class Script:
 
 @dataclass(frozen=True)
 class Kept:
-    """What was done once for some arguments: the workspaces it filled, and how they came about."""
+    """The outcome of what is done once for some arguments: the workspaces it filled, and how they came about."""
 
     steps: tuple[Step, ...]
     made: tuple[SlotMemory, ...]
@@ -219,7 +219,7 @@ class HostArgument(NamedTuple):
 
 
 class ScriptExecutor:
-    """What binds scripts to arrays; `name` and `arguments` are the host program's, `main` is what it launches last."""
+    """An executor that binds scripts to arrays; `name`, `arguments` are the host program's, `main` its last launch."""
 
     name: str
     main: str
@@ -264,7 +264,7 @@ class ScriptExecutor:
     ) -> Call:
         """The program bound to arrays, in order; a call of the result launches it on what they hold by then.
 
-        `params` gives sizes that no shape tells. What is done once is done now, or was: `kept` says with what outcome.
+        `params` gives sizes that no shape tells. Steps done once are done now, or were: `kept` has their outcome.
         Arrays that do not lie in memory as programs take them are copied before each launch, and back after it.
         `passing` says that the result is called once, now: its workspaces may be gone afterwards. Threads may call the
         result at the same time; they take turns.

@@ -98,7 +98,7 @@ def gpu(target: str, described: Machine | None) -> GpuTarget:
 
 
 def stored_kernels(machine: Machine) -> tuple[ModuleType, str]:
-    """What writes and reads launches of a GPU's exported kernels, and who makes it."""
+    """Return the module that writes and reads launches of a GPU's exported kernels, and who makes it."""
     maker = _GPUS[machine.name]
     return import_module(f"tilewright.targets.{maker}.stored"), maker
 

@@ -1,4 +1,4 @@
-"""What operators ask of their tensors; fake tensors and real ones are asked alike, and refused in the same words."""
+"""Checks of operators' tensors; fake tensors and real ones are asked alike, and refused in the same words."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tilewright.ir.dtypes import ALL, DType
 from tilewright.runtime.tensors import torch_dtype
 
 DEVICES = ("cpu", "cuda", "meta")
-"""Where tensors may lie; on meta they have no values, and only forms of results follow."""
+"""The devices on which tensors may lie; on meta they have no values, and only forms of results follow."""
 
 _KINDS = {held: kind for kind in ALL.values() if (held := torch_dtype(torch, kind)) is not None}
 

@@ -10,7 +10,7 @@ import torch
 import torch.fx
 
 UNTRACEABLE = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
-"""What a model's own code may raise where it meets torch.fx's stand-ins for tensors."""
+"""Errors that a model's own code may raise where it meets torch.fx's stand-ins for tensors."""
 
 
 class Flow:

@@ -26,7 +26,7 @@ Backward = Callable[[Any, tuple[Any, ...], Any, Sequence[bool]], Sequence[Any]]
 
 @dataclass(frozen=True)
 class Result:
-    """What an operator returns, before it is computed: shape, element type, device, and how it lies in memory."""
+    """An operator's result before it is computed: shape, element type, device, and how it lies in memory."""
 
     shape: tuple[Any, ...]
     dtype: torch.dtype

@@ -26,7 +26,7 @@ class Activated:
     activation: str | None = None
 
     def _with_activation(self, told: str) -> str:
-        """What a module says of itself, its activation too."""
+        """Return the module's description, its activation too."""
         return told if self.activation is None else f"{told}, activation={self.activation!r}"
 
 
@@ -52,7 +52,7 @@ class Linear(Activated, torch.nn.Linear):
 
 
 class _Convolution(Activated):
-    """What convolutions over any number of axes have in common."""
+    """The common parts of convolutions over any number of axes."""
 
     def __init__(self, *args: Any, activation: str | None = None, **options: Any):
         super().__init__(*args, **options)

@@ -54,7 +54,7 @@ def layer_of(weight: Any, bias: Any, options: Hashable, make: Callable[[Any, Any
 
 
 def _state(tensor: Any) -> Any:
-    """What changes when a tensor is written to, or gets other memory or another form."""
+    """Return a value that changes when a tensor is written to, or gets other memory or another form."""
     if tensor is None:
         return None
     return version_of(tensor), tensor.shape, tensor.stride(), tensor.dtype, tensor.device

@@ -178,7 +178,7 @@ def _fold(module: Any, norm: Any) -> None:
 
 
 def _named_activation(module: Any) -> str | None:
-    """What kernels call an activation of torch's."""
+    """Return the kernels' name of an activation of torch's."""
     if type(module) is torch.nn.GELU:
         return "gelu" if module.approximate == "none" else "gelu_tanh"
     return {torch.nn.ReLU: "relu", torch.nn.SiLU: "silu"}.get(type(module))

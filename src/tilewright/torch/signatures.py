@@ -1,4 +1,4 @@
-"""What a compiled kernel takes and gives, as torch's operators ask it: a schema, and shapes that follow from shapes.
+"""The arguments and results of a compiled kernel for torch's operators: a schema, and shapes that follow from shapes.
 
 Shapes are computed by Python's operators, so that they may be torch's symbolic integers: nothing is fixed to a number
 while torch.compile or torch.export traces a call.

@@ -1,4 +1,4 @@
-"""Where the memory of a host program lies: in `kept`, if it is written once, or in the workspace of a call."""
+"""The places of a host program's memory: in `kept`, if it is written once, or in the workspace of a call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a kernel's functions are made from: its launches, memory and sizes, and what must hold of them."""
+"""The parts that a kernel's functions are made from: its launches, memory and sizes, and what must hold of them."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class EntryPlan:
         return found
 
     def conditions(self, op: Op) -> list[tuple[Expr, str]]:
-        """What must hold of the sizes for a launch, with the sentences that refuse them; the rest always holds."""
+        """The conditions on the sizes of a launch, with the sentences that refuse them; the rest always holds."""
         function, values = self.launches[op], self.parameters[op]
         program, images = function.program, Substitution(values)
         found: list[tuple[Expr, str]] = []

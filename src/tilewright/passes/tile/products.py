@@ -18,7 +18,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING
 
 from tilewright.algebra import ComposedLayout
 from tilewright.algebra.expr import ONE, ZERO, Const, Expr, Symbol, as_expr
@@ -41,9 +40,6 @@ from tilewright.passes.tile.values import Load, Tile, divided, loads, most, only
 from tilewright.passes.tile.windows import AroundHalo
 from tilewright.passes.tile.writer import word
 from tilewright.plan.model import element_bytes, l2, stays_in_l1
-
-if TYPE_CHECKING:
-    pass
 
 NEAR = 4
 """B is read where it lies if what a block reads of it spans no more than this part of the second cache."""

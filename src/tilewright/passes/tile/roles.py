@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 from tilewright.algebra.expr import ZERO, Const, Expr, as_expr, symbol
 from tilewright.algebra.expr_use import Substitution, linear_form
 from tilewright.ir.core import Op, Program, Value
 from tilewright.plan.boxes import WRITES
 from tilewright.plan.tiled import Walk
-
-if TYPE_CHECKING:
-    pass
 
 
 def role_of(program: Program, arg: Value, walks: Mapping[Expr, Walk], number: Callable[[Expr], Expr]) -> str:

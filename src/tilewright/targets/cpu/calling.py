@@ -5,7 +5,7 @@ are made. The function compares arrays with the record. If they are like it, it 
 and makes them, without the interpreter's lock; otherwise it does nothing, and the call is checked at length. Given the
 first arrays only, without those that a call makes, it just compares.
 
-What it compares: the type (numpy's own arrays, no derived class), element type, shape; that elements are contiguous,
+It compares the type (numpy's own arrays, no derived class), element type, shape; that elements are contiguous,
 aligned, and writeable where they are written; that what is written shares no memory with another array, or is the very
 memory of one, where it was so; and TILEWRIGHT_THREADS, for which launches were made. Arrays are read where numpy's
 binary interface says their fields are; `reads_arrays` makes sure of that once.

@@ -23,7 +23,7 @@ from tilewright.targets.cpu.support import support_for
 from tilewright.targets.cpu.target import CodeOptions, named
 
 Launched = Callable[[Op], tuple[NativeKernel, tuple[Condition, ...]]]
-"""What tells the machine code of a launch, and the conditions that its open sizes must meet."""
+"""A description of the machine code of a launch, and the conditions that its open sizes must meet."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ class TileRegisters(Protocol):
     count: int
     """How many there are."""
     before_use: str
-    """What a program in C does before it uses them, in words."""
+    """The preparation of a program in C before it uses them, in words."""
 
     def load(self, e: NativeEmitter, op: Op, tile: int, pointer: str, stride: str) -> None: ...  # noqa: D102
     def store(self, e: NativeEmitter, tile: int, pointer: str, stride: str) -> None: ...  # noqa: D102

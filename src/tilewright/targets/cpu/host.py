@@ -41,7 +41,7 @@ def cpu_name() -> str:
 
 
 def host_text() -> str:
-    """What code for the CPU at hand depends on, as text: its name, features, caches, and how many threads it has."""
+    """Return as text what code for the CPU at hand depends on: its name, features, caches, number of threads."""
     known = (platform.machine(), cpu_name(), sorted(features()), caches(), environment.threads())
     return " ".join(map(str, known))
 

@@ -40,7 +40,7 @@ def require_apart(name: str, args: Sequence[tuple[str, str | None]], arrays: Seq
 
 @dataclass(frozen=True)
 class Entry:
-    """Where machine code begins, and what a launch must provide: scratch memory of each worker, at multiples of `line`.
+    """The start of machine code, and what a launch must provide: scratch memory of each worker, at multiples of `line`.
 
     `family` is that of the CPU it is made for; `keeper` is what the code stays with.
     """
@@ -69,7 +69,7 @@ class NativeLaunch:
         self._record = found.record(entry.address, block.ctypes.data, count)
         self._run, self._pointer = found.run, self._record.pointer
         self.words, self.pointer = int(block.ctypes.data), int(self._record.data.ctypes.data)
-        """Where the addresses of its arrays stand, one word each; and the pool's record."""
+        """The address of the words with its arrays' addresses, one word each; and the pool's record."""
         self._kept: tuple[Any, ...] = (entry.keeper, arrays, scratch, block, configuration)
 
     def __call__(self) -> None:

@@ -41,7 +41,7 @@ class _Known:
 
 
 class LaunchCache:
-    """What was learnt of the calls of one executable.
+    """The launches learnt from the calls of one executable.
 
     Threads may call and learn at the same time: the list of kinds is replaced, never changed.
     """

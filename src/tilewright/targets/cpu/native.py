@@ -160,7 +160,7 @@ class NativeKernel:
 
     @property
     def configuration(self) -> Array | None:
-        """What a worker loads into the machine's tile registers before it runs; None where it has none."""
+        """The configuration of tile registers that a worker loads before it runs; None where it has none."""
         tiles = family_of(self.target.machine).tiles
         return None if tiles is None else tiles.configuration()
 

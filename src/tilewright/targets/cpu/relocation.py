@@ -1,4 +1,4 @@
-"""What a linker does to machine code: places in it that hold addresses, and how a family of CPUs writes them."""
+"""Relocations of machine code: places in it that hold addresses, and how a family of CPUs writes them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class CodePlace:
     address: int
 
     def word(self, size: int = 4) -> int:
-        """What stands there now."""
+        """Return the number that stands at this place now."""
         return int.from_bytes(self.code[self.offset : self.offset + size], "little")
 
     def put(self, value: int, size: int = 4) -> None:

@@ -73,7 +73,7 @@ define internal void @give_way() {{
 
 
 CALLS = "pool_calls"
-"""Where code without a library finds Linux's functions `syscall` and `sched_yield`: two addresses."""
+"""The source of Linux's functions for code without a library, `syscall` and `sched_yield`: two addresses."""
 
 _BY_ADDRESS = f"""@{CALLS} = internal global [2 x ptr] zeroinitializer, align 8
 {{declares}}

@@ -185,7 +185,7 @@ def load(e: Emitter, op: Op) -> None:
         return _words(e, address, space, size * run.count, stream=_streams(op, size, run.count))
 
     def in_words(run: MemoryRun, condition: str | None) -> None:
-        """What depends on the condition are words: a half or a byte by itself would take a register, and be taken out
+        """Values under the condition are words: a half or a byte by itself would take a register, and be taken out
         of its word where it is loaded, which waits for it."""
         address = pointer(e, memory, run.place, size)
         if condition is None:

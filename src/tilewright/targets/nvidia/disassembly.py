@@ -50,7 +50,7 @@ def assembled(ptx: str, architecture: str) -> bytes:
 
 
 def _tools(what: str, *names: str) -> dict[str, Path]:
-    """Where tools are; raises where one that is needed for `what` is missing."""
+    """Return the paths of tools; raises where one that is needed for `what` is missing."""
     found = {name: tool(name) for name in names}
     missing = [name for name, place in found.items() if place is None]
     if missing:

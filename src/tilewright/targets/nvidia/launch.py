@@ -68,7 +68,7 @@ class Launch:
     """
 
     record: Callable[..., Any] = Record
-    """What makes the words of a launch, and starts it."""
+    """The maker of a launch's words, and starts it."""
 
     def __init__(
         self,

@@ -43,6 +43,6 @@ class PlainRecord:
         block[at : at + 8] = np.array([address], np.uint64).view(np.uint8)
 
     def run(self, keeper: Any, _: Callable[[int], None]) -> Callable[[], None]:
-        """What starts the launch that this is a part of."""
+        """The function that starts the launch this is a part of."""
         found: Callable[[], None] = keeper
         return found

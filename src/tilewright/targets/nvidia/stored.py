@@ -34,7 +34,7 @@ MAPS: dict[str, Any] = {kind.__name__: kind for kind in (TensorMap, Im2colMap)}
 
 
 def launch_record(emitted: Emitted) -> dict[str, Any]:
-    """What a launch must provide, in numbers, texts and lists; expressions of open parameters are texts."""
+    """The needs of a launch, in numbers, texts and lists; expressions of open parameters are texts."""
     return {
         "entry": emitted.name,
         "threads": emitted.threads,
