@@ -157,11 +157,11 @@ def drawn(count: int, seed: int) -> Iterator[Drawn]:
 
 def launch_of(kernel: Any, sizes: dict[str, int], constant: tuple[str, ...]) -> Callable[[], object]:
     """Return a compiled kernel bound to random data."""
-    made = kernel_for(kernel, sizes, target="cpu", constant=constant)
+    compiled = kernel_for(kernel, sizes, target="cpu", constant=constant)
     arrays = {
-        a.name: cpu_array(tuple(map(int, a.type.shape)), "", a.type.dtype.numpy, 3) for a in made.module.host.args
+        a.name: cpu_array(tuple(map(int, a.type.shape)), "", a.type.dtype.numpy, 3) for a in compiled.module.host.args
     }
-    launch: Callable[[], object] = made.bind(arrays)
+    launch: Callable[[], object] = compiled.bind(arrays)
     return launch
 
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from tilewright.check.block import past_shared_memory
 from tilewright.errors import ArgumentError, ProgramError
-from tilewright.passes.bind_blocks import bind_blocks
 from tilewright.passes.binding import bind_plan
 from tilewright.passes.job import Job, Pass
 from tilewright.passes.kernels import lower_kernels, with_workspace
@@ -25,7 +24,7 @@ from tilewright.plan.unlowered import refuse_unlowered
 def bind_given(job: Job, given: Schedule, choose: Pass) -> Choice | GeneralChoice:
     """Bind the plan that a job is given; return the choice, with the time that is predicted for it."""
     if given.atom is not None and given.split_after is None:
-        bind_blocks(job, given)
+        bind_plan(job, given, choose)
         return rated_blocks(job, given)
     opened = {str(s) for s in job.open_extents}
     if given.open and not opened:

@@ -204,14 +204,14 @@ class _ProductSpace:
     def digits(self) -> dict[Expr, tuple[Symbol, ...]]:
         """{dimension of the program: its digits (mixed-radix parts) of more than one element, outermost first}."""
         facts, labels = self.facts, self._labels
-        found: dict[Expr, tuple[Symbol, ...]] = {}
+        digits_of_dim: dict[Expr, tuple[Symbol, ...]] = {}
         for d in facts.order:
             names = [name for name in facts.digits.get(str(d), (str(d),)) if name in facts.extents]
             extents: list[int | Expr] = [facts.extents[name] for name in names]
             if d in facts.opened and names:
                 extents[0] = number_or(as_expr(facts.opened[d]) // prod(facts.extents[name] for name in names[1:]))
-            found[d] = tuple(index(labels[name], n) for name, n in zip(names, extents, strict=True))
-        return found
+            digits_of_dim[d] = tuple(index(labels[name], n) for name, n in zip(names, extents, strict=True))
+        return digits_of_dim
 
     @cached_property
     def _labels(self) -> dict[str, str]:
@@ -301,9 +301,9 @@ class _ProductSpace:
         over = node.source.attrs["over"]
         at = Substitution(dict(self.facts.sizes))(node.source.attrs["at"][coordinate])
         total: Expr = ZERO
-        for d, own in zip(tile.dims, over, strict=True):
-            form = linear_form(at, [own]) if d in self.units and own in at.symbols else None
-            total = total if form is None else total + form[0][own] * self.units[d][0]
+        for d, iterator in zip(tile.dims, over, strict=True):
+            form = linear_form(at, [iterator]) if d in self.units and iterator in at.symbols else None
+            total = total if form is None else total + form[0][iterator] * self.units[d][0]
         return total
 
     def _named_digits(self, dim: Expr) -> list[tuple[str, Symbol]]:

@@ -116,7 +116,11 @@ def not_followed(
         axes = words_for(dict.fromkeys(str(r.attrs["dim"]) for r in program.records if "dim" in r.attrs))
     else:
         rows, columns, depth = dims
-        single = [(own[0], name) for own, name in ((rows, ROWS), (columns, COLUMNS)) if len(own) == 1]
+        single = [
+            (dims_of_axis[0], name)
+            for dims_of_axis, name in ((rows, ROWS), (columns, COLUMNS))
+            if len(dims_of_axis) == 1
+        ]
         axes = {**dict(single), depth: DEPTH}
     return Followed(program, plan, machine, sizes, axes, is_grid).notes()
 

@@ -85,8 +85,8 @@ class Computed(Factor):
         with w.loop("s", copies, unroll=True) as s:
             i, e = w.axes((rows // copies, deep // alike))
             down = rows // copies * s + i
-            there = self._images(row + down, k + alike * e)
-            view = w.view(each.tensor, (i, e), marked([there(x) for x in each.at], each.tensor.type.shape))
+            shifted = self._images(row + down, k + alike * e)
+            view = w.view(each.tensor, (i, e), marked([shifted(x) for x in each.at], each.tensor.type.shape))
             target = held if copies == 1 else w.view(held, (i, e), [(down, False), (e, False)])
             p.low.storage.brought[w.emit("copy", (view, target), otherwise=0)] = "ring"
 

@@ -158,8 +158,8 @@ def is_plain(read: Op, axis: Expr, sizes: Mapping[Symbol, int]) -> bool:
     The dimension of the memory may have another name, as in a copy that a kernel made.
     """
     kind, over, at = places(read)
-    own, size = dict(zip(kind.dims, over, strict=True)).get(axis), Substitution(dict(sizes))
-    ends = [size(d) is size(axis) for d, place in zip(read.operands[0].type.dims, at, strict=True) if place is own]
+    iterator, size = dict(zip(kind.dims, over, strict=True)).get(axis), Substitution(dict(sizes))
+    ends = [size(d) is size(axis) for d, place in zip(read.operands[0].type.dims, at, strict=True) if place is iterator]
     return ends == [True]
 
 

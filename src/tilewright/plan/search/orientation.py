@@ -68,11 +68,11 @@ class Orientation:
 
         It is the K dimension that is contiguous in memory, else the last one; None if the MMA has no K dimension.
         """
-        found: dict[int, str | None] = {}
+        k_of_mma: dict[int, str | None] = {}
         for p in self.products:
             k = [d for c in self.classes for d in c.dims if d in p.product.k]
-            found[p.product.node] = contiguous_k(self.facts, p) or (k[-1] if k else None)
-        return found
+            k_of_mma[p.product.node] = contiguous_k(self.facts, p) or (k[-1] if k else None)
+        return k_of_mma
 
     @cached_property
     def window_dims(self) -> frozenset[str]:
