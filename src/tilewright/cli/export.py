@@ -49,6 +49,9 @@ def export(
     opened: Annotated[
         list[str] | None, typer.Option("--open", metavar="NAME", help="A size that every call tells; may be repeated.")
     ] = None,
+    tvm_ffi: Annotated[
+        bool, typer.Option("--tvm-ffi", help="Add the function __tvm_ffi_NAME, which TVM-FFI calls; CPUs only.")
+    ] = False,
 ) -> None:
     """Write machine code, a C header and a manifest, which run without the compiler.
 
@@ -62,7 +65,8 @@ def export(
       tilewright export kernel.txt kernel.o --size M=64
     """
     try:
-        files = _exported(what, path, form, name, dt, target, plan, size or [], opened or [])
+        options = {"format": form, "name": name, "target": target, "tvm_ffi": tvm_ffi}
+        files = _exported(what, path, options, dt, plan, size or [], opened or [])
     except TilewrightError as fault:
         fail(str(fault))
     show("\n".join(f"wrote {file}" for file in (files.code, files.header, files.manifest_file) if file is not None))
@@ -71,10 +75,8 @@ def export(
 def _exported(
     what: str,
     path: Path,
-    form: str | None,
-    name: str | None,
+    options: dict[str, Any],
     dt: str | None,
-    target: str,
     plan: str | None,
     sizes: list[str],
     opened: list[str],
@@ -82,14 +84,13 @@ def _exported(
     from tilewright.cli.workload import plan_text, read_problem, read_workload
     from tilewright.deploy.exporting import export as write
 
-    options: dict[str, Any] = {"format": form, "name": name, "target": target}
     if Path(what).is_file():
         if dt is not None:
             raise ArgumentError(f"--dt {dt}: a program's text has its own types; leave it out")
         text = read_text(Path(what), "the program")
         given = dict(_size(each) for each in sizes)
         if text.lstrip().startswith("tile"):
-            options |= {"plan": plan_text(plan), "dynamic": opened}
+            options = {**options, "plan": plan_text(plan), "dynamic": opened}
         elif plan is not None or opened:
             raise ArgumentError("--plan and --open are for problems and tile programs; leave them out")
         return write(text, path, given or None, **options)

@@ -9,6 +9,7 @@ from tilewright.algebra.expr import Const
 from tilewright.algebra.expr_use import Substitution
 from tilewright.codegen.entry.abi import ALIGNMENT
 from tilewright.codegen.entry.plan import COUNT
+from tilewright.codegen.entry.tvm_ffi import PREFIX
 from tilewright.codegen.entry.write import WrittenEntry
 from tilewright.deploy.files import write_whole
 from tilewright.deploy.header import header_text
@@ -20,27 +21,33 @@ from tilewright.targets.cpu.families import family_of
 from tilewright.targets.cpu.objects import shared_library
 
 
-def export_cpu(source: ExportSource, name: str, path: Path, form: tuple[str, str]) -> Exported:
-    """Writes the code in a format, with its suffix, then the header, then the manifest."""
+def export_cpu(
+    source: ExportSource, name: str, path: Path, form: tuple[str, str], *, tvm_ffi: bool = False
+) -> Exported:
+    """Writes the code in a format, with its suffix, then the header, then the manifest.
+
+    With `tvm_ffi` the code also holds the function that TVM-FFI calls.
+    """
     machine: Machine = source.device.target.machine
 
     def launched(op: Any) -> Any:
-        found = source.launchable(op)
-        return found.kernel, found.conditions
+        program = source.launchable(op)
+        return program.kernel, program.conditions
 
-    made = exported_object(name, source.host, launched, machine)
+    written = exported_object(name, source.host, launched, machine, tvm_ffi=tvm_ffi)
     kind, suffix = form
     place = path.with_suffix(suffix)
-    code = made.code if kind == "object" else shared_library(made.code, place.name)
-    manifest = common_manifest(source, name, kind, place, code, machine) | _interface(made.entry)
+    code = written.code if kind == "object" else shared_library(written.code, place.name)
+    manifest = common_manifest(source, name, kind, place, code, machine) | _interface(written.entry)
+    manifest["tvm_ffi"] = f"{PREFIX}{name}" if tvm_ffi else None
     manifest["machine"] |= {
-        "architectures": [*family_of(machine).architectures] or [str(made.options.triple).partition("-")[0]],
-        "triple": made.options.triple,
+        "architectures": [*family_of(machine).architectures] or [str(written.options.triple).partition("-")[0]],
+        "triple": written.options.triple,
     }
     tiles = family_of(machine).tiles
     if tiles is not None and machine.limits.tile_registers:
         manifest["machine"]["before_use"] = tiles.before_use
-    called, bound = made.entry.called, made.entry.bound
+    called, bound = written.entry.called, written.entry.bound
     for argument in manifest["arguments"]:
         argument |= {"bound": argument["name"] in bound, "called": argument["name"] in called}
     header = path.with_suffix(".h")

@@ -45,6 +45,7 @@ def export(
     plan: Any = None,
     dynamic: Collection[Any] = (),
     constant: Collection[str] = (),
+    tvm_ffi: bool = False,
 ) -> Exported:
     """Writes a kernel as files that run without the compiler: `tilewright.load` takes them, and C calls them.
 
@@ -55,7 +56,8 @@ def export(
     `path` names the code; header and manifest lie beside it, with the suffixes .h and .json. `format` is "object" (.o),
     for a linker, or "shared" (.so), a library that is loaded as it is; for a GPU "ptx", or "cubin" where NVIDIA's
     assembler is installed. Without one, the suffix of the
-    path tells it. `name` is what C calls the kernel. docs/deploying.md describes all of it.
+    path tells it. `name` is what C calls the kernel. With `tvm_ffi` code for a CPU also has the function
+    `__tvm_ffi_NAME`, which TVM-FFI finds and calls. docs/deploying.md describes all of it.
 
     >>> import numpy as np, tempfile, tilewright
     >>> gemm = tilewright.kernels.gemm("nn", "f32")
@@ -67,12 +69,18 @@ def export(
            [6., 6.]], dtype=float32)
     """
     place = named_path(path)
+    if not isinstance(tvm_ffi, bool):
+        raise ArgumentError(f"tvm_ffi={written(tvm_ffi, 60)}: True or False")
     compiled = _compiled(kernel, sizes, target, plan, dynamic, constant)
     source = source_of(compiled)
     called = _c_name(source.name if name is None else name)
     if isinstance(source.device, GpuDevice):
+        if tvm_ffi:
+            raise ArgumentError(
+                f"tvm_ffi=True: {called} is for a GPU, whose launches are no machine code; leave it out"
+            )
         return export_gpu(source, called, place, _format(place, format, GPU_SUFFIXES))
-    return export_cpu(source, called, place, _format(place, format, SUFFIXES))
+    return export_cpu(source, called, place, _format(place, format, SUFFIXES), tvm_ffi=tvm_ffi)
 
 
 # -- what is exported ---------------------------------------------------------------------------------------
@@ -111,10 +119,10 @@ def _compiled(
     if isinstance(kernel, BlockKernel):
         _refuse(options, ("plan", "dynamic", "constant"), "a block kernel")
         return compile(kernel, sizes, target=target or CPU)
-    made = compile(kernel, target=target or CPU, plan=plan, dynamic=dynamic)
-    if constant and isinstance(made, NativeExecutable):
-        made = constant_arguments(made, constant)
-    return _of_executable(made, sizes)
+    executable = compile(kernel, target=target or CPU, plan=plan, dynamic=dynamic)
+    if constant and isinstance(executable, NativeExecutable):
+        executable = constant_arguments(executable, constant)
+    return _of_executable(executable, sizes)
 
 
 def _refuse(options: Mapping[str, Any], names: Collection[str], what: str) -> None:

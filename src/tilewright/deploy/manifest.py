@@ -11,6 +11,7 @@
 | `alignment`, `kept_bytes`, `workspace_bytes`, `workers` | of memory that a caller lends; null where sizes tell them |
 | `errors` | the sentence of each code that the functions return |
 | `signature`, `outputs`, `optional`, `lenient` | what calls from Python are checked against |
+| `tvm_ffi` | of code for a CPU: the symbol that TVM-FFI looks for, or null |
 | `plan` | the text of the plan |
 """
 

@@ -91,15 +91,22 @@ def form_of(dtype: np.dtype[Any], ndim: int) -> int:
     >>> hex(form_of(np.dtype("float32"), 3))
     '0x1200200000003'
     """
+    word = element_word(dtype)
+    return ndim | (_OPAQUE | 8 * dtype.itemsize << 8 | 1 << 16 if word is None else word) << 32
+
+
+def element_word(dtype: np.dtype[Any]) -> int | None:
+    """Return the word of a DLTensor that has its element type (code, bits, lanes); None if DLPack has no such type.
+
+    >>> hex(element_word(np.dtype("float32"))), element_word(np.dtype("datetime64[s]"))
+    ('0x12002', None)
+    """
     import ml_dtypes
 
     kind = dtype.name.rstrip("0123456789")
-    if dtype == ml_dtypes.bfloat16:
-        code = _BFLOAT
-    else:
-        named = dtype.name if dtype.name.startswith("float8") else kind
-        code = next((c for c, name in _CODES.items() if name == named), _OPAQUE)
-    return ndim | code << 32 | 8 * dtype.itemsize << 40 | 1 << 48
+    named = "bfloat" if dtype == ml_dtypes.bfloat16 else dtype.name if dtype.name.startswith("float8") else kind
+    code = next((c for c, name in _CODES.items() if name == named), None)
+    return None if code is None else code | 8 * dtype.itemsize << 8 | 1 << 16
 
 
 def _element(tensor: _Tensor, where: str) -> Any:

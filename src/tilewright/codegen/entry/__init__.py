@@ -9,5 +9,7 @@
 | table    | those that fill tensors by an expression                         |
 | sizes    | arithmetic of sizes                                              |
 | memory   | where workspaces lie: kept from bind to bind, or a call's own    |
+| texts    | constants that hold texts                                        |
+| tvm_ffi  | the function that TVM-FFI calls, beside the others               |
 | programs | the programs' texts and the functions as one LLVM module         |
 """

@@ -9,9 +9,8 @@ from tilewright.algebra.expr_rules import maximum, minimum
 from tilewright.codegen.entry.abi import ALIGNMENT, EntryFault, ErrorKind
 from tilewright.codegen.entry.memory import bytes_of
 from tilewright.codegen.entry.plan import COUNT, EntryPlan
-from tilewright.codegen.entry.sizes import HostWriter, load_sizes
+from tilewright.codegen.entry.sizes import HostWriter, load_sizes, outside_range, range_text
 from tilewright.codegen.entry.table import TableFunction
-from tilewright.ir.binding import allowed
 from tilewright.ir.core import Block, Op, Value
 
 ARGUMENTS = "ptr %buffers, ptr %sizes, ptr %kept, ptr %workspace, ptr %pool"
@@ -66,26 +65,14 @@ class CallFunction:
         sizes, w = self.plan.sizes, self.w
         if not sizes:
             return
-        self._fail(w.value("icmp eq ptr %sizes, null"), self.plan.fault(ErrorKind.BAD_SIZE, 0, self._range(0)))
+        absent = w.value("icmp eq ptr %sizes, null")
+        self._fail(absent, self.plan.fault(ErrorKind.BAD_SIZE, 0, range_text(sizes[0])))
         load_sizes(w, sizes)
         for place, s in enumerate(sizes):
-            numbers, value = allowed(s), w.symbols[s][0]
-            low = w.value(f"icmp slt i64 {value}, {numbers.start}")
-            high = w.value(f"icmp sgt i64 {value}, {numbers[-1]}")
-            wrong = w.value(f"or i1 {low}, {high}")
-            if numbers.step != 1:
-                rest = w.value(f"srem i64 {w.value(f'sub i64 {value}, {numbers.start}')}, {numbers.step}")
-                wrong = w.value(f"or i1 {wrong}, {w.value(f'icmp ne i64 {rest}, 0')}")
-            self._fail(wrong, self.plan.fault(ErrorKind.BAD_SIZE, place, self._range(place)))
+            self._fail(outside_range(w, s), self.plan.fault(ErrorKind.BAD_SIZE, place, range_text(s)))
         for record in self.plan.host.records:
             if record.name == "require":
                 self._require(record.attrs["that"], f"it requires {record.attrs['that']}")
-
-    def _range(self, place: int) -> str:
-        s = self.plan.sizes[place]
-        numbers = allowed(s)
-        steps = f" in steps of {numbers.step}" if numbers.step != 1 else ""
-        return f"the size {s.name} must be from {numbers.start} to {numbers[-1]}{steps}"
 
     def _buffers(self) -> None:
         """Reads the buffers that are used, and checks them."""

@@ -7,6 +7,7 @@ from typing import Any
 from tilewright.algebra.expr import Const, FloorDiv, Symbol
 from tilewright.algebra.expr_rules import maximum
 from tilewright.codegen.text import Writer
+from tilewright.ir.binding import allowed
 
 
 class HostWriter(Writer):
@@ -24,3 +25,27 @@ def load_sizes(w: Writer, sizes: tuple[Symbol, ...], pointer: str = "%sizes") ->
     for place, s in enumerate(sizes):
         slot = w.value(f"getelementptr i8, ptr {pointer}, i64 {8 * place}")
         w.symbols[s] = (w.value(f"load i64, ptr {slot}"), 0)
+
+
+def outside_range(w: Writer, size: Symbol) -> str:
+    """Return the name of an i1: whether the value of a size is none of the numbers that it may be."""
+    numbers, value = allowed(size), w.symbols[size][0]
+    low = w.value(f"icmp slt i64 {value}, {numbers.start}")
+    high = w.value(f"icmp sgt i64 {value}, {numbers[-1]}")
+    wrong = w.value(f"or i1 {low}, {high}")
+    if numbers.step != 1:
+        rest = w.value(f"srem i64 {w.value(f'sub i64 {value}, {numbers.start}')}, {numbers.step}")
+        wrong = w.value(f"or i1 {wrong}, {w.value(f'icmp ne i64 {rest}, 0')}")
+    return wrong
+
+
+def range_text(size: Symbol) -> str:
+    """Return text: the numbers that a size may be.
+
+    >>> from tilewright.algebra.expr import symbol
+    >>> range_text(symbol("M", 1, 100))
+    'the size M must be from 1 to 100'
+    """
+    numbers = allowed(size)
+    steps = f" in steps of {numbers.step}" if numbers.step != 1 else ""
+    return f"the size {size.name} must be from {numbers.start} to {numbers[-1]}{steps}"

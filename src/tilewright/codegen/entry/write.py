@@ -14,6 +14,8 @@ from tilewright.codegen.entry.abi import EntryFault
 from tilewright.codegen.entry.call import CallFunction
 from tilewright.codegen.entry.plan import COUNT, EntryPlan
 from tilewright.codegen.entry.sizes import HostWriter, load_sizes
+from tilewright.codegen.entry.texts import TextConstants
+from tilewright.codegen.entry.tvm_ffi import PackedFunction
 
 
 @dataclass(frozen=True)
@@ -33,8 +35,8 @@ class WrittenEntry:
     called: tuple[str, ...]
 
 
-def write_entry(plan: EntryPlan) -> WrittenEntry:
-    """All functions of a kernel."""
+def write_entry(plan: EntryPlan, *, tvm_ffi: bool = False) -> WrittenEntry:
+    """Return all functions of a kernel; with `tvm_ffi` also the one that TVM-FFI calls."""
     name = plan.name
     functions = [_task(name), _fill(name), *_configured(plan)]
     functions += [CallFunction(plan, once=once).text() for once in (True, False)]
@@ -43,6 +45,8 @@ def write_entry(plan: EntryPlan) -> WrittenEntry:
     functions.append(_bytes(plan, f"{name}_kept_bytes", "ptr %sizes", kept))
     functions.append(_bytes(plan, f"{name}_workspace_bytes", "ptr %sizes, i32 %count", workspace))
     functions.append(_message(name, plan.faults))
+    if tvm_ffi:
+        functions.append(PackedFunction(plan).text())
     used = {once: plan.memory.used(once) for once in (True, False)}
     bound, called = (tuple(a.name or "" for a in plan.host.args if a in used[once]) for once in (True, False))
     text = "\n".join([*plan.declared, *functions]) + "\n"
@@ -119,18 +123,11 @@ def _bytes(plan: EntryPlan, name: str, arguments: str, count: Expr) -> str:
 
 def _message(name: str, faults: tuple[EntryFault, ...]) -> str:
     """The sentence of a code."""
-    texts: dict[str, str] = {}
-    for says in ("", *(f.says for f in faults), "no code of this kernel"):
-        texts.setdefault(says, f"@{name}.says.{len(texts)}")
-    lines = []
-    for says, label in texts.items():
-        data = says.encode() + b"\0"
-        content = "".join(f"\\{byte:02X}" for byte in data)
-        lines.append(f'{label} = internal constant [{len(data)} x i8] c"{content}"')
-    lines.append(f"define ptr @{name}_message(i32 %code) nounwind {{\nentry:")
-    known = f"ptr {texts['no code of this kernel']}"
+    texts = TextConstants(f"{name}.says")
+    lines = [f"define ptr @{name}_message(i32 %code) nounwind {{\nentry:"]
+    known = f"ptr {texts.label('no code of this kernel')}"
     for number, (code, says) in enumerate([(0, ""), *((f.code, f.says) for f in faults)]):
         lines.append(f"  %is{number} = icmp eq i32 %code, {code}")
-        lines.append(f"  %says{number} = select i1 %is{number}, ptr {texts[says]}, {known}")
+        lines.append(f"  %says{number} = select i1 %is{number}, ptr {texts.label(says)}, {known}")
         known = f"ptr %says{number}"
-    return "\n".join([*lines, f"  ret {known}\n}}"])
+    return "\n".join([*texts.lines(), *lines, f"  ret {known}\n}}"])

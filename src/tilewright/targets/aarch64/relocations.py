@@ -66,6 +66,7 @@ def _relative(place: CodePlace, target: int) -> bool:
 
 OBJECTS = ObjectForm(
     183,
+    257,
     {
         261: _relative,
         274: _near,

@@ -43,8 +43,13 @@ def object_options(machine: Machine) -> CodeOptions:
     return replace(options, triple=triple)
 
 
-def exported_object(name: str, host: Program, launched: Launched, machine: Machine) -> ExportedObject:
-    """The object of a host program under a name; `launched` tells the machine code of its launches."""
+def exported_object(
+    name: str, host: Program, launched: Launched, machine: Machine, *, tvm_ffi: bool = False
+) -> ExportedObject:
+    """The object of a host program under a name; `launched` tells the machine code of its launches.
+
+    With `tvm_ffi` it also holds the function that TVM-FFI calls.
+    """
     texts = ProgramTexts(name)
     symbols: dict[NativeKernel, str] = {}
 
@@ -55,7 +60,7 @@ def exported_object(name: str, host: Program, launched: Launched, machine: Machi
             symbols[kernel] = texts.add(emitted.text, emitted.name)
         return LaunchedFunction(symbols[kernel], kernel.program, emitted.scratch_bytes, emitted.open_bytes, conditions)
 
-    entry = write_entry(EntryPlan(name, host, function, _configuration(machine)))
+    entry = write_entry(EntryPlan(name, host, function, _configuration(machine)), tvm_ffi=tvm_ffi)
     texts.add_entry(entry.text)
     pool = pool_text(family_of(machine))
     if pool is not None:

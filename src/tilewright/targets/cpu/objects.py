@@ -1,7 +1,9 @@
 """ELF object files: read, and linked to a shared library that needs no other.
 
-Objects of exported kernels are position independent and refer to nothing outside themselves, so a link is: sections
+Objects of exported kernels are position independent and need nothing outside themselves, so a link is: sections
 laid out one after another, relative addresses written, the functions named in a symbol table. No linker is needed.
+An object may use functions that a process has or has not (weak symbols): words of its data hold their addresses, which
+the system's loader writes, 0 for those that are not there.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from tilewright.targets.cpu.relocation import CodePlace, ObjectForm
 
 _ALLOC, _WRITE = 2, 1
 _PROGBITS, _SYMTAB, _RELA, _NOBITS = 1, 2, 4, 8
+_WEAK = 2
 _PAGE = 1 << 16
 """The largest page of a system that loads the library; segments lie in pages of their own."""
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
@@ -45,13 +48,17 @@ class Section:
 
 @dataclass(frozen=True)
 class ObjectSymbol:
-    """A name of an object: the section it lies in (0: it is defined elsewhere), its offset there and its size."""
+    """A name of an object: the section it lies in (0: it is defined elsewhere), its offset there and its size.
+
+    One that is weak and defined elsewhere need not be there at all.
+    """
 
     name: str
     section: int
     offset: int
     size: int
     is_global: bool
+    is_weak: bool
 
 
 @dataclass(frozen=True)
@@ -66,7 +73,7 @@ class ObjectFile:
     @property
     def undefined(self) -> tuple[str, ...]:
         """The names that it needs of others."""
-        return tuple(s.name for s in self.symbols if s.section == 0 and s.name)
+        return tuple(s.name for s in self.symbols if s.section == 0 and s.name and not s.is_weak)
 
 
 def read_object(data: bytes) -> ObjectFile:
@@ -93,7 +100,8 @@ def _read(data: bytes) -> ObjectFile:
         if section.kind == _SYMTAB:
             texts = sections[section.link].data
             for name, info, _, where, value, size in _SYMBOL.iter_unpack(section.data):
-                symbols.append(ObjectSymbol(_text(texts, name), where, value, size, info >> 4 != 0))
+                binding = info >> 4
+                symbols.append(ObjectSymbol(_text(texts, name), where, value, size, binding != 0, binding == _WEAK))
         elif section.kind == _RELA:
             for offset, info, addend in _RELOCATION.iter_unpack(section.data):
                 relocations.append((section.info, offset, info & 0xFFFFFFFF, info >> 32, addend))
@@ -138,8 +146,9 @@ class _Library:
             raise CodeGenerationError(f"the object needs {', '.join(given.undefined)}, which it does not hold")
         self.given, self.form = given, object_form(given.machine)
         self.offered = [s for s in given.symbols if s.is_global and s.section]
+        self.optional = [s for s in given.symbols if s.is_weak and not s.section]
         self.strings = bytearray(b"\0")
-        self.names = [self._string(s.name) for s in self.offered]
+        self.names = [self._string(s.name) for s in (*self.offered, *self.optional)]
         self.soname = self._string(soname)
 
     def _string(self, text: str) -> int:
@@ -155,15 +164,18 @@ class _Library:
         hash_at = _aligned(_HEADER.size + 4 * _SEGMENT.size, 8)
         table = self._hash()
         symbols_at = _aligned(hash_at + len(table), 8)
-        strings_at = symbols_at + _SYMBOL.size * (len(self.offered) + 1)
-        code_at = end = _aligned(strings_at + len(self.strings), 64)
+        strings_at = symbols_at + _SYMBOL.size * (len(self.names) + 1)
+        left = [r for r in self.given.relocations if self._is_left(r)]
+        left_at = _aligned(strings_at + len(self.strings), 8)
+        left_bytes = _RELOCATION.size * len(left)
+        code_at = end = _aligned(left_at + left_bytes, 64)
         where: dict[int, int] = {}
         for n in fixed:
             where[n] = end = _aligned(end, sections[n].alignment)
             end += sections[n].size
         fixed_end = end
         dynamic_at = _aligned(end, 64)
-        dynamic = self._dynamic(hash_at, strings_at, symbols_at)
+        dynamic = self._dynamic(hash_at, strings_at, symbols_at, (left_at, left_bytes))
         end = dynamic_at + len(dynamic)
         for n in sorted(written, key=lambda n: sections[n].kind == _NOBITS):
             where[n] = end = _aligned(end, sections[n].alignment)
@@ -179,6 +191,7 @@ class _Library:
         image[hash_at : hash_at + len(table)] = table
         image[symbols_at:strings_at] = self._symbols(where)
         image[strings_at : strings_at + len(self.strings)] = self.strings
+        image[left_at : left_at + left_bytes] = self._left(left, where)
         image[dynamic_at : dynamic_at + len(dynamic)] = dynamic
         segments = [
             (1, 5, 0, 0, fixed_end, fixed_end, _PAGE),
@@ -196,6 +209,7 @@ class _Library:
             (".dynstr", 3, 2, strings_at, strings_at, len(self.strings), 0, 0, 1, 0),
             (".text", 1, 6, code_at, code_at, fixed_end - code_at, 0, 0, 64, 0),
             (".dynamic", 6, 3, dynamic_at + _PAGE, dynamic_at, len(dynamic), 3, 0, 8, 16),
+            *([(".rela.dyn", 4, 2, left_at, left_at, left_bytes, 2, 0, 8, _RELOCATION.size)] if left else []),
         ]
         return self._with_sections(image, listed)
 
@@ -224,8 +238,9 @@ class _Library:
         return bytes(image)
 
     def _relocate(self, image: bytearray, where: dict[int, int], offsets: dict[int, int]) -> None:
-        for section, offset, kind, symbol, addend in self.given.relocations:
-            if section not in where:
+        for relocation in self.given.relocations:
+            section, offset, kind, symbol, addend = relocation
+            if section not in where or self._is_left(relocation):
                 continue
             target = self.given.symbols[symbol]
             write = self.form.relocations.get(kind)
@@ -237,22 +252,39 @@ class _Library:
             if not write(place, where[target.section] + target.offset + addend):
                 raise CodeGenerationError(f"the object is too large: {target.name} lies too far from where it is used")
 
+    def _is_left(self, relocation: tuple[int, int, int, int, int]) -> bool:
+        """True if the system's loader does a relocation: that of a word of data that holds an optional function."""
+        section, _, kind, symbol, _ = relocation
+        in_data = self.given.sections[section].loaded and self.given.sections[section].flags & _WRITE
+        return bool(in_data) and kind == self.form.absolute and self.given.symbols[symbol] in self.optional
+
+    def _left(self, relocations: list[tuple[int, int, int, int, int]], where: dict[int, int]) -> bytes:
+        """Return the table of relocations that the system's loader does."""
+        numbers = {s: number for number, s in enumerate(self.optional, len(self.offered) + 1)}
+        rows = []
+        for section, offset, kind, symbol, addend in relocations:
+            number = numbers[self.given.symbols[symbol]]
+            rows.append(_RELOCATION.pack(where[section] + offset, number << 32 | kind, addend))
+        return b"".join(rows)
+
     def _symbols(self, where: dict[int, int]) -> bytes:
         rows = [bytes(_SYMBOL.size)]
-        for name, s in zip(self.names, self.offered, strict=True):
+        for name, s in zip(self.names, self.offered, strict=False):
             rows.append(_SYMBOL.pack(name, 0x12, 0, 4, where[s.section] + s.offset, s.size))
+        rows += [_SYMBOL.pack(name, _WEAK << 4, 0, 0, 0, 0) for name in self.names[len(self.offered) :]]
         return b"".join(rows)
 
     def _hash(self) -> bytes:
         """The table by which a loader finds names: buckets of symbols whose hashes have one remainder, in chains."""
-        count = len(self.offered) + 1
+        count = len(self.names) + 1
         buckets, chains = [0] * count, [0] * count
         for number, s in enumerate(self.offered, 1):
             bucket = elf_hash(s.name) % count
             chains[number], buckets[bucket] = buckets[bucket], number
         return struct.pack(f"<{2 + 2 * count}I", count, count, *buckets, *chains)
 
-    def _dynamic(self, hash_at: int, strings_at: int, symbols_at: int) -> bytes:
+    def _dynamic(self, hash_at: int, strings_at: int, symbols_at: int, left: tuple[int, int]) -> bytes:
+        """Return the table that the system's loader reads; `left` is where its relocations lie, and their bytes."""
         entries = [
             (14, self.soname),
             (4, hash_at),
@@ -260,6 +292,7 @@ class _Library:
             (6, symbols_at),
             (10, len(self.strings)),
             (11, _SYMBOL.size),
+            *([(7, left[0]), (8, left[1]), (9, _RELOCATION.size)] if left[1] else []),
             (0, 0),
         ]
         return b"".join(struct.pack("<QQ", *entry) for entry in entries)

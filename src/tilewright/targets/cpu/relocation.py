@@ -29,9 +29,13 @@ Relocate = Callable[[CodePlace, int], bool]
 
 @dataclass(frozen=True)
 class ObjectForm:
-    """How object files of a family look: the number of the machine in their header, and their relocations by number."""
+    """How object files of a family look: the number of the machine in their header, and their relocations by number.
+
+    `absolute` is the relocation that puts the 64-bit address of a symbol into data; a loader does it.
+    """
 
     machine: int
+    absolute: int
     relocations: dict[int, Relocate]
 
 

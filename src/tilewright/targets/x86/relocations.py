@@ -12,5 +12,5 @@ def _relative(place: CodePlace, target: int) -> bool:
     return fits(distance, 32)
 
 
-OBJECTS = ObjectForm(62, {2: _relative, 4: _relative})
-"""R_X86_64_PC32 and R_X86_64_PLT32; a call of a function in the same file needs no table."""
+OBJECTS = ObjectForm(62, 1, {2: _relative, 4: _relative})
+"""R_X86_64_64, R_X86_64_PC32 and R_X86_64_PLT32; a call of a function in the same file needs no table."""
