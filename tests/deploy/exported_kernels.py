@@ -52,7 +52,10 @@ block shift(%t: in global f32 (M, 12), %y: out global f32 (M, 12))
 }
 """
 
-CASES: dict[str, tuple[Any, dict[str, int] | None, dict[str, Any]]] = {
+Case = tuple[Any, dict[str, int] | None, dict[str, Any]]
+"""A kernel, its sizes and the options that it is compiled with."""
+
+CASES: dict[str, Case] = {
     "gemm": (kernels.gemm("nn", "f32"), {"M": 37, "N": 29, "K": 41}, {}),
     "gemm_bf16": (kernels.gemm("nt", "bf16", "bf16"), {"M": 19, "N": 23, "K": 33}, {}),
     "gemm_i8": (kernels.gemm("nn", "i8"), {"M": 13, "N": 40, "K": 27}, {}),
@@ -95,27 +98,32 @@ SEVERAL = {"gemm_open": {"M": 53}, "both": {"M": 29}}
 
 def compiled(name: str) -> Any:
     """A kernel of the cases, compiled."""
-    kernel, sizes, options = CASES[name]
+    return compiled_case(CASES[name])
+
+
+def compiled_case(case: Case) -> Any:
+    """A case's kernel, compiled."""
+    kernel, sizes, options = case
     if isinstance(kernel, str):
         return tilewright.compile_text(kernel)
     return kernel_for(kernel, sizes, **options)
 
 
-def run_compiled(own: Any, arrays: list[Any], sizes: dict[str, int] | None = None) -> None:
+def run_compiled(kernel: Any, arrays: list[Any], sizes: dict[str, int] | None = None) -> None:
     """Runs a compiled kernel on all its arguments."""
-    if isinstance(own, tilewright.TextExecutable):
-        own.bind(*arrays)()
+    if isinstance(kernel, tilewright.TextExecutable):
+        kernel.bind(*arrays, params=sizes)()
     else:
-        own.executor.bind(arrays, sizes)()
+        kernel.executor.bind(arrays, sizes)()
 
 
 def arrays_for(manifest: Any, rng: np.random.Generator, sizes: dict[str, int] | None = None) -> list[Any]:
     """Small integers for all arguments of a kernel, as its manifest describes them; outputs hold -7."""
-    found = []
+    arrays = []
     for argument in manifest["arguments"]:
         kind = dtype(argument["type"]).numpy
         shape = tuple(n if isinstance(n, int) else int(eval(n, {}, dict(sizes or {}))) for n in argument["shape"])
         least = 0 if argument["type"] == "i32" else -4  # numbers of rows
         values = rng.integers(least, 5, shape) if argument["role"] == "in" else np.full(shape, -7)
-        found.append(values.astype(kind))
-    return found
+        arrays.append(values.astype(kind))
+    return arrays

@@ -9,51 +9,25 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from exported_kernels import CASES, SEVERAL, arrays_for, compiled, run_compiled
+from c_programs import CC, STRICT, built, called, differing_arguments
+from exported_kernels import CASES, arrays_for, compiled
+from more_exported_kernels import ALL, FEW
 
 import tilewright
 from tilewright.kernels import gemm
 
-CC = shutil.which("cc")
 pytestmark = pytest.mark.skipif(CC is None, reason="there is no C compiler (cc) on PATH")
-STRICT = ["-std=c11", "-D_POSIX_C_SOURCE=200809L", "-Wall", "-Wextra", "-Werror", "-pedantic", "-O1"]
-CALLER = Path(__file__).parent / "caller.c"
 
 
-def built(files, threads: int, *, options: tuple[str, ...] = ("-nodefaultlibs", "-lc", "-lpthread")) -> Path:
-    """A program that calls an exported kernel."""
-    name, folder = files.manifest["name"], files.code.parent
-    program = folder / f"call_{name}_{threads}"
-    defined = [f"-DNAME={name}", f'-DHEADER="{files.header.name}"', f"-DTHREADS={threads}"]
-    command = [CC, *STRICT, *defined, f"-I{folder}", str(CALLER), str(files.code), *options, "-o", str(program)]
-    subprocess.run(command, check=True, capture_output=True)
-    return program
-
-
-def called(program: Path, arrays: list[np.ndarray], sizes: list[int], **more: str) -> tuple[list[np.ndarray], str]:
-    """What the program makes of arrays, and what it prints."""
-    paths = [program.with_name(f"buffer{n}") for n in range(len(arrays))]
-    for path, array in zip(paths, arrays, strict=True):
-        path.write_bytes(array.tobytes())
-    command = [str(program), *map(str, sizes), *map(str, paths)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=more)
-    return [
-        np.frombuffer(p.read_bytes(), a.dtype).reshape(a.shape) for p, a in zip(paths, arrays, strict=True)
-    ], done.stdout
-
-
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", FEW)
 def test_c_gets_the_bits_of_the_compiled_kernel(name, tmp_path):
-    own = compiled(name)
-    files = tilewright.export(own, tmp_path / name, name=name)
-    given = arrays_for(files.manifest, np.random.default_rng(8), SEVERAL.get(name))
-    wanted = [a.copy() for a in given]
-    run_compiled(own, wanted, SEVERAL.get(name))
-    sizes = [SEVERAL[name][row["name"]] for row in files.manifest["sizes"]]
-    for threads in (1, 3):
-        found, _ = called(built(files, threads), given, sizes)
-        for mine, theirs in zip(found, wanted, strict=True):
-            assert mine.tobytes() == theirs.tobytes()
+    """`benchmarks/calls_from_c.py` asks the same of all kernels."""
+    assert differing_arguments(name, tmp_path) == []
+
+
+def test_there_are_fifty_kernels_or_more_that_c_calls():
+    assert len(ALL) >= 50
+    assert set(CASES) <= set(ALL)
 
 
 def test_a_pool_of_three_threads_is_used(tmp_path):
