@@ -346,7 +346,7 @@ def test_wrong_arrays_are_refused_by_name(transform):
     a, b, run = small(3, 4), small(4, 2, seed=1), transform(product())
     for arrays, says in (
         ((a, b.T), r"argument b has shape \(2, 4\); its dimension 0 must be K = 4, not 2"),
-        ((a, b.astype(np.float16)), r"argument b holds float16; it must hold f32"),
+        ((a, b.astype(np.float16)), r"argument b holds f16; it must hold f32"),
         ((a, b[0]), r"argument b has shape \(2,\); it must have the 2 dimensions"),
         ((a,), r"the argument b is missing"),
         ((a, None), r"argument b is None; it must be an array"),

@@ -21,15 +21,21 @@ from tilewright.runtime.device_arrays import DeviceArray
 from tilewright.runtime.host import HostExecutor
 
 
+def _stored_module(path: Path, maker: str) -> Any:
+    """Return the module that loads stored code for a maker's GPUs; raises where there is none."""
+    package = f"tilewright.targets.{maker}"
+    module = f"{package}.stored"
+    if not maker.isidentifier() or find_spec(package) is None or find_spec(module) is None:
+        raise ManifestError(f"{path}: {maker!r} makes no GPU whose code is loaded here; export the kernel again")
+    return import_module(module)
+
+
 class LoadedGpuKernel(LoadedKernel):
     """An exported kernel on a GPU; arrays of the host are copied there and back."""
 
     def __init__(self, path: Path, manifest: Mapping[str, Any]):
         name, machine = manifest["name"], manifest["machine"]
-        place = f"tilewright.targets.{machine['maker']}.stored"
-        if not machine["maker"].isidentifier() or find_spec(place) is None:
-            raise ManifestError(f"{path}: {machine['maker']!r} makes no GPU whose code is loaded here")
-        stored = import_module(place)
+        stored = _stored_module(path, machine["maker"])
         codes = {row["name"]: read_code(path, row) for row in manifest["programs"]}
         stored.required_machine(machine["name"], name)
         try:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tilewright.errors import ArgumentError, MissingBackward, TracedArgument
-from tilewright.ir.dtypes import plain_number
+from tilewright.ir.dtypes import from_numpy, plain_number
 from tilewright.jax.members import XlaArgument, kernel_of
 from tilewright.jax.registry import alike, buffer_of, called, registered, require_held
 from tilewright.jax.table import XlaBuffer, XlaCall
@@ -190,12 +190,13 @@ def _number(value: Any, argument: XlaArgument, where: str) -> Any:
 
 def _checked(array: Any, argument: XlaArgument, where: str) -> Any:
     """An array of the argument's element type."""
-    found = buffer_of(array, where)
-    if found.dtype != argument.dtype.numpy:
-        raise ArgumentError(f"{where} holds {found.dtype}; it must hold {argument.dtype}")
-    require_held(found, where)
-    if argument.is_number and found.shape:
-        raise ArgumentError(f"{where} has the shape {found.shape}; it must be a number of type {argument.dtype}")
+    buffer = buffer_of(array, where)
+    if buffer.dtype != argument.dtype.numpy:
+        held = from_numpy(buffer.dtype) or buffer.dtype
+        raise ArgumentError(f"{where} holds {held}; it must hold {argument.dtype}")
+    require_held(buffer, where)
+    if argument.is_number and buffer.shape:
+        raise ArgumentError(f"{where} has the shape {buffer.shape}; it must be a number of type {argument.dtype}")
     return array
 
 

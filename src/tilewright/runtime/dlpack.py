@@ -14,6 +14,10 @@ _CPU, _CUDA, _UNSIGNED, _BFLOAT = 1, 2, 1, 4
 _OPAQUE = 3
 _DEFAULT_STREAM = 1
 _CODES = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 6: "bool", 10: "float8_e4m3fn", 12: "float8_e5m2"}
+_HOST = (1, 3, 11)
+"""The kinds of devices whose memory the CPU reads: its own, and that which CUDA and ROCm pin."""
+_DEVICES = {2: "CUDA", 4: "OpenCL", 7: "Vulkan", 8: "Metal", 10: "ROCm", 13: "CUDA-managed", 14: "oneAPI"}
+"""Other kinds of devices, by DLPack's numbers."""
 _FAULTS = (AttributeError, BufferError, RuntimeError, TypeError, ValueError)
 """The errors that libraries raise where an array cannot be exported."""
 
@@ -49,10 +53,16 @@ def from_dlpack(argument: Any, where: str) -> Any:
     try:
         return np.from_dlpack(argument)
     except _FAULTS as fault:
-        found = _bfloats(argument, where)
-        if found is None:
+        kind, number = _device(argument, where)
+        if kind not in _HOST:
+            place = f"{_DEVICES.get(kind, f'of kind {kind}')} device {number}"
+            raise ArgumentError(
+                f"{where} lies on the {place}, and this target runs on the CPU; copy it to the host"
+            ) from None
+        bfloats = _bfloats(argument, where)
+        if bfloats is None:
             raise ArgumentError(f"{where} cannot be read by way of DLPack: {fault}") from None
-        return found
+        return bfloats
 
 
 def _device(argument: Any, where: str) -> tuple[int, int]:
@@ -75,7 +85,10 @@ def on_a_gpu(argument: Any, where: str) -> tuple[int, int, tuple[int, ...], tupl
     kind, number = _device(argument, where)
     if kind != _CUDA:
         return None
-    capsule = argument.__dlpack__(stream=_DEFAULT_STREAM)
+    try:
+        capsule = argument.__dlpack__(stream=_DEFAULT_STREAM)
+    except _FAULTS as fault:
+        raise ArgumentError(f"{where}, on a GPU, cannot be read by way of DLPack: {fault}") from None
     tensor = _Tensor.from_address(_pointer(capsule, b"dltensor"))
     shape = tuple(tensor.shape[d] for d in range(tensor.ndim))
     if tensor.strides:

@@ -92,6 +92,11 @@ def from_torch(tensor: Any, torch: Any, where: str) -> Any:
 def refuse_tensor(tensor: Any, torch: Any, where: str) -> None:
     """Raises where a tensor's memory is not its value, or where a gradient would be lost; `where` names it."""
     refuse_gradients(tensor, torch, where)
+    refuse_form(tensor, torch, where)
+
+
+def refuse_form(tensor: Any, torch: Any, where: str) -> None:
+    """Raises where a tensor's memory is not its value (it is sparse, quantised, a negated view); `where` names it."""
     why = _refusal(tensor, torch)
     if why is not None:
         what, way_out = why

@@ -9,7 +9,7 @@ import torch
 
 from tilewright.errors import ArgumentError
 from tilewright.ir.dtypes import ALL, DType
-from tilewright.runtime.tensors import torch_dtype
+from tilewright.runtime.tensors import refuse_form, torch_dtype
 
 DEVICES = ("cpu", "cuda", "meta")
 """The devices on which tensors may lie; on meta they have no values, and only forms of results follow."""
@@ -17,8 +17,15 @@ DEVICES = ("cpu", "cuda", "meta")
 _KINDS = {held: kind for kind in ALL.values() if (held := torch_dtype(torch, kind)) is not None}
 
 
+def require_tensor(tensor: Any, name: str) -> None:
+    """Raises for None, which torch passes where an operator's schema says that there is a tensor."""
+    if tensor is None:
+        raise ArgumentError(f"{name} is None; it must be a tensor")
+
+
 def kind_of(tensor: Any, name: str) -> DType:
     """The element type of a tensor."""
+    require_tensor(tensor, name)
     kind = _KINDS.get(tensor.dtype)
     if kind is None:
         raise ArgumentError(f"{name} holds {tensor.dtype}, for which there are no kernels; convert it, say to float32")
@@ -41,6 +48,7 @@ def require_float(tensor: Any, name: str) -> DType:
 
 def require_rank(tensor: Any, name: str, *ranks: int, least: int | None = None) -> None:
     """Raises unless a tensor has one of these numbers of dimensions, or at least so many."""
+    require_tensor(tensor, name)
     if tensor.dim() in ranks or (least is not None and tensor.dim() >= least):
         return
     wanted = " or ".join(map(str, ranks)) if least is None else f"at least {least}"
@@ -48,11 +56,15 @@ def require_rank(tensor: Any, name: str, *ranks: int, least: int | None = None) 
 
 
 def require_together(tensors: Mapping[str, Any]) -> None:
-    """Raises unless tensors lie on one device that runs kernels; None stands for one that is left out."""
+    """Raises unless tensors lie on one device that runs kernels, as plain memory; None: a tensor is left out."""
     given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    if not given:
+        require_tensor(None, next(iter(tensors)))
     first, *_ = given
     place = given[first].device
     for name, tensor in given.items():
+        if tensor.layout is not torch.strided:
+            refuse_form(tensor, torch, name)
         if tensor.device.type not in DEVICES:
             raise ArgumentError(
                 f"{name} lies on the device {tensor.device}; kernels run on cpu and cuda: move it there"

@@ -17,6 +17,13 @@ from tilewright.kernels.conv import padding_of, per_axis
 PerAxis = int | Sequence[int]
 
 
+def _require_tensors(**tensors: Any) -> None:
+    """Raises for what is no tensor, by the parameter's name; what stands for one while torch traces is taken."""
+    for name, tensor in tensors.items():
+        if not hasattr(tensor, "dim"):
+            raise ArgumentError(f"{name} is of type {type(tensor).__name__}; it must be a tensor of torch")
+
+
 def linear(
     input: Any,
     weight: Any,
@@ -31,6 +38,7 @@ def linear(
     >>> linear(x, weight, torch.tensor([0.5, 0.0]), activation="relu")
     tensor([[11.5000,  0.0000]])
     """
+    _require_tensors(input=input, weight=weight)
     if weight.dim() == 1:  # one row of weights, and results without a dimension for it
         added = None if bias is None else bias.reshape(1)
         return torch.ops.tilewright.linear(input, weight[None], added, activation, False).squeeze(-1)
@@ -43,6 +51,7 @@ def matmul(a: Any, b: Any, bias: Any = None, *, activation: str | None = None) -
     >>> matmul(torch.ones(2, 3, 4), torch.ones(4, 5)).shape, matmul(torch.ones(4), torch.ones(7, 4, 5)).shape
     (torch.Size([2, 3, 5]), torch.Size([7, 5]))
     """
+    _require_tensors(a=a, b=b)
     left = a[None] if a.dim() == 1 else a
     right = b[:, None] if b.dim() == 1 else b
     if right.dim() > 2:
@@ -59,6 +68,7 @@ def bmm(a: Any, b: Any) -> Any:
     >>> bmm(torch.ones(2, 3, 4), torch.ones(2, 4, 5))[1, 2, 3]
     tensor(4.)
     """
+    _require_tensors(a=a, b=b)
     return torch.ops.tilewright.bmm(a, b)
 
 
@@ -137,6 +147,7 @@ def _conv(
     activation: str | None,
     keep_packed: bool,
 ) -> Any:
+    _require_tensors(input=x, weight=weight)
     steps, far = (_of_axes(v, rank, name) for v, name in ((stride, "stride"), (dilation, "dilation")))
     if isinstance(padding, str):
         pairs = padding_of(padding, tuple(weight.shape[2:]), tuple(steps), tuple(far))
@@ -171,6 +182,7 @@ def layer_norm(
     >>> layer_norm(torch.tensor([[1.0, 3.0]]), (2,), eps=0.0)
     tensor([[-1.,  1.]])
     """
+    _require_tensors(input=input)
     return torch.ops.tilewright.layer_norm(input, list(normalized_shape), weight, bias, eps)
 
 
@@ -185,6 +197,7 @@ def rms_norm(
     >>> rms_norm(torch.tensor([[1.0, 7.0]]), (2,), torch.tensor([5.0, 5.0]), eps=0.0)
     tensor([[1., 7.]])
     """
+    _require_tensors(input=input)
     least = torch.finfo(input.dtype).eps if eps is None else eps
     return torch.ops.tilewright.rms_norm(input, list(normalized_shape), weight, least)
 
@@ -202,6 +215,7 @@ def group_norm(
     tensor([[[-1., -1.],
              [ 1.,  1.]]])
     """
+    _require_tensors(input=input)
     return torch.ops.tilewright.group_norm(input, num_groups, weight, bias, eps)
 
 
@@ -211,6 +225,7 @@ def softmax(input: Any, dim: int, dtype: Any = None) -> Any:
     >>> softmax(torch.zeros(1, 4), dim=-1)
     tensor([[0.2500, 0.2500, 0.2500, 0.2500]])
     """
+    _require_tensors(input=input)
     x = input if dtype is None else input.to(dtype)
     return torch.ops.tilewright.softmax(x[None], dim)[0] if x.dim() == 0 else torch.ops.tilewright.softmax(x, dim)
 
@@ -239,6 +254,7 @@ def scaled_dot_product_attention(
         raise ArgumentError(f"dropout_p={dropout_p}: there is no kernel with dropout; pass 0.0")
     if is_causal and attn_mask is not None:
         raise ArgumentError("is_causal=True: attn_mask is given too; add the causal mask to it, and leave this out")
+    _require_tensors(query=query, key=key, value=value)
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         if tensor.dim() < 2:
             raise ArgumentError(f"{name} has shape {tuple(tensor.shape)}; it takes at least 2 dimensions")

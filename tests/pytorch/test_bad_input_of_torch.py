@@ -1,0 +1,87 @@
+"""Wrong arguments through operators of torch: typed errors that name the argument, as of other callers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from bad_input import INPUTS, right
+from test_opcheck import ARGUMENTS
+
+import tilewright
+import tilewright.torch
+from tilewright.errors import ArgumentError
+from tilewright.kernels import gemm
+
+SAID_OTHERWISE = {"extent": "argument b: dimension 0 is 2; K is 3 here"}
+OF_TORCH = ("device", "no array", "missing")
+"""torch itself refuses these: a schema says which arguments are tensors."""
+
+
+@pytest.fixture(scope="module")
+def operator() -> Any:
+    return tilewright.torch.operator(tilewright.compile(gemm("nn", "f32")), "of_test_bad_input")
+
+
+@pytest.mark.parametrize("name", [name for name in INPUTS if name not in OF_TORCH])
+def test_a_wrong_argument_of_a_kernels_operator_is_named(name: str, operator: Any) -> None:
+    spoil, says = INPUTS[name]
+    given = [torch.from_numpy(a) if isinstance(a, np.ndarray) else a for a in spoil(*right())[:2]]
+    with pytest.raises(ArgumentError, match=SAID_OTHERWISE.get(name, says)):
+        operator(*given)
+
+
+def test_a_tensor_of_another_device_is_named(operator: Any) -> None:
+    with pytest.raises(ArgumentError, match="a lies on the device meta, b on cpu"):
+        operator(torch.empty(4, 3, device="meta"), torch.ones(3, 5))
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_none_for_a_tensor_is_named_by_every_operator(name: str) -> None:
+    """torch passes None on, and an attribute of it was asked for."""
+    packet = getattr(torch.ops.tilewright, name)
+    given = ARGUMENTS[name](torch.float32, 2)
+    needed = [n for n, a in enumerate(packet.default._schema.arguments) if str(a.type) == "Tensor"]
+    assert needed
+    for place in needed:
+        spoilt = [None if n == place else a for n, a in enumerate(given)]
+        called = packet.default._schema.arguments[place].name
+        with pytest.raises(ArgumentError, match=f"^{called} is None; it must be a tensor"):
+            packet(*spoilt)
+
+
+@pytest.mark.parametrize("name", ["linear", "matmul", "bmm", "softmax", "layer_norm"])
+def test_a_sparse_tensor_is_named_by_every_operator(name: str) -> None:
+    """`linear` passed on what torch said of a reshape."""
+    first, *others = ARGUMENTS[name](torch.float32, 2)
+    with pytest.raises(ArgumentError, match=r"^[ax] is sparse or packed .*; pass [ax].to_dense\(\)"):
+        getattr(torch.ops.tilewright, name)(first.to_sparse(), *others)
+
+
+FUNCTIONS = {
+    "linear": (torch.ones(2, 3), torch.ones(5, 3)),
+    "matmul": (torch.ones(2, 3), torch.ones(3, 5)),
+    "bmm": (torch.ones(1, 2, 3), torch.ones(1, 3, 5)),
+    "conv1d": (torch.ones(1, 2, 9), torch.ones(4, 2, 3)),
+    "conv2d": (torch.ones(1, 2, 9, 9), torch.ones(4, 2, 3, 3)),
+    "softmax": (torch.ones(2, 3), -1),
+    "layer_norm": (torch.ones(2, 3), (3,)),
+    "rms_norm": (torch.ones(2, 3), (3,)),
+    "group_norm": (torch.ones(2, 4, 3), 2),
+    "scaled_dot_product_attention": (torch.ones(1, 2, 3, 4),) * 3,
+}
+
+
+@pytest.mark.parametrize("wrong", [None, np.ones((2, 3), np.float32)], ids=["None", "numpy"])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_name_what_is_no_tensor(name: str, wrong: Any) -> None:
+    given = FUNCTIONS[name]
+    for place, value in enumerate(given):
+        if isinstance(value, torch.Tensor):
+            spoilt = [wrong if n == place else a for n, a in enumerate(given)]
+            with pytest.raises(ArgumentError, match=r"^\w+ is of type \w+; it must be a tensor of torch"):
+                getattr(tilewright.torch.functional, name)(*spoilt)
