@@ -38,10 +38,10 @@ class LoadedCpuKernel(LoadedKernel):
         """Memory lent to a call: what it keeps, and its workspace; that of the last `passing` call is used again."""
         key = sizes.tobytes()
         if not passing or self._last is None or self._last[0] != key:
-            made = self.library.kept(sizes), self.library.workspace(sizes, self.workers)
+            memory = self.library.kept(sizes), self.library.workspace(sizes, self.workers)
             if not passing:
-                return made
-            self._last = (key, *made)
+                return memory
+            self._last = (key, *memory)
         return self._last[1:]
 
     def is_written(self, name: str) -> bool:

@@ -81,11 +81,11 @@ class KernelLibrary:
 
     def _function(self, name: str, result: Any = ctypes.c_int32, pointers: int = 5, *more: Any) -> Any:
         try:
-            found = self._library[name]
+            function = self._library[name]
         except AttributeError:
             raise ManifestError(f"{self.manifest['file']} has no function {name}; export the kernel again") from None
-        found.restype, found.argtypes = result, (*[ctypes.c_void_p] * pointers, *more)
-        return found
+        function.restype, function.argtypes = result, (*[ctypes.c_void_p] * pointers, *more)
+        return function
 
     def kept(self, sizes: Array) -> Array:
         """Memory for what is done once."""

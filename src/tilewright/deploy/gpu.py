@@ -21,11 +21,11 @@ def export_gpu(source: ExportSource, name: str, path: Path, form: tuple[str, str
     launched: dict[str, Any] = {}
     for op in source.host.walk():
         if op.name == "launch":
-            found = source.launchable(op)
-            if launched.setdefault(found.program.name, found) is not found:
+            launchable = source.launchable(op)
+            if launched.setdefault(launchable.program.name, launchable) is not launchable:
                 raise ArgumentError(
-                    f"{name}: {found.program.name} is launched with several settings; an exported kernel for a GPU has "
-                    "one code for each program: give the others names of their own"
+                    f"{name}: {launchable.program.name} is launched with several settings; an exported kernel for a "
+                    "GPU has one code for each program: give the others names of their own"
                 )
     if not launched:
         raise ArgumentError(f"{name} launches nothing; there is nothing to export")
@@ -33,9 +33,9 @@ def export_gpu(source: ExportSource, name: str, path: Path, form: tuple[str, str
     machine = launched[main].kernel.target.machine
     stored, maker = stored_kernels(machine)
     rows, codes = [], {}
-    for program, found in launched.items():
+    for program, launchable in launched.items():
         place = path.with_suffix(suffix) if program == main else path.with_suffix(f".{program}{suffix}")
-        codes[program] = code = stored.code_of(found.kernel, kind)
+        codes[program] = code = stored.code_of(launchable.kernel, kind)
         write_whole(place, code)
         rows.append(
             {
@@ -43,9 +43,9 @@ def export_gpu(source: ExportSource, name: str, path: Path, form: tuple[str, str
                 "file": place.name,
                 "bytes": len(code),
                 "sha256": digest(code),
-                "head": str(_head(found.program)),
-                "launch": stored.launch_record(found.kernel.emitted),
-                "conditions": [[str(c.that), c.reason] for c in found.kernel.conditions],
+                "head": str(_head(launchable.program)),
+                "launch": stored.launch_record(launchable.kernel.emitted),
+                "conditions": [[str(c.that), c.reason] for c in launchable.kernel.conditions],
             }
         )
     place = path.with_suffix(suffix)

@@ -74,8 +74,8 @@ class LoadedKernel(ABC):
             with self._lock:
                 self.launch(bound, self._sizes(bound, params), passing=True)()
         count_writes(a for v, a in zip(self._program.args, bound.given, strict=True) if v in self._outputs)
-        made = bound.finish()
-        return named.get("out") if made is None else made
+        results = bound.finish()
+        return named.get("out") if results is None else results
 
     @eager
     def bind(self, *args: Any, params: Mapping[str, int] | None = None, **named: Any) -> Call:
@@ -97,10 +97,10 @@ class LoadedKernel(ABC):
         bound = LoadedArguments(self._program, self._outputs, known, args, lenient, self.near)
         for value, argument in zip(self._program.args, self.manifest["arguments"], strict=True):
             array = bound.values[value]
-            shape, found = argument["shape"], tuple(getattr(array, "shape", np.shape(array)))
-            if all(isinstance(n, int) for n in shape) and found != tuple(shape):
+            shape, given = argument["shape"], tuple(getattr(array, "shape", np.shape(array)))
+            if all(isinstance(n, int) for n in shape) and given != tuple(shape):
                 raise ArgumentError(
-                    f"{self.name}: argument {value.name} has shape {found}; it was exported for {tuple(shape)}"
+                    f"{self.name}: argument {value.name} has shape {given}; it was exported for {tuple(shape)}"
                 )
         return bound
 
@@ -110,7 +110,7 @@ class LoadedKernel(ABC):
             raise ArgumentError(f"params={written(params, 60)}: a dictionary of sizes, {{'M': 64}}")
         symbols = {s.name: s for a in self._program.args for d in getattr(a.type, "dims", ()) for s in d.symbols}
         rows = {row["name"]: row for row in self.manifest["sizes"]}
-        found = {}
+        values = {}
         for name, number in (params or {}).items():
             if name not in rows:
                 raise ArgumentError(f"params: {self.name} has no open size {name}; it has {', '.join(rows) or 'none'}")
@@ -119,19 +119,19 @@ class LoadedKernel(ABC):
                 takes = f"{self.name} takes {row['least']} to {row['most']}"
                 raise ArgumentError(f"params: {name} = {written(number)}; {takes}")
             if row["symbol"] in symbols:
-                found[symbols[row["symbol"]]] = number
-        return found
+                values[symbols[row["symbol"]]] = number
+        return values
 
     def _sizes(self, bound: Arguments, params: Mapping[str, int] | None) -> dict[str, int]:
         """The open sizes of a call, by name, in the order of the manifest."""
         told = {s.name: n for s, n in bound.symbols.items()}
-        found = {}
+        values = {}
         for row in self.manifest["sizes"]:
             number = (params or {}).get(row["name"], told.get(row["symbol"]))
             if number is None:
                 raise ArgumentError(f"{self.name} needs a value for {row['name']}, which no shape tells: give params=")
-            found[row["name"]] = int(number)
-        return found
+            values[row["name"]] = int(number)
+        return values
 
     def __repr__(self) -> str:
         given = ", ".join(f"{a.name}: {str(a.type).removeprefix('global ')}" for a in self._program.args)
@@ -141,11 +141,11 @@ class LoadedKernel(ABC):
 def _signature(path: Path, manifest: Mapping[str, Any]) -> Program:
     """The head of the program that calls are checked against."""
     try:
-        found = parse_tile(manifest["signature"])
+        program = parse_tile(manifest["signature"])
     except (ParseError, ProgramError) as fault:
         raise ManifestError(f"{path}: its signature cannot be read: {fault}") from None
-    names = [a.name for a in found.args]
+    names = [a.name for a in program.args]
     written_to = {*manifest["outputs"], *manifest["optional"]}
     if names != [a["name"] for a in manifest["arguments"]] or not written_to <= {*names}:
         raise ManifestError(f"{path}: its arguments are not those of its signature; export the kernel again")
-    return found
+    return program

@@ -125,27 +125,27 @@ def read_manifest(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise ManifestError(f"{place} is no text, so it is no manifest; export the kernel again") from None
     try:
-        found = json.loads(text if _depth(text) < DEEPEST else "")
+        manifest = json.loads(text if _depth(text) < DEEPEST else "")
     except json.JSONDecodeError as fault:
         raise ManifestError(f"{place} is no JSON, or cut off ({fault}); export the kernel again") from None
-    if not isinstance(found, dict) or "format" not in found:
+    if not isinstance(manifest, dict) or "format" not in manifest:
         raise ManifestError(f"{place} is no manifest of an exported kernel")
-    if found["format"] != FORMAT:
+    if manifest["format"] != FORMAT:
         raise ManifestError(
-            f"{place} has the format {written(found['format'], 40)}, written by version "
-            f"{written(found.get('version'), 40)}; this version reads format {FORMAT}: export the kernel again"
+            f"{place} has the format {written(manifest['format'], 40)}, written by version "
+            f"{written(manifest.get('version'), 40)}; this version reads format {FORMAT}: export the kernel again"
         )
-    wrong = misfit(found, COMMON, "")
-    if wrong is None and found["kind"] not in KINDS:
-        wrong = f"kind = {written(found['kind'], 40)}"
+    wrong = misfit(manifest, COMMON, "")
+    if wrong is None and manifest["kind"] not in KINDS:
+        wrong = f"kind = {written(manifest['kind'], 40)}"
     if wrong is None:
-        wrong = misfit(found, KINDS[found["kind"]], "")
-    for row in [found, *found.get("programs", ())] if wrong is None else ():
+        wrong = misfit(manifest, KINDS[manifest["kind"]], "")
+    for row in [manifest, *manifest.get("programs", ())] if wrong is None else ():
         if Path(row["file"]).name != row["file"]:
             wrong = f"file = {row['file']!r}"
     if wrong is not None:
         raise ManifestError(f"{place}: {wrong} is not what a manifest holds there; export the kernel again")
-    return found
+    return manifest
 
 
 def _depth(text: str) -> int:

@@ -153,7 +153,7 @@ def _parameters(program: Program) -> list[str]:
 
 def _launches(executor: HostExecutor) -> dict[Op, Any]:
     """The launchable form of each launch."""
-    found = {}
+    launches = {}
     for op in executor.module.host.walk():
         if op.name != "launch":
             continue
@@ -165,8 +165,8 @@ def _launches(executor: HostExecutor) -> dict[Op, Any]:
                 f"launch {op.attrs['program']}: {', '.join(left)} depends on a call's sizes, and makes other code for "
                 "each; bind its parameters, or give it a range (`param M in 1..4096`)"
             )
-        found[op], _ = executor.prepared(op.attrs["program"], {n: int(as_expr(e)) for n, e in settings.items()})
-    return found
+        launches[op], _ = executor.prepared(op.attrs["program"], {n: int(as_expr(e)) for n, e in settings.items()})
+    return launches
 
 
 def _require_code(device: Any, name: str, target: str) -> None:

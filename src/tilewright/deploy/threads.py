@@ -97,9 +97,9 @@ def thread_pool(workers: int, code: LoadedCode | None) -> Any:
         if key not in _pools:
             _pools[key] = PythonPool(workers) if code is None else LoadedPool(workers, code)
             atexit.register(_pools[key].stop)
-        found = _pools[key]
-        found.ready()
-        return ctypes.pointer(found.struct)
+        pool = _pools[key]
+        pool.ready()
+        return ctypes.pointer(pool.struct)
 
 
 def _after_fork() -> None:

@@ -15,7 +15,7 @@ Array([[3., 3., 3., 3.],
 | registry  | programs that XLA calls by name                                      |
 | members   | what a compiled kernel does for arrays of given shapes               |
 | functions | a compiled kernel as a function of JAX                               |
-| operators | what the operators share: checks, calls, derivatives of activations  |
+| operators | what the operators share: checks, calls, rules of derivatives, vmap  |
 | products, convolutions | `matmul`; `conv1d`, `conv2d`, `conv3d`                  |
 """
 

@@ -96,8 +96,8 @@ class JaxFunction:
     def _made(self, form: Form) -> Callable[..., Any]:
         run = partial(self._traced, form)
         run.__name__ = self.__name__  # type: ignore[attr-defined]
-        made: Callable[..., Any] = jax.jit(derived(run, self.__name__, self._backward))
-        return made
+        transformed: Callable[..., Any] = jax.jit(derived(run, self.__name__, self._backward))
+        return transformed
 
     def _traced(self, form: Form, *arrays: Any) -> Any:
         """The call, with arrays that JAX traces."""
@@ -124,12 +124,12 @@ class JaxFunction:
             taken += given is not None
         if member.script is None:
             held = {result: arrays[place] for place, result in aliases.items()}
-            found = tuple(held.get(n, jnp.zeros(b.shape, b.dtype)) for n, b in enumerate(results))
+            outputs = tuple(held.get(n, jnp.zeros(b.shape, b.dtype)) for n, b in enumerate(results))
         else:
             call = XlaCall(inputs, tuple(results), tuple(places), tuple(zeroed))
             target = registered(self.__name__, member.text, member.script, call)
-            found = called(target, call, aliases, arrays)
-        return found[0] if len(found) == 1 else found
+            outputs = called(target, call, aliases, arrays)
+        return outputs[0] if len(outputs) == 1 else outputs
 
 
 def derived(run: Callable[..., Any], name: str, backward: Backward | None) -> Any:
@@ -148,12 +148,12 @@ def derived(run: Callable[..., Any], name: str, backward: Backward | None) -> An
     derivable = jax.custom_vjp(run)
 
     def forward(*arrays: Any) -> Any:
-        found = derivable(*arrays)
-        return found, (arrays, found)
+        outputs = derivable(*arrays)
+        return outputs, (arrays, outputs)
 
     def back(kept: Any, cotangents: Any) -> tuple[Any, ...]:
-        arrays, found = kept
-        outputs, given = (x if isinstance(x, tuple) else (x,) for x in (found, cotangents))
+        arrays, results = kept
+        outputs, given = (x if isinstance(x, tuple) else (x,) for x in (results, cotangents))
         gradients = backward(arrays, outputs, given)
         if not isinstance(gradients, tuple | list) or len(gradients) != len(arrays):
             raise ArgumentError(

@@ -240,9 +240,9 @@ one:
   %memory = call ptr @address(ptr %buffer, i64 3)
   %rank = call i64 @word(ptr %buffer, i64 4)
   %dims = call ptr @address(ptr %buffer, i64 5)
-  %own = call i64 @word(ptr %ranks, i64 %n)
+  %plain_rank = call i64 @word(ptr %ranks, i64 %n)
   %size = call i64 @word(ptr %sizes, i64 %n)
-  %further = sub i64 %rank, %own
+  %further = sub i64 %rank, %plain_rank
   br label %axes
 axes:
   %axis = phi i64 [%further, %one], [%before, %along]
@@ -293,8 +293,8 @@ entry:
   %ranks = call ptr @address(ptr %table, i64 4)
   %rank = call i64 @word(ptr %result, i64 4)
   %dims = call ptr @address(ptr %result, i64 5)
-  %own = call i64 @word(ptr %ranks, i64 %nargs)
-  %further = sub i64 %rank, %own
+  %plain_rank = call i64 @word(ptr %ranks, i64 %nargs)
+  %further = sub i64 %rank, %plain_rank
   br label %head
 head:
   %axis = phi i64 [0, %entry], [%next, %one]

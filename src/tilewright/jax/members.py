@@ -84,12 +84,12 @@ class TileKernel:
         )
         if bound.is_empty:
             return KernelMember(None, "", arrays)
-        found, params = executable.member(bound)
-        device = found.executor.device
+        compiled, params = executable.member(bound)
+        device = compiled.executor.device
         assert isinstance(device, NativeDevice)
         device.target.require(self.name)
         given_like = [np.broadcast_to(np.zeros((), b.dtype), b.shape) for b in arrays]
-        return KernelMember(found.executor.script(given_like, params), f"{found.module}{params}", arrays)
+        return KernelMember(compiled.executor.script(given_like, params), f"{compiled.module}{params}", arrays)
 
 
 class TextKernel:

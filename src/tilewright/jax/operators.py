@@ -1,13 +1,21 @@
-"""Common parts of JAX's operators: checks of arrays, calls of kernels, derivatives of activations."""
+"""Common parts of JAX's operators: checks of arrays, calls of kernels, rules of derivatives and batches.
+
+An operator is a function of two arrays of data and a bias that may be left out: sums of products, then the bias, then
+an activation. `OperatorOptions` says what is special about one; `derivable` gives it to JAX.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.custom_batching import custom_vmap
 
 from tilewright.compiler.compiled import Compiled
 from tilewright.errors import ArgumentError
@@ -29,12 +37,12 @@ def array_like(value: Any, name: str, ranks: tuple[int, ...] = ()) -> Any:
 
     It has one of so many dimensions; two at least where none are said.
     """
-    found = buffer_of(value, name)
-    require_held(found, name)
-    if len(found.shape) not in ranks if ranks else len(found.shape) < 2:
+    buffer = buffer_of(value, name)
+    require_held(buffer, name)
+    if len(buffer.shape) not in ranks if ranks else len(buffer.shape) < 2:
         wanted = " or ".join(map(str, ranks)) or "at least 2"
-        raise ArgumentError(f"{name} has shape {found.shape}, {len(found.shape)} dimensions; it takes {wanted}")
-    return np.empty(found.shape, found.dtype)
+        raise ArgumentError(f"{name} has shape {buffer.shape}, {len(buffer.shape)} dimensions; it takes {wanted}")
+    return np.empty(buffer.shape, buffer.dtype)
 
 
 def call_kernel(kernel: Compiled, arrays: Mapping[str, Any], result: str, shape: tuple[int, ...], kind: DType) -> Any:
@@ -50,8 +58,8 @@ def call_kernel(kernel: Compiled, arrays: Mapping[str, Any], result: str, shape:
     call = XlaCall(inputs, outputs, tuple(len(taken) if n == result else taken.index(n) for n in names))
     likes = [np.broadcast_to(np.zeros((), b.dtype), b.shape) for b in (call.buffers[place] for place in call.places)]
     script = kernel.executor.script(likes)
-    (made,) = called(registered(kernel.name, str(kernel.module), script, call), call, {}, given)
-    return jnp.reshape(made, shape)
+    (output,) = called(registered(kernel.name, str(kernel.module), script, call), call, {}, given)
+    return jnp.reshape(output, shape)
 
 
 def activation_gradient(name: str | None, sums: Callable[[], Any], gradient: Any) -> Any:
@@ -69,3 +77,78 @@ def activation_gradient(name: str | None, sums: Callable[[], Any], gradient: Any
 def common_type(kind: DType, gradient: Any) -> DType:
     """The type of the factors of a derivative: that of the data where the gradient has it too, else that of sums."""
     return kind if from_numpy(np.dtype(gradient.dtype)) is kind else kind.accumulator
+
+
+# -- an operator as JAX takes it ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperatorOptions(ABC):
+    """An operator, apart from its arrays: `kind` is the element type of its data, `out` that of its result."""
+
+    kind: DType
+    out: DType
+    activation: str | None = None
+    precision: str | None = None
+    accumulate: str | None = None
+
+    @abstractmethod
+    def call(self, *arrays: Any) -> Any:
+        """Return the result of one call of a kernel."""
+
+    @abstractmethod
+    def merged(self, run: Any, size: int, has_batch: Sequence[bool], arrays: Sequence[Any]) -> Any:
+        """Return the results for a batch as one larger call of `run`; None if the kernel has no such form.
+
+        `size` is the extent of the batch, the first dimension of the arrays for which `has_batch` holds.
+        """
+
+    @abstractmethod
+    def gradients(self, first: Any, second: Any, outer: Any) -> tuple[Any, Any]:
+        """Return the derivatives by both arrays of data, of type `out`; `outer` is the derivative by the sums."""
+
+
+@lru_cache(maxsize=256)
+def compiled_operator(options: OperatorOptions) -> Any:
+    """Return the operator as JAX compiles it: a function of its arrays."""
+    return jax.jit(derivable(options))
+
+
+@lru_cache(maxsize=256)
+def derivable(options: OperatorOptions) -> Any:
+    """Return the operator as a function of its arrays that has derivatives, and rules for batches."""
+    run = jax.custom_vjp(_batchable(options))
+
+    def forward(*arrays: Any) -> Any:
+        return run(*arrays), arrays
+
+    run.defvjp(forward, partial(_all_gradients, options))
+    return run
+
+
+@lru_cache(maxsize=256)
+def _batchable(options: OperatorOptions) -> Any:
+    """Return the operator as a function of its arrays that vmap makes one larger call where it can."""
+    run = custom_vmap(options.call)
+
+    def batched(size: int, has_batch: list[bool], *arrays: Any) -> tuple[Any, bool]:
+        results = options.merged(run, size, has_batch, arrays)
+        if results is None:  # the handler goes through the batch
+            results = jax.vmap(options.call, [0 if has else None for has in has_batch])(*arrays)
+        return results, True
+
+    run.def_vmap(batched)
+    return run
+
+
+def _all_gradients(options: OperatorOptions, arrays: Sequence[Any], gradient: Any) -> tuple[Any, ...]:
+    """Return the derivatives by all arrays; `gradient` is the derivative by the result."""
+    first, second, *bias = arrays
+    kind = options.kind
+    sums = replace(options, activation=None, out=kind.accumulator, accumulate=None)
+    outer = activation_gradient(options.activation, lambda: derivable(sums)(*arrays), gradient)
+    common = common_type(kind, gradient)
+    plain = replace(sums, kind=common, out=kind, precision=options.precision if common is kind else None)
+    by_data = plain.gradients(*(a.astype(common.numpy) for a in (first, second, outer)))
+    by_bias = [outer.reshape(-1, outer.shape[-1]).astype(kind.accumulator.numpy).sum(0) for _ in bias]
+    return (*by_data, *by_bias)

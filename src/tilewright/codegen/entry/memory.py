@@ -51,51 +51,51 @@ class HostMemoryMap:
 
     def written(self, once: bool, roles: dict[str, list[str]]) -> set[Value]:
         """The arguments and workspaces that steps write; `roles` are those of each program's arguments."""
-        found = set()
+        written = set()
         for step in self.steps:
             op = step.op
             if step.once is not once or op.name == "check":
                 continue
             for place, value in enumerate(op.operands):
                 if op.name != "launch" or roles[op.attrs["program"]][place] != "in":
-                    found.add(self.roots[value])
-        return found
+                    written.add(self.roots[value])
+        return written
 
 
 def memory_map(host: Program, roles: dict[str, list[str]]) -> HostMemoryMap:
     """The memory of a host program; `roles` are those of each program's arguments."""
-    found = HostMemoryMap({a: a for a in host.args})
-    made: list[tuple[Value, bool]] = []
-    _walk(host.body, False, found, made)
-    lasting = found.written(True, roles)
-    again = found.written(False, roles)
-    for value, once in made:
+    memory = HostMemoryMap({a: a for a in host.args})
+    workspaces: list[tuple[Value, bool]] = []
+    _walk(host.body, False, memory, workspaces)
+    lasting = memory.written(True, roles)
+    again = memory.written(False, roles)
+    for value, once in workspaces:
         if value in again and (once or value in lasting):
             raise ProgramError(
                 f"%{value.name} is written by `bind` and by every call; exported, what `bind` writes is shared by "
                 "calls that run at the same time: give the calls a workspace of their own"
             )
-    for value, once in made:
+    for value, once in workspaces:
         kind = value.type
         if kind.strides is not None or kind.swizzle is not None:
             raise ProgramError(f"workspace %{value.name} is {kind}; a workspace is packed")
         if once or value in lasting:
-            found.kept[value] = found.kept_bytes
-            found.kept_bytes = found.kept_bytes + in_lines(bytes_of(kind))
+            memory.kept[value] = memory.kept_bytes
+            memory.kept_bytes = memory.kept_bytes + in_lines(bytes_of(kind))
         else:
-            found.workspaces[value] = found.workspace_bytes
-            found.workspace_bytes = found.workspace_bytes + in_lines(bytes_of(kind))
-    return found
+            memory.workspaces[value] = memory.workspace_bytes
+            memory.workspace_bytes = memory.workspace_bytes + in_lines(bytes_of(kind))
+    return memory
 
 
-def _walk(block: Block, once: bool, found: HostMemoryMap, made: list[tuple[Value, bool]]) -> None:
+def _walk(block: Block, once: bool, memory: HostMemoryMap, workspaces: list[tuple[Value, bool]]) -> None:
     for op in block.ops:
         if op.name == "workspace":
-            found.roots[op.results[0]] = op.results[0]
-            made.append((op.results[0], once))
+            memory.roots[op.results[0]] = op.results[0]
+            workspaces.append((op.results[0], once))
         elif op.name in ("reshape", "restride"):
-            found.roots[op.results[0]] = found.roots[op.operands[0]]
+            memory.roots[op.results[0]] = memory.roots[op.operands[0]]
         elif op.name not in ("let", "if", "bind", "return"):
-            found.steps.append(Step(op, once))
+            memory.steps.append(Step(op, once))
         for inner in op.blocks:
-            _walk(inner, once or op.name == "bind", found, made)
+            _walk(inner, once or op.name == "bind", memory, workspaces)

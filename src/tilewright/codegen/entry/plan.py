@@ -83,24 +83,24 @@ class EntryPlan:
     def _parameters(self, op: Op, function: LaunchedFunction) -> dict[Symbol, Expr]:
         """The values of a program's open parameters: told by the launch, or by the shapes of its operands."""
         program, told = function.program, dict(op.attrs.get("settings", ()))
-        found: dict[Symbol, Expr] = {}
+        values: dict[Symbol, Expr] = {}
         for s in open_parameters(program):
             if s.name in told:
-                found[s] = told[s.name]
+                values[s] = told[s.name]
                 continue
             for arg, value in zip(program.args, op.operands, strict=True):
                 for mine, given in zip(arg.type.shape, value.type.shape, strict=False):
                     if mine is s:
-                        found.setdefault(s, given)
-            if s not in found:
+                        values.setdefault(s, given)
+            if s not in values:
                 raise ProgramError(f"launch {program.name}: neither a shape nor `with` tells {s.name}", op.loc)
-        return found
+        return values
 
     def conditions(self, op: Op) -> list[tuple[Expr, str]]:
         """The conditions on the sizes of a launch, with the sentences that refuse them; the rest always holds."""
         function, values = self.launches[op], self.parameters[op]
         program, images = function.program, Substitution(values)
-        found: list[tuple[Expr, str]] = []
+        conditions: list[tuple[Expr, str]] = []
         for arg, value in zip(program.args, op.operands, strict=True):
             kind = arg.type
             if kind.strides is not None or kind.swizzle is not None or value.type.strides is not None:
@@ -112,16 +112,16 @@ class EntryPlan:
             for mine, given in zip(kind.shape, value.type.shape, strict=True):
                 same = images(mine)
                 if same is not given:
-                    found.append((eq(same, given), f"{program.name}: {given} of {value.name} must be {same}"))
+                    conditions.append((eq(same, given), f"{program.name}: {given} of {value.name} must be {same}"))
         for s, told in values.items():
-            found += [(c, f"{program.name}: {s.name} = {told} must be {says}") for c, says in in_range(told, s)]
+            conditions += [(c, f"{program.name}: {s.name} = {told} must be {says}") for c, says in in_range(told, s)]
         for record in program.records:
             if record.name == "require":
-                found.append((images(record.attrs["that"]), f"{program.name} requires {record.attrs['that']}"))
-        found += [(images(c.that), f"{program.name}: {c.reason}") for c in function.conditions]
+                conditions.append((images(record.attrs["that"]), f"{program.name} requires {record.attrs['that']}"))
+        conditions += [(images(c.that), f"{program.name}: {c.reason}") for c in function.conditions]
         workers = op.attrs["workers"]
-        found.append((as_expr(workers) >= 1, f"{program.name}: workers {workers} must be at least 1"))
-        left = [(c, says) for c, says in found if not (isinstance(c, Const) and c.value)]
+        conditions.append((as_expr(workers) >= 1, f"{program.name}: workers {workers} must be at least 1"))
+        left = [(c, says) for c, says in conditions if not (isinstance(c, Const) and c.value)]
         for c, says in left:
             if isinstance(c, Const):
                 raise ProgramError(f"launch: {says}, which never holds", op.loc)
@@ -153,13 +153,13 @@ def in_range(value: Expr, parameter: Symbol) -> list[tuple[Expr, str]]:
     numbers = allowed(parameter)
     if isinstance(value, Const):
         return [] if value.value in numbers else [(as_expr(0), f"one of {numbers}")]
-    found: list[tuple[Expr, str]] = []
+    conditions: list[tuple[Expr, str]] = []
     if value.lo < numbers.start:
-        found.append((value >= numbers.start, f"at least {numbers.start}"))
+        conditions.append((value >= numbers.start, f"at least {numbers.start}"))
     if value.hi > numbers[-1]:
-        found.append((value <= numbers[-1], f"at most {numbers[-1]}"))
+        conditions.append((value <= numbers[-1], f"at most {numbers[-1]}"))
     if numbers.step != 1:
-        found.append(
+        conditions.append(
             (eq((value - numbers.start) % numbers.step, 0), f"{numbers.start} plus a multiple of {numbers.step}")
         )
-    return found
+    return conditions

@@ -58,34 +58,34 @@ class ProgramTexts:
         parts = [_OWN.sub("define internal ", part) for part in _parts(text)]
         names: dict[str, str] = {}
         for part in parts:
-            own = _defined(part)
-            if own is None:
+            defined = _defined(part)
+            if defined is None:
                 continue
-            if own == function:
-                names[own] = self._free(f"{self.name}.{own}")
-            elif self._taken.setdefault(own, part) != part:
-                names[own] = self._free(own)
+            if defined == function:
+                names[defined] = self._free(f"{self.name}.{defined}")
+            elif self._taken.setdefault(defined, part) != part:
+                names[defined] = self._free(defined)
         if function not in names:
             raise CodeGenerationError(f"the text of {function} defines no function of that name")
         pattern = re.compile("@(" + "|".join(map(re.escape, names)) + r")(?![\w.$-])")
         for part in parts:
             renamed = pattern.sub(lambda match: f"@{names[match[1]]}", part)
-            own = _defined(renamed)
-            if own is not None and self._taken.get(own) not in ("", renamed):
-                raise CodeGenerationError(f"two programs of {self.name} define {own} in different ways")
-            if own is not None:
-                self._taken[own] = renamed
+            defined = _defined(renamed)
+            if defined is not None and self._taken.get(defined) not in ("", renamed):
+                raise CodeGenerationError(f"two programs of {self.name} define {defined} in different ways")
+            if defined is not None:
+                self._taken[defined] = renamed
             self._parts[renamed] = None
         return names[function]
 
     def _free(self, name: str) -> str:
         """The name, or one with a number where another text has it."""
-        found, number = name, 0
-        while found in self._taken:
+        free, number = name, 0
+        while free in self._taken:
             number += 1
-            found = f"{name}.{number}"
-        self._taken[found] = ""
-        return found
+            free = f"{name}.{number}"
+        self._taken[free] = ""
+        return free
 
     def add_entry(self, text: str) -> None:
         """Takes the text of the kernel's own functions, whose names are the kernel's."""
