@@ -41,6 +41,15 @@ def test_a_convolution_for_another_machine_with_an_open_batch(tmp_path):
     assert [size["name"] for size in manifest["sizes"]] == ["N"]
 
 
+def test_a_function_for_tvm_ffi_is_added_where_it_is_asked_for(tmp_path):
+    symbols = []
+    for more in ([], ["--tvm-ffi"]):
+        run("5x7:7x9", tmp_path / "product.so", "--name", "product", *more)
+        symbols.append(json.loads((tmp_path / "product.json").read_text())["tvm_ffi"])
+        assert (b"__tvm_ffi_product" in (tmp_path / "product.so").read_bytes()) == bool(more)
+    assert symbols == [None, "__tvm_ffi_product"]
+
+
 def test_the_text_of_a_program_is_exported(tmp_path):
     text = tmp_path / "scaled.block"
     text.write_text("block scaled(%x: in global f32 (M), %y: out global f32 (M))\n  param M { map %y = %x * 3 }\n")

@@ -22,7 +22,7 @@ from tilewright.ir.loop import LOOP
 from tilewright.ir.verifier import verify
 from tilewright.limits import BUFFER, ELEMENTS, STEPS, Limit
 from tilewright.machine import Condition, Machine
-from tilewright.runtime.device_arrays import common_device
+from tilewright.runtime.device_arrays import common_device, followed_stream
 from tilewright.runtime.dump import Dump
 from tilewright.runtime.scripts import HostMemory, Memories
 from tilewright.runtime.sizes import sizes_of
@@ -145,9 +145,12 @@ class InterpretedProgram:
 
 
 def memory_near(machine: Machine, arrays: Sequence[Any], passing: bool = False) -> Memories:
-    """The memory of the GPU that arrays lie on, which is such a machine; `passing`: for one call alone."""
-    found = gpu(f"gpu:{machine.name}", None)
-    return found.backend.memory(found.machine, common_device("the call", list(arrays)), passing)
+    """The memory of the GPU that arrays lie on, which is such a machine; `passing`: for one call alone.
+
+    If the arrays follow a stream, so does what is done with the memory.
+    """
+    target, number = gpu(f"gpu:{machine.name}", None), common_device("the call", list(arrays))
+    return target.backend.memory(target.machine, number, passing, followed_stream(arrays))
 
 
 class GpuDevice:

@@ -1,6 +1,7 @@
 """Kernels and operators as functions of JAX (extra `jax`): under jit, grad, vmap and shard_map, on CPUs.
 
-XLA calls the machine code itself, through its FFI; no C compiler is needed, and no Python runs during a call.
+XLA calls the machine code itself, through its FFI; no C compiler is needed, and no Python runs during a call. Kernels
+that are compiled for a GPU are launched from Python, on XLA's stream.
 
 >>> import jax, jax.numpy as jnp, tilewright, tilewright.jax
 >>> gemm = tilewright.jax.function(tilewright.compile(tilewright.kernels.gemm("nn", "f32")))
@@ -10,8 +11,10 @@ Array([[3., 3., 3., 3.],
 
 | file      | subject                                                              |
 |-----------|----------------------------------------------------------------------|
-| handler   | the FFI handler in LLVM text, and how it is loaded                   |
+| handler   | FFI handlers in LLVM text, and how they are loaded                   |
 | table     | the steps of a program, as the handler reads them                    |
+| frames    | XLA's call frames, read by Python                                    |
+| gpu       | a kernel on a GPU: launched on the buffers and the stream of a frame |
 | registry  | programs that XLA calls by name                                      |
 | members   | what a compiled kernel does for arrays of given shapes               |
 | functions | a compiled kernel as a function of JAX                               |

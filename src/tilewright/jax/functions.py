@@ -30,9 +30,10 @@ def function(
 ) -> JaxFunction:
     """A compiled kernel as a function of JAX, which jit, vmap and shard_map take, and grad with a `backward`.
 
-    `executable` is what `tilewright.compile(kernel)` or `compile_text(text)` gives, for the CPU at hand. Call the
-    result with the kernel's arguments, by position or by name. It returns all outputs: one array, or a tuple. An
-    output that is left out starts as zeros; one that is given starts as what is given, which stays as it is.
+    `executable` is what `tilewright.compile(kernel)` or `compile_text(text)` gives, for the CPU at hand; of `compile`
+    also what is for a GPU, to be called on JAX's arrays there. Call the result with the kernel's arguments, by
+    position or by name. It returns all outputs: one array, or a tuple. An output that is left out starts as zeros; one
+    that is given starts as what is given, which stays as it is.
 
     `backward(inputs, outputs, cotangents)` gets three tuples: the arguments of the call, its results, and the
     derivatives by these; it returns the derivatives by each argument, None for zeros. It is any function of JAX, such
@@ -122,12 +123,12 @@ class JaxFunction:
             else:
                 places.append(taken)
             taken += given is not None
-        if member.script is None:
+        if member.steps is None:
             held = {result: arrays[place] for place, result in aliases.items()}
             outputs = tuple(held.get(n, jnp.zeros(b.shape, b.dtype)) for n, b in enumerate(results))
         else:
             call = XlaCall(inputs, tuple(results), tuple(places), tuple(zeroed))
-            target = registered(self.__name__, member.text, member.script, call)
+            target = registered(self.__name__, member.text, member.steps, call)
             outputs = called(target, call, aliases, arrays)
         return outputs[0] if len(outputs) == 1 else outputs
 

@@ -1,8 +1,9 @@
-"""The XLA FFI handler: machine code that XLA calls with a call frame, and that runs the steps of a program.
+"""XLA FFI handlers: machine code that XLA calls with a call frame.
 
-It is LLVM text, made into an object once and kept in the cache; a program gets a copy of its own, which our linker
-loads, and whose variable `program` points at the program's table (`table.py` writes it). No C compiler takes part, and
-no Python runs during a call.
+One runs the steps of a program on a CPU, one calls a function in Python, one refuses. Each is LLVM text, made into an
+object once and kept in the cache; a program gets a copy of its own, which our linker loads, and whose variable
+`program` points at the program's table (`table.py` writes it). No C compiler takes part, and on CPUs no Python runs
+during a call.
 
 The offsets are those of the structures in `xla/ffi/api/c_api.h`, version 0.3: a call frame has the API at 16, the stage
 at 32, arguments at 40 and results at 80; of both, the number lies at 16 and the pointers to buffers at 32. A buffer has
@@ -25,6 +26,61 @@ API_VERSION = (0, 3)
 ALIGNMENT = 4096
 """The alignment of workspaces, in bytes."""
 
+# What handlers share: how an error is made, and what is done before a call: XLA asks for the version, and calls at
+# other stages. The function `execute` gets the call frame and what `program` points at; it returns an error, or null.
+_FRAME_TEXT = """
+@program = global ptr null
+
+define internal ptr @fault(ptr %frame, ptr %text, i32 %code) noinline {
+  %args = alloca [4 x i64], align 8
+  %papi = getelementptr i8, ptr %frame, i64 16
+  %api = load ptr, ptr %papi
+  %pcreate = getelementptr i8, ptr %api, i64 48
+  %create = load ptr, ptr %pcreate
+  %pext = getelementptr i8, ptr %args, i64 8
+  %ptext = getelementptr i8, ptr %args, i64 16
+  %pcode = getelementptr i8, ptr %args, i64 24
+  store i64 28, ptr %args
+  store ptr null, ptr %pext
+  store ptr %text, ptr %ptext
+  store i32 %code, ptr %pcode
+  %e = call ptr %create(ptr %args)
+  ret ptr %e
+}
+
+define ptr @handler(ptr %frame) {
+entry:
+  %pext = getelementptr i8, ptr %frame, i64 8
+  %ext = load ptr, ptr %pext
+  %plain = icmp eq ptr %ext, null
+  br i1 %plain, label %call, label %extended
+extended:
+  %ptype = getelementptr i8, ptr %ext, i64 8
+  %type = load i32, ptr %ptype
+  %asks = icmp eq i32 %type, 1
+  br i1 %asks, label %metadata, label %call
+metadata:
+  %pmeta = getelementptr i8, ptr %ext, i64 24
+  %meta = load ptr, ptr %pmeta
+  %pmajor = getelementptr i8, ptr %meta, i64 24
+  %pminor = getelementptr i8, ptr %meta, i64 28
+  store i32 MAJOR, ptr %pmajor
+  store i32 MINOR, ptr %pminor
+  ret ptr null
+call:
+  %pstage = getelementptr i8, ptr %frame, i64 32
+  %stage = load i32, ptr %pstage
+  %runs = icmp eq i32 %stage, 3
+  br i1 %runs, label %execute, label %nothing
+nothing:
+  ret ptr null
+execute:
+  %table = load ptr, ptr @program
+  %e = call ptr @execute(ptr %frame, ptr %table)
+  ret ptr %e
+}
+"""
+
 # A table has these words: 0 arguments, 1 results, 2 steps, 3 number of steps, 4 dimensions and 5 bytes of each
 # buffer (one word each), 6 words of the largest launch, 7 bytes of workspace, 8 the pool's function that runs a launch,
 # 9 the pool's control block, 10 where the spare workspace is kept.
@@ -34,9 +90,7 @@ ALIGNMENT = 4096
 #   1 zeros: place, bytes
 #   2 copy: place, bytes, address of what is copied
 #   3 check: place, bytes, address of the text that is reported where one of them is not 0
-_TEXT = """
-@program = global ptr null
-
+_STEPS_TEXT = """
 declare ptr @malloc(i64)
 declare void @free(ptr)
 declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
@@ -61,23 +115,6 @@ define internal ptr @place(ptr %bases, i64 %base, i64 %offset) alwaysinline {
   %start = call ptr @address(ptr %bases, i64 %base)
   %p = getelementptr i8, ptr %start, i64 %offset
   ret ptr %p
-}
-
-define internal ptr @fault(ptr %frame, ptr %text, i32 %code) noinline {
-  %args = alloca [4 x i64], align 8
-  %papi = getelementptr i8, ptr %frame, i64 16
-  %api = load ptr, ptr %papi
-  %pcreate = getelementptr i8, ptr %api, i64 48
-  %create = load ptr, ptr %pcreate
-  %pext = getelementptr i8, ptr %args, i64 8
-  %ptext = getelementptr i8, ptr %args, i64 16
-  %pcode = getelementptr i8, ptr %args, i64 24
-  store i64 28, ptr %args
-  store ptr null, ptr %pext
-  store ptr %text, ptr %ptext
-  store i32 %code, ptr %pcode
-  %e = call ptr %create(ptr %args)
-  ret ptr %e
 }
 
 ; A workspace: at its start, which is aligned, minus 16 its bytes, minus 8 what malloc gave. One is kept for the next
@@ -373,56 +410,60 @@ back:
 out:
   ret ptr %e
 }
+"""
 
-define ptr @handler(ptr %frame) {
+# The function in Python that word 0 of `program` points at gets the frame and a word, which it sets to 1 when it ends
+# as it should: an exception that it lets through is printed, and its result is then not an error but 0.
+_CALLBACK_TEXT = """
+@not_ended = internal constant [ENDED_LENGTH x i8] c"ENDED\\00"
+
+define internal ptr @execute(ptr %frame, ptr %table) {
 entry:
-  %pext = getelementptr i8, ptr %frame, i64 8
-  %ext = load ptr, ptr %pext
-  %plain = icmp eq ptr %ext, null
-  br i1 %plain, label %call, label %extended
-extended:
-  %ptype = getelementptr i8, ptr %ext, i64 8
-  %type = load i32, ptr %ptype
-  %asks = icmp eq i32 %type, 1
-  br i1 %asks, label %metadata, label %call
-metadata:
-  %pmeta = getelementptr i8, ptr %ext, i64 24
-  %meta = load ptr, ptr %pmeta
-  %pmajor = getelementptr i8, ptr %meta, i64 24
-  %pminor = getelementptr i8, ptr %meta, i64 28
-  store i32 MAJOR, ptr %pmajor
-  store i32 MINOR, ptr %pminor
-  ret ptr null
-call:
-  %pstage = getelementptr i8, ptr %frame, i64 32
-  %stage = load i32, ptr %pstage
-  %runs = icmp eq i32 %stage, 3
-  br i1 %runs, label %execute, label %nothing
-nothing:
-  ret ptr null
-execute:
-  %table = load ptr, ptr @program
-  %e = call ptr @execute(ptr %frame, ptr %table)
+  %ended = alloca i64, align 8
+  store i64 0, ptr %ended
+  %callback = load ptr, ptr %table
+  %error = call ptr %callback(ptr %frame, ptr %ended)
+  %word = load i64, ptr %ended
+  %good = icmp ne i64 %word, 0
+  br i1 %good, label %out, label %bad
+out:
+  ret ptr %error
+bad:
+  %e = call ptr @fault(ptr %frame, ptr @not_ended, i32 13)
+  ret ptr %e
+}
+"""
+
+# A handler that refuses: `program` points at the text.
+_REFUSING_TEXT = """
+define internal ptr @execute(ptr %frame, ptr %text) {
+  %e = call ptr @fault(ptr %frame, ptr %text, i32 3)
   ret ptr %e
 }
 """
 _COUNTS = "tilewright: this custom call has other numbers of arguments or results than the kernel of its name"
 _MEMORY = "tilewright: there is no memory for the workspace of a kernel"
+_ENDED = "tilewright: the call of a kernel on a GPU raised an error of Python, which is printed"
 
 
 def handler_text() -> str:
-    """The LLVM text of the handler, the same for all programs."""
+    """The LLVM text of the handler that runs the steps of a table, the same for all programs."""
+    return _with_numbers(_FRAME_TEXT + _STEPS_TEXT)
+
+
+def _with_numbers(text: str) -> str:
     numbers = {
         "COUNTS_LENGTH": len(_COUNTS) + 1,
         "MEMORY_LENGTH": len(_MEMORY) + 1,
+        "ENDED_LENGTH": len(_ENDED) + 1,
         "COUNTS": _COUNTS,
         "MEMORY": _MEMORY,
+        "ENDED": _ENDED,
         "ROOM": ALIGNMENT + 16,
         "MASK": -ALIGNMENT,
         "MAJOR": API_VERSION[0],
         "MINOR": API_VERSION[1],
     }
-    text = _TEXT
     for name, value in numbers.items():
         text = text.replace(name, str(value))
     return text
@@ -435,16 +476,36 @@ def spare_workspace() -> np.ndarray[Any, np.dtype[np.uint64]]:
 
 
 class FfiHandler:
-    """A copy of the handler for one program's table."""
+    """A copy of a handler's code; its variable `program` points at an array, which lives as long as this."""
 
-    def __init__(self, table: np.ndarray[Any, np.dtype[np.uint64]]):
-        self.table = table
-        workers = pool()
-        table[8:11] = [workers.code.address("pool_run"), workers.address, spare_workspace().ctypes.data]
-        self.code: Code = link(object_of(handler_text()), ("handler", "program"))
-        ctypes.c_uint64.from_address(self.code.address("program")).value = table.ctypes.data
+    def __init__(self, text: str, program: np.ndarray[Any, Any]):
+        self.program = program
+        self.code: Code = link(object_of(text), ("handler", "program"))
+        ctypes.c_uint64.from_address(self.code.address("program")).value = program.ctypes.data
 
     @property
     def address(self) -> int:
         """The address of the function that XLA calls."""
         return self.code.address("handler")
+
+
+def steps_handler(table: np.ndarray[Any, np.dtype[np.uint64]]) -> FfiHandler:
+    """Return a handler that runs the steps of a table."""
+    workers = pool()
+    table[8:11] = [workers.code.address("pool_run"), workers.address, spare_workspace().ctypes.data]
+    return FfiHandler(handler_text(), table)
+
+
+CALLBACK = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+
+
+def callback_handler(address: int) -> FfiHandler:
+    """Return a handler that calls the function of type CALLBACK at an address: see `_CALLBACK_TEXT`."""
+    return FfiHandler(_with_numbers(_FRAME_TEXT + _CALLBACK_TEXT), np.array([address], np.uint64))
+
+
+@cache
+def refusing_handler(says: str) -> FfiHandler:
+    """Return a handler that refuses every call with a text."""
+    text = np.frombuffer(says.encode() + b"\0", np.uint8)
+    return FfiHandler(_with_numbers(_FRAME_TEXT + _REFUSING_TEXT), text)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from tilewright.compiler.device import NativeDevice
+from tilewright.compiler.device import GpuDevice, NativeDevice
 from tilewright.compiler.kernels import Executable
 from tilewright.compiler.native import NativeExecutable
 from tilewright.compiler.text import TextExecutable
@@ -16,9 +16,11 @@ from tilewright.errors import ArgumentError
 from tilewright.interpret.grid import is_grid
 from tilewright.ir.core import MemoryType, Program, Value
 from tilewright.ir.dtypes import DType
+from tilewright.jax.gpu import GpuSteps
 from tilewright.jax.table import XlaBuffer
 from tilewright.limits import written
 from tilewright.runtime.arguments import Arguments
+from tilewright.runtime.host import HostExecutor
 from tilewright.runtime.scripts import Script
 from tilewright.targets.names import is_gpu
 
@@ -45,7 +47,7 @@ class KernelMember:
     """A kernel for arrays of some shapes: its steps (None: nothing is computed), a text that tells it from others, and
     all its arrays."""
 
-    script: Script | None
+    steps: Script | GpuSteps | None
     text: str
     arrays: tuple[XlaBuffer, ...]
 
@@ -85,11 +87,8 @@ class TileKernel:
         if bound.is_empty:
             return KernelMember(None, "", arrays)
         compiled, params = executable.member(bound)
-        device = compiled.executor.device
-        assert isinstance(device, NativeDevice)
-        device.target.require(self.name)
-        given_like = [np.broadcast_to(np.zeros((), b.dtype), b.shape) for b in arrays]
-        return KernelMember(compiled.executor.script(given_like, params), f"{compiled.module}{params}", arrays)
+        steps = steps_of(compiled.executor, arrays, params, self.name)
+        return KernelMember(steps, f"{compiled.module}{params}", arrays)
 
 
 class TextKernel:
@@ -115,17 +114,30 @@ class TextKernel:
         return KernelMember(script, f"{executable.main}{text}{self._params}{executable.workers}", buffers)
 
 
+def steps_of(
+    executor: HostExecutor, arrays: Sequence[XlaBuffer], params: Mapping[str, int] | None, name: str
+) -> Script | GpuSteps:
+    """Return the steps of a host program for arrays; raises where its code does not run here."""
+    likes = [np.broadcast_to(np.zeros((), b.dtype), b.shape) for b in arrays]
+    if isinstance(executor.device, GpuDevice):
+        executor.script(likes, params)  # raises where arrays are not what the program takes
+        return GpuSteps(executor, params)
+    assert isinstance(executor.device, NativeDevice)
+    executor.device.target.require(name)
+    return executor.script(likes, params)
+
+
 def kernel_of(executable: Any, params: Mapping[str, int] | None) -> TileKernel | TextKernel:
-    """A compiled kernel that is machine code for a CPU; an error that says what else it is."""
+    """A compiled kernel that is machine code for a CPU or a GPU; an error that says what else it is."""
     if not isinstance(executable, Executable | TextExecutable):
         raise ArgumentError(
             f"tilewright.jax takes what tilewright.compile or compile_text gives, not {written(executable, 80)}"
         )
     target = getattr(executable, "target", "executor")
-    if is_gpu(target):
+    if is_gpu(target) and isinstance(executable, TextExecutable):
         raise ArgumentError(
-            f"{executable.name} is compiled for {target!r}; tilewright.jax runs kernels on CPUs only: compile it with "
-            "target='cpu'"
+            f"{executable.name} is compiled for {target!r}; on GPUs tilewright.jax takes what tilewright.compile gives "
+            "of kernels, and programs of compile_text on CPUs only: compile it with target='cpu'"
         )
     if isinstance(executable, TextExecutable) and isinstance(executable.device, NativeDevice):
         return TextKernel(executable, params)

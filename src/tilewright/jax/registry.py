@@ -14,30 +14,54 @@ import numpy as np
 from tilewright._version import __version__
 from tilewright.errors import ArgumentError
 from tilewright.ir.dtypes import from_numpy
-from tilewright.jax.handler import FfiHandler
+from tilewright.jax.gpu import GpuCalls, GpuSteps
+from tilewright.jax.handler import FfiHandler, callback_handler, refusing_handler, steps_handler
 from tilewright.jax.table import StepTable, XlaBuffer, XlaCall
 from tilewright.runtime.scripts import Script
 from tilewright.targets.cpu.pool import pool
 
-_registered: dict[str, tuple[FfiHandler, StepTable]] = {}
+_registered: dict[str, tuple[FfiHandler, StepTable | GpuCalls]] = {}
 """What XLA may call, by name; nothing is ever taken back, as an executable of XLA's may hold the address."""
 _lock = Lock()
+ON_CPUS, ON_GPUS = "cpu", "CUDA"
+"""JAX's names of platforms."""
+_ELSEWHERE = {
+    ON_GPUS: "tilewright: this kernel is compiled for CPUs, and its arrays lie on a GPU: compile it with target='gpu', "
+    "or put its arguments on jax.devices('cpu')[0]",
+    ON_CPUS: "tilewright: this kernel is compiled for a GPU, and its arrays lie on the host: compile it with "
+    "target='cpu', or put its arguments on jax.devices('gpu')[0]",
+}
+"""What a call says on the platform that a kernel is not for."""
 
 
-def registered(name: str, text: str, script: Script, call: XlaCall) -> str:
-    """The name under which XLA calls a script; `text` is the program with its sizes, which together with the call and
-    the number of workers tells it from all others, in every process.
+def registered(name: str, text: str, steps: Script | GpuSteps, call: XlaCall) -> str:
+    """The name under which XLA calls the steps of a kernel.
+
+    `text` is the program with its sizes, which together with the call and the number of workers tells it from all
+    others, in every process. On the platform that the kernel is not for, a call is refused.
     """
-    told = repr((__version__, text, call, pool().workers))
+    platform, other = (ON_CPUS, ON_GPUS) if isinstance(steps, Script) else (ON_GPUS, ON_CPUS)
+    workers = pool().workers if platform == ON_CPUS else 0
+    told = repr((__version__, text, call, workers, platform))
     target = f"tilewright.{name}.{sha256(told.encode()).hexdigest()[:24]}"
     with _lock:
         if target not in _registered:
-            table = StepTable(name, script, call)
-            handler = FfiHandler(table.words)
-            function = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(handler.address)
-            jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(function), platform="cpu")
-            _registered[target] = handler, table
+            kept: StepTable | GpuCalls
+            if isinstance(steps, Script):
+                kept = StepTable(name, steps, call)
+                handler = steps_handler(kept.words)
+            else:
+                kept = GpuCalls(name, steps, call)
+                handler = callback_handler(ctypes.cast(kept.callback, ctypes.c_void_p).value or 0)
+            _register(target, handler, platform)
+            _register(target, refusing_handler(_ELSEWHERE[other]), other)
+            _registered[target] = handler, kept
     return target
+
+
+def _register(target: str, handler: FfiHandler, platform: str) -> None:
+    function = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(handler.address)
+    jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(function), platform=platform)
 
 
 def called(target: str, call: XlaCall, aliases: dict[int, int], arrays: tuple[Any, ...]) -> tuple[Any, ...]:

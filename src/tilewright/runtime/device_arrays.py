@@ -28,7 +28,8 @@ _TORCH = {"bfloat16": "bf16", "float8_e4m3fn": "f8e4m3fn", "float8_e5m2": "f8e5m
 class DeviceArray:
     """Memory of a device that `owner` has; `strides` are in elements.
 
-    `stream` is the one that the owner says its work goes to; None: whatever is the current one.
+    `stream` is the one that the owner says its work goes to; None: whatever is the current one. If
+    `follows_stream`, all work on it goes to that stream, and not to the current one of another library.
     """
 
     pointer: int
@@ -38,6 +39,7 @@ class DeviceArray:
     owner: Any
     device: int = 0
     stream: int | None = None
+    follows_stream: bool = False
 
     @property
     def ndim(self) -> int:
@@ -124,6 +126,16 @@ class DeviceArray:
                 return True
             reach += stride * (count - 1)
         return False
+
+
+def followed_stream(arrays: Sequence[Any]) -> int | None:
+    """Return the stream that all work on arrays goes to; None if no array follows one.
+
+    >>> followed_stream([DeviceArray(0, (1,), (1,), np.dtype("f4"), None, stream=7, follows_stream=True)])
+    7
+    """
+    streams = (a.stream for a in arrays if isinstance(a, DeviceArray) and a.follows_stream)
+    return next((stream for stream in streams if stream is not None), None)
 
 
 def packed_steps(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -22,6 +22,7 @@ from tilewright.errors import ArgumentError
 from tilewright.runtime.device_arrays import DeviceArray, packed_steps
 from tilewright.targets.nvidia import driver, memory
 from tilewright.targets.nvidia.backend import BACKEND
+from tilewright.targets.nvidia.launch import Config
 from tilewright.targets.registry import machine
 
 TEXT = """
@@ -53,6 +54,7 @@ class Driver:
 
     def __init__(self) -> None:
         self.calls: list[Any] = []
+        self.streams: list[int | None] = []
         self.kept: dict[int, Any] = {}
 
     def cuMemAlloc(self, size: int) -> Any:
@@ -60,6 +62,14 @@ class Driver:
         start = room.ctypes.data + -room.ctypes.data % 256
         self.kept[start] = room
         return 0, start
+
+    def cuMemAllocAsync(self, size: int, stream: int) -> Any:
+        self.calls.append(("take", size, stream))
+        return self.cuMemAlloc(size)
+
+    def cuMemFreeAsync(self, pointer: int, stream: int) -> Any:
+        self.calls.append(("give back", pointer, stream))
+        return (0,)
 
     def cuMemFree(self, pointer: int) -> Any:
         self.calls.append(("free", pointer))
@@ -77,6 +87,7 @@ class Driver:
 
     def cuMemsetD32Async(self, to: int, bits: int, count: int, stream: int) -> Any:
         self.calls.append(("set", to, count))
+        self.streams.append(stream)
         np.frombuffer((ctypes.c_uint32 * count).from_address(to), np.uint32)[...] = bits
         return (0,)
 
@@ -91,6 +102,7 @@ class Driver:
         places = [ctypes.c_uint64.from_address(table + 8 * i).value for i in range(2)]
         source, goal = (ctypes.c_uint64.from_address(p).value for p in places)
         self.calls.append(("launch", source, goal))
+        self.streams.append(Config.from_address(config).stream)
         ctypes.memmove(goal, source, 4 * 32 * 4)
         return 0
 
@@ -246,3 +258,22 @@ def test_a_tile_kernel_is_not_bound_anew_for_tensors_like_those_before(
             monkeypatch.setattr(run, "_bound", None)
     monkeypatch.undo()
     assert sum(name == "launch" for name, *_ in told.calls) == 3
+
+
+def test_all_work_on_arrays_that_follow_a_stream_goes_to_it(told: Driver, torch: Any) -> None:
+    """Where torch was in use, it went to torch's current stream, and workspaces came from torch."""
+    x, y = np.arange(128, dtype=np.float32).reshape(4, 32), np.zeros((4, 32), np.float32)
+    arrays = [
+        DeviceArray(a.ctypes.data, a.shape, packed_steps(a.shape), a.dtype, None, stream=77, follows_stream=True)
+        for a in (x, y)
+    ]
+    if any(a.pointer % 16 for a in arrays):
+        pytest.skip("the host's memory does not lie as a GPU's does")
+    compile_text(TEXT, "gpu").executor.bind(arrays, passing=True)()
+    np.testing.assert_array_equal(y, x)
+    assert told.streams == [77, 77, 77]
+    assert torch.made == []
+    assert [(name, rest[-1]) for name, *rest in told.calls if name in ("take", "give back")] == [
+        ("take", 77),
+        ("give back", 77),
+    ]

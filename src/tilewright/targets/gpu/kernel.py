@@ -49,7 +49,7 @@ class Backend(Protocol):
     def loaded(self, assembly: str, emitted: Emitted, number: int) -> Any:
         """The code on the device of that number; what was assembled is kept under the key."""
 
-    def memory(self, machine: Machine, number: int, passing: bool = False) -> Memories:
+    def memory(self, machine: Machine, number: int, passing: bool = False, stream: int | None = None) -> Memories:
         """The memory of the device of that number; `passing`: what it gives is used by one call alone."""
 
     def stopwatch(self, number: int) -> Any:

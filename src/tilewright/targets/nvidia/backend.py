@@ -56,9 +56,9 @@ class Nvidia:
         """The code on a GPU."""
         return driver.Loaded(assembly, emitted, number)
 
-    def memory(self, machine: Machine, number: int, passing: bool = False) -> DeviceMemory:
-        """The memory of a GPU."""
-        return DeviceMemory(machine, number, passing)
+    def memory(self, machine: Machine, number: int, passing: bool = False, stream: int | None = None) -> DeviceMemory:
+        """The memory of a GPU, on a stream if one is given."""
+        return DeviceMemory(machine, number, passing, stream)
 
     def stopwatch(self, number: int) -> Stopwatch:
         """What times launches."""

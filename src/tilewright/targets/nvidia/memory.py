@@ -14,7 +14,7 @@ import numpy as np
 
 from tilewright.errors import ArgumentError, TargetError
 from tilewright.machine import Machine
-from tilewright.runtime.device_arrays import DeviceArray, packed_steps
+from tilewright.runtime.device_arrays import DeviceArray, followed_stream, packed_steps
 from tilewright.runtime.exchange import exchange_of
 from tilewright.targets.nvidia.driver import Device, device, why_not
 
@@ -41,21 +41,40 @@ class Allocated:
             self.device.cu.cuMemFree(self.pointer)
 
 
+class AllocatedOnStream:
+    """Memory that a stream has: taken when the work before it is done, given back when the work after it is."""
+
+    def __init__(self, found: Device, size: int, stream: int):
+        self.device, self.stream = found, stream
+        whole = max(1, -(-size // ALIGNMENT)) * ALIGNMENT
+        with found.entered():
+            self.pointer = found.check(found.cu.cuMemAllocAsync(whole, stream), f"{size} bytes on the device")
+
+    def __del__(self) -> None:
+        if hasattr(self, "pointer"):
+            self.device.cu.cuMemFreeAsync(self.pointer, self.stream)
+
+
 class DeviceMemory:
     """The memory of one GPU; what is asked of it happens on the stream of launches, in order with them.
 
     Memory for one call, `passing`, comes from torch where a program uses it: nothing waits when it goes, the next call
-    on the stream has it again, and a CUDA graph keeps what was asked for while it was captured.
+    on the stream has it again, and a CUDA graph keeps what was asked for while it was captured. If the arrays of a call
+    follow a `stream`, memory comes from that stream, and all work goes to it.
     """
 
-    def __init__(self, machine: Machine, number: int, passing: bool = False):
+    def __init__(self, machine: Machine, number: int, passing: bool = False, stream: int | None = None):
         why, found = why_not(machine), device(number)
         if why is not None or isinstance(found, str):
             raise TargetError(f"code for {machine.name} does not run here: {why or found}")
-        self.device, self.passing = found, passing
+        self.device, self.passing, self.stream = found, passing, stream
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> DeviceArray:
         """Memory of its own."""
+        if self.stream is not None:
+            taken = AllocatedOnStream(self.device, prod(shape) * dtype.itemsize, self.stream)
+            place = int(taken.pointer), shape, packed_steps(shape), dtype, taken, self.device.number
+            return DeviceArray(*place, stream=self.stream, follows_stream=True)
         size, torch = prod(shape) * dtype.itemsize, torch_in_use() if self.passing else None
         if torch is not None:
             owner = torch.empty(max(ALIGNMENT, size), dtype=torch.uint8, device=f"cuda:{self.device.number}")
@@ -144,11 +163,15 @@ _CURRENT = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_
 
 
 def stream_of(arrays: Sequence[Any], number: int) -> Stream:
-    """The stream: torch's current one where a program uses it, one that an array names, or the default.
+    """The stream: one that an array follows, torch's current one where a program uses it, one that an array names, or
+    the default.
 
     >>> stream_of([DeviceArray(0, (1,), (1,), np.dtype("f4"), None, stream=7)], 0)()
     7
     """
+    followed = followed_stream(arrays)
+    if followed is not None:
+        return Stream(followed, 0, number)
     torch = torch_in_use()
     if torch is not None:
         exchange = exchange_of(torch.Tensor)
