@@ -44,7 +44,7 @@ def bind_grid(
     if loop_tile_of and single_mma is None:
         raise refused(next(iter(axes.values())), "only the accumulator of one product stays in registers over a loop")
     products = bind_products(plan.products, program, machine, grid.products())
-    blocks = blocks_of(products, grid.dims, grid.width) if loop_tile_of else {}
+    blocks = blocks_of(products, grid.dims, grid.width, machine) if loop_tile_of else {}
     for d, n in loop_tile_of.items():
         if blocks.get(d) != n:
             block = blocks.get(d)

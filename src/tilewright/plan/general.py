@@ -20,7 +20,7 @@ from tilewright.ir.tile import ELEMENTWISE
 from tilewright.machine import Machine
 from tilewright.plan.boxes import Room
 from tilewright.plan.limiting import Predicted, limiting
-from tilewright.plan.microkernel import LaneKernel, Microkernel, axes_in
+from tilewright.plan.microkernel import LaneKernel, Microkernel, axes_in, registers_of
 from tilewright.plan.model import Size, cores, us
 from tilewright.plan.planner import Choice, Refusal
 from tilewright.plan.schedule import Axis, Digit, Pipeline, Schedule, Split
@@ -158,22 +158,33 @@ def room_of(machine: Machine) -> Room:
     return Room(max(16, 16 * cores(machine)), (least, max(least, most)), 2 * cores(machine), values)
 
 
-def blocks_of(products: Mapping[Op, Microkernel | None], dims: tuple[Expr, ...], width: Size) -> dict[Expr, int]:
-    """Return {dimension: loop tile in elements}: a task's loops that keep its MMA's accumulator in registers.
+def blocks_of(
+    products: Mapping[Op, Microkernel | None], dims: tuple[Expr, ...], width: Size, machine: Machine
+) -> dict[Expr, int]:
+    """Return {dimension: loop tile in elements}: a task's loops that keep the accumulators of its MMAs in registers.
 
-    A task is one tile of the grid, here with a single MMA. The loops are, outermost first: N by the columns of the
-    accumulator tile, M by its rows, and each batch dimension with several elements by 1. `products` maps the MMA to its
-    microkernel (atom, accumulator tile), `dims` are the dimensions that the grid splits. `width(d)` evaluates a task's
-    extent along a dimension d. The result is {} if the MMA has no atom, or if M or N is not in `dims`.
+    A task is one tile of the grid. The loops are, outermost first: N by the columns of the accumulator tile, M by its
+    rows, and each batch dimension with several elements by 1. `products` maps each MMA to its microkernel (atom,
+    accumulator tile), `dims` are the dimensions that the grid splits. `width(d)` evaluates a task's extent along a
+    dimension d. The result is {} if an MMA has no atom, if M or N is not in `dims`, if the MMAs differ in M, N or
+    accumulator tile, or if registers do not hold the tiles of all of them at once.
     """
-    ((op, microkernel),) = products.items()
-    axes = axes_in(op, width)
-    if microkernel is None or isinstance(axes, str) or axes.m not in dims or axes.n not in dims:
+    axes = [axes_in(op, width) for op in products]
+    kernels = [microkernel for microkernel in products.values() if microkernel is not None]
+    sides = {None if isinstance(x, str) else (x.m, x.n) for x in axes}
+    if len(kernels) < len(products) or len(sides) != 1 or len({(x.rows, x.columns) for x in kernels}) != 1:
         return {}
+    first, microkernel = axes[0], kernels[0]
+    if isinstance(first, str) or first.m not in dims or first.n not in dims:
+        return {}
+    needed = [registers_of(x, machine) for x in kernels]
+    if len(needed) > 1 and sum(count for count, _ in needed) > needed[0][1]:
+        return {}
+    around = (d for x in axes if not isinstance(x, str) for d in x.around)
     return {
-        axes.n: microkernel.columns,
-        axes.m: microkernel.rows,
-        **{d: 1 for d in axes.around if d in dims and width(d) > 1},
+        first.n: microkernel.columns,
+        first.m: microkernel.rows,
+        **{d: 1 for d in around if d in dims and width(d) > 1},
     }
 
 

@@ -124,7 +124,7 @@ def plan_of_grid(
     grid = Grid(program, sizes, machine, free, opened)
     product = grid.single_mma()
     in_registers, products = (False, grid.products()) if product is None else _choose_k_tile(grid, product)
-    blocks = blocks_of(products, grid.dims, grid.width) if in_registers else {}
+    blocks = blocks_of(products, grid.dims, grid.width, machine) if in_registers else {}
     plan = _grid_plan(grid, blocks, products)
     return GeneralChoice(machine, program.name, plan, 0.0, 0.0, (), (NOTE,))
 

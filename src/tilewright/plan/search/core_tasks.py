@@ -1,90 +1,146 @@
 """Rule: kernels of a machine whose cores run one thread each (a CPU): a task is the work of a core between two others.
 
-Caches hold what tasks share, so that a task may have many accumulator tiles, one after the other. The accumulator of a
-single MMA stays in registers over all of K; its tasks are those that the cost of vector blockings ranks first.
+Caches hold what tasks share, so that a task may have many accumulator tiles, one after the other. Accumulators stay in
+registers over all of K if registers hold those of all MMAs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from math import ceil
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from itertools import product as combinations
+from math import ceil, prod
 
 from tilewright.algebra.expr import Expr
+from tilewright.ir.core import Op
 from tilewright.machine import Machine
 from tilewright.plan.boxes import choose_task_widths, numbers_of, reads_sliding_window, why_whole
 from tilewright.plan.facts import Facts
 from tilewright.plan.general import blocks_of, room_of
-from tilewright.plan.ranked import rank_vector_blockings
+from tilewright.plan.microkernel import Microkernel, axes_in
+from tilewright.plan.model import Size, element_bytes
 from tilewright.plan.rows import tasks_of
 from tilewright.plan.search.ranking import PlanCandidate, Ranking
 from tilewright.plan.search.uniform import loop_tiles, microkernels, uniform_candidate
 from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 
+TASKS_PER_CORE = 32
+"""Tasks for each core, at most, that task widths are tried for."""
 
-def kernels_of_cores(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[PlanCandidate]:
-    """Yield one candidate: the program as one CPU kernel, in which each task (a tile of the grid) runs on one thread.
 
-    Yields nothing on a machine with lanes (a GPU). Each dimension that the grid cannot split is noted in `ranking` (the
-    search's result) with the reason.
+def kernels_of_cores(
+    facts: Facts, machine: Machine, ranking: Ranking, *, in_registers: bool = True
+) -> Iterator[PlanCandidate]:
+    """Yield CPU candidates for any program: each task (a tile of the grid) runs on one thread.
+
+    There is one for each choice of task widths and K tiles. Without `in_registers` only those are yielded whose
+    accumulators go through memory from K tile to K tile. Yields nothing on a machine with lanes (a GPU). Each dimension
+    that the grid cannot split is noted in `ranking` (the search's result) with the reason.
     """
     if machine.lanes is not None:
         return
     size, loops = numbers_of(facts.sizes), loop_tiles(facts)
-    chosen = choose_task_widths(facts.program, size, room_of(machine), facts.logs, loops, facts.opened)
-    widths = {d: chosen.get(d, size(d)) for d in facts.cut}
-    widths |= {d: min(n, size(d)) for d in facts.cut if (n := facts.stated_tasks.get(str(d))) is not None}
     for d in (d for d in facts.order if d.symbols <= facts.sizes.keys()):
         if d not in facts.cut and size(d) > 1:
             why = "elements are computed in order" if facts.in_order else why_whole(facts.program, d)
             ranking.reject(f"tasks over {d}", why)
-    ranking.timed += 1
-    yield uniform_candidate(_cpu_kernel(facts, machine, widths, loops))
+    whole = microkernels(facts, machine, lambda d: size(d) if d in facts.cut else loops.get(d) or size(d))
+    k_tiles = [*([loops] if in_registers else ()), *_k_tiles(facts, machine, whole, loops)]
+    tried: list[tuple[dict[Expr, int], dict[Expr, int]]] = []
+    for of_k, widths in combinations(k_tiles, list(_task_widths(facts, machine, whole, loops)) if k_tiles else ()):
+        kernel = UniformKernelSchedule(facts, machine, widths, 1, of_k, whole)
+        kernel = _cpu_kernel(kernel, holds=of_k is loops, chooses=not tried)
+        if (kernel.widths, kernel.loops) not in tried:
+            tried.append((kernel.widths, kernel.loops))
+            ranking.timed += 1
+            yield uniform_candidate(kernel, len(tried))
 
 
-def keeps_cores_busy(ranking: Ranking, machine: Machine) -> bool:
-    """True if the best candidate in `ranking` is a CPU kernel with at least one task (one thread's work) per core.
+def _k_tiles(
+    facts: Facts, machine: Machine, products: Mapping[Op, Microkernel | None], loops: dict[Expr, int]
+) -> Iterator[dict[Expr, int]]:
+    """Yield choices of {loop dimension: elements per iteration} in which one K loop has shorter tiles than in `loops`.
 
-    `ranking` is the search's result. False on a machine with lanes (a GPU), if the ranking has no candidate, and for a
-    kernel of one product in accumulator tiles (a BlockedKernelSchedule).
+    The tile is such that B of a column of accumulator tiles takes half of L1, or all of it. Loops that carry more than
+    an accumulator, that have a stated tile, or whose extent is known only at the call keep theirs. `products` maps each
+    MMA to its microkernel.
     """
-    best = ranking.best
-    if machine.lanes is not None or best is None or not isinstance(best.kernel, UniformKernelSchedule):
-        return False
-    kernel = best.kernel
-    return tasks_of(kernel.widths, numbers_of(kernel.facts.sizes)) >= (machine.limits.cores or 1)
+    fixed = {*facts.loops, *facts.stated_loops, *(str(d) for d in facts.opened)}
+    for op, how in products.items():
+        axes = axes_in(op, numbers_of(facts.sizes))
+        if how is None or isinstance(axes, str) or axes.k not in loops or str(axes.k) in fixed:
+            continue
+        row_bytes = how.columns * element_bytes(axes.factors(op)[1].type.dtype)
+        longest = 1 << (machine.limits.l1_bytes // row_bytes).bit_length() - 1
+        yield from ({**loops, axes.k: n} for n in (longest // 2, longest) if how.atom.shape[2] <= n < loops[axes.k])
 
 
-def _cpu_kernel(
-    facts: Facts, machine: Machine, widths: dict[Expr, int], loops: dict[Expr, int]
-) -> UniformKernelSchedule:
-    """Return the CPU kernel (a UniformKernelSchedule) with `widths` elements per task and `loops` per iteration.
+def _task_widths(
+    facts: Facts, machine: Machine, products: Mapping[Op, Microkernel | None], loops: Mapping[Expr, int]
+) -> Iterator[dict[Expr, int]]:
+    """Yield choices of {dimension that the grid splits: elements per task}; the first follows from goals, not costs.
 
-    A task is one thread's work. If the program has a single MMA whose accumulator tile stays in registers, each width
-    is rounded up to whole accumulator tiles. If also the author states no widths, nothing is logged and all sizes are
-    known before the call, the widths and the accumulator tile are first taken from the fastest blocking on vector
-    registers, if there is one.
+    A task is one thread's work. Widths that the author states are in every choice. If the program has MMAs with atoms,
+    further choices have powers of two times the accumulator tile along M and N of each. There is at least one task for
+    two cores, and there are at most TASKS_PER_CORE (32) times as many as cores, or as in the first choice.
     """
     size = numbers_of(facts.sizes)
+    stated = {d: min(n, size(d)) for d in facts.cut if (n := facts.stated_tasks.get(str(d))) is not None}
+    chosen = choose_task_widths(facts.program, size, room_of(machine), facts.logs, loops, facts.opened)
+    widths = {d: chosen.get(d, size(d)) for d in facts.cut} | stated
+    yield widths
+    if facts.opened or facts.logs or facts.in_order:
+        return
+    tiles = _accumulator_tiles(products, size)
+    cores = machine.limits.cores or 1
+    enough = max(cores, tasks_of(widths, size))
+    choices = [_extents(size(d), widths[d], () if d in stated else tiles.get(d, ())) for d in facts.cut]
+    for extents in combinations(*choices) if tiles else ():
+        tasks = prod(ceil(size(d) / n) for d, n in zip(facts.cut, extents, strict=True))
+        if cores <= 2 * tasks and tasks <= TASKS_PER_CORE * enough:
+            yield dict(zip(facts.cut, extents, strict=True))
 
-    def width(d: Expr) -> int:
-        """Return the extent of `d` in the innermost tile, in elements.
 
-        It is per task if the grid splits `d`; else per iteration if the kernel loops over `d`; else all of `d`.
-        """
-        return widths.get(d) or loops.get(d) or size(d)
+def _extents(extent: int, width: int, tiles: Collection[int]) -> list[int]:
+    """Return the extents of a task to try along a dimension of `extent` elements: `width`, and others if it has tiles.
 
-    products, blocks = microkernels(facts, machine, width), dict[Expr, int]()
-    if len(products) == 1:
-        single = microkernels(facts, machine, lambda d: size(d) if d in facts.cut else width(d))
-        blocks = blocks_of(single, facts.cut, width)
-        products = single if blocks else products
-        is_free = blocks and not (facts.stated_tasks or facts.opened or facts.logs)
-        (op,) = products
-        ranked = rank_vector_blockings(facts.program, op, blocks, size, machine) if is_free else None
-        if ranked is not None:
-            widths = widths | {d: n for d, n in ranked[0].items() if d in facts.cut}
-            blocks, products = ranked[1], dict.fromkeys(products, ranked[2])
-    return UniformKernelSchedule(facts, machine, _whole_tiles(facts, widths, blocks), 1, loops, products, blocks)
+    The others are all of it, and powers of two times each of `tiles` (extents of accumulator tiles along it).
+
+    >>> _extents(100, 25, ()), _extents(100, 25, (16, 48))
+    ([25], [16, 25, 32, 48, 64, 96, 100])
+    """
+    wider = {n << power for n in tiles for power in range(extent.bit_length())}
+    return sorted({width, *([extent] if tiles else ()), *(n for n in wider if n < extent)})
+
+
+def _accumulator_tiles(products: Mapping[Op, Microkernel | None], size: Size) -> dict[Expr, set[int]]:
+    """Return {dimension: extents of accumulator tiles along it} of MMAs; those without an atom have none.
+
+    `products` maps each MMA to its microkernel; `size(d)` evaluates the extent of a dimension d.
+    """
+    tiles = dict[Expr, set[int]]()
+    for op, how in products.items():
+        axes = axes_in(op, size)
+        if how is not None and not isinstance(axes, str):
+            for d, n in ((axes.m, how.rows), (axes.n, how.columns)):
+                tiles.setdefault(d, set()).add(n)
+    return tiles
+
+
+def _cpu_kernel(kernel: UniformKernelSchedule, *, holds: bool, chooses: bool) -> UniformKernelSchedule:
+    """Return a CPU kernel with microkernels that fit its task widths; `kernel` has those for tasks of all M and N.
+
+    They are chosen anew with `chooses`, or if a task is smaller than an accumulator tile.
+
+    A task is one thread's work. With `holds`, and if registers hold the accumulator tiles of all MMAs at once, the task
+    loops over such tiles, which stay there over all of K, and each width is rounded up to whole tiles.
+    """
+    facts, machine = kernel.facts, kernel.machine
+    blocks = blocks_of(kernel.products, facts.cut, kernel.width, machine) if holds else {}
+    tiles = _accumulator_tiles(kernel.products, kernel.width).items()
+    if not blocks and (chooses or any(n > kernel.width(d) for d, extents in tiles for n in extents)):
+        kernel = replace(kernel, products=microkernels(facts, machine, kernel.width))
+    return replace(kernel, widths=_whole_tiles(facts, kernel.widths, blocks), blocks=blocks)
 
 
 def _whole_tiles(facts: Facts, widths: Mapping[Expr, int], blocks: Mapping[Expr, int]) -> dict[Expr, int]:

@@ -177,12 +177,12 @@ def _phase_cycles(machine: Machine, p: Phase) -> float:
     """Return the cycles of one core for one iteration of a phase (loop nest) of a kernel without a pipeline.
 
     It is the sum of the cycles of lanes (ALUs), MMAs, shared memory and copies. On a machine without lanes (a CPU) only
-    the longer of MMAs and copies counts, as loads overlap the MMAs that they feed.
+    the longer of MMAs and reads of operands counts, as loads overlap the MMAs that they feed.
     """
     limits = machine.limits
-    copies = p.copied / limits.l2_rate
-    busy = p.mma + copies if machine.lanes is not None else max(p.mma, copies)
-    return busy + p.lanes + p.shared / limits.shared_rate
+    if machine.lanes is None:
+        return max(p.mma, p.gather) + p.lanes
+    return p.mma + p.copied / limits.l2_rate + p.lanes + p.shared / limits.shared_rate
 
 
 def overlapped_cycles(sharpness: float, *cycles: float) -> float:

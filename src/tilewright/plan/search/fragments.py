@@ -50,9 +50,9 @@ def _fragment_kernel(
 ) -> UniformKernelSchedule:
     """Return the kernel (a UniformKernelSchedule) with `widths` elements per workgroup and `loops` per iteration.
 
-    If the program has a single MMA, each workgroup gets one accumulator tile, unless that exceeds a width that the
-    author states. `narrowed` says that the widths were halved to save shared memory: the atom of a single MMA then
-    spans one wave, because such an atom reads operands from registers, not from shared memory.
+    If registers hold the accumulator tiles of all MMAs, each workgroup gets one tile of each, unless that exceeds a
+    width that the author states. `narrowed` says that the widths were halved to save shared memory: atoms then span one
+    wave, because such an atom reads operands from registers, not from shared memory.
     """
     size = numbers_of(facts.sizes)
 
@@ -70,15 +70,12 @@ def _fragment_kernel(
         """
         return size(d) if d in facts.cut and str(d) not in facts.stated_tasks else width(d)
 
-    own_widths, blocks = dict(widths), dict[Expr, int]()
-    products = microkernels(facts, machine, width)
-    if len(products) == 1:
-        one_wave = machine.lanes if narrowed else None  # its atoms need no slabs of shared memory
-        single_product = microkernels(facts, machine, most_in_task, one_wave)
-        blocks = blocks_of(single_product, facts.cut, width)
-        if any(n > width(d) for d, n in blocks.items() if str(d) in facts.stated_tasks):
-            blocks = {}
-        products = single_product if blocks else products
+    one_wave = machine.lanes if narrowed else None  # its atoms need no slabs of shared memory
+    in_registers = microkernels(facts, machine, most_in_task, one_wave)
+    blocks = blocks_of(in_registers, facts.cut, width, machine)
+    if any(n > width(d) for d, n in blocks.items() if str(d) in facts.stated_tasks):
+        blocks = {}
+    own_widths, products = dict(widths), in_registers if blocks else microkernels(facts, machine, width)
     in_bounds = {d: n if d in facts.opened else min(n, size(d)) for d, n in blocks.items()}
     own_widths |= {d: n for d, n in in_bounds.items() if str(d) not in facts.stated_tasks}
     return UniformKernelSchedule(facts, machine, own_widths, 1, loops, products, blocks)

@@ -12,7 +12,7 @@ from tilewright.plan.facts import AccessFacts, Dims, Facts, ValueFacts
 from tilewright.plan.facts.graph import SCANS
 from tilewright.plan.facts.values import RENAMING, STATE
 from tilewright.plan.search.ranking import Ranking
-from tilewright.plan.search.uniform import loops_around
+from tilewright.plan.search.uniform_loops import loops_around
 
 FIRST, SECOND = "first", "second"
 BETWEEN = "between"

@@ -15,7 +15,7 @@ from tilewright.plan.search.kernel import CROWDED, KernelSchedule, Parts, candid
 from tilewright.plan.search.ranking import PlanCandidate, Ranking
 from tilewright.plan.search.tiles import LOOP
 from tilewright.plan.search.tiling import Tiling
-from tilewright.plan.search.uniform import loops_around
+from tilewright.plan.search.uniform_loops import loops_around
 from tilewright.plan.search.work import Work
 
 PARTS = (2, 3, 4, 6, 8, 12, 16, 32, 64)

@@ -15,7 +15,7 @@ from tilewright.plan.facts.values import UNTIMED
 from tilewright.plan.microkernel import atoms_for, precision_of, shared_atoms
 from tilewright.plan.search.blocked import BlockedKernelSchedule, kernels_of_blocks
 from tilewright.plan.search.candidates import kernels_with_atoms
-from tilewright.plan.search.core_tasks import keeps_cores_busy, kernels_of_cores
+from tilewright.plan.search.core_tasks import kernels_of_cores
 from tilewright.plan.search.cost import roofline
 from tilewright.plan.search.diagonal import block_diagonal
 from tilewright.plan.search.fragments import kernels_of_fragments
@@ -32,6 +32,10 @@ from tilewright.plan.sums import summed_in
 
 KEPT, KEPT_OF_FAMILY = 8, 16
 """Candidates that a ranking keeps, and those of each family that it keeps besides: lowering may refuse a family."""
+
+CLEARLY_FASTER = 0.85
+"""On CPUs, values go through memory (accumulators from one K tile to the next, or values from one kernel to another) if
+that is predicted to take this share, or less, of the best time without: what caches hold is not known better."""
 
 
 def search(
@@ -72,7 +76,9 @@ def search_facts(
     """
     ranking = Ranking(roofline=lower_bound(facts, machine), keeps_all=keeps_all)
     blocked = list(kernels_of_blocks(facts, machine, ranking)) if blocks else []
-    _add_candidates(ranking, blocked or list(kernels_of_cores(facts, machine, ranking)))
+    limit = min((CLEARLY_FASTER * c.cycles for c in blocked), default=inf)
+    in_cores = kernels_of_cores(facts, machine, ranking, in_registers=not blocked)
+    _add_candidates(ranking, [*blocked, *(c for c in in_cores if c.cycles <= limit)])
     lanes = list(kernels_of_lanes(facts, machine, ranking))
     can_split = not (facts.opened or facts.logs or facts.in_order)
     _add_candidates(
@@ -93,8 +99,6 @@ def search_facts(
         _add_repacked(repacked, machine, ranking, constant, only_lowered)
     if ranking.best is not None and isinstance(ranking.best.kernel, BlockedKernelSchedule):
         ranking.reject("two kernels", "one kernel computes the product and what follows it, tile by tile")
-    elif keeps_cores_busy(ranking, machine):
-        ranking.reject("two kernels", "one kernel gives every core a task, and caches hold the values between")
     elif facts.part != FIRST:
         _add_two_kernels(facts, machine, ranking, only_lowered)
     return ranking
@@ -128,8 +132,9 @@ def _add_two_kernels(facts: Facts, machine: Machine, ranking: Ranking, only_lowe
     A way that a lower bound shows to be slower than the best is noted as rejected; with `only_lowered`, so is a way
     that the lowering cannot do. A way is skipped if the search finds no kernel for one of the halves.
     """
+    share = CLEARLY_FASTER if machine.lanes is None else 1.0
     for cut in two_kernel_splits(facts, ranking):
-        best, what = ranking.limit, cut.what
+        best, what = share * ranking.limit, cut.what
         least = lower_bound(cut.first, machine) + lower_bound(cut.second, machine)
         if least >= best:
             ranking.reject(what, f"at least {least / best:.2f} of the time")
@@ -143,7 +148,11 @@ def _add_two_kernels(facts: Facts, machine: Machine, ranking: Ranking, only_lowe
         ranking.add_counts(two)
         if one.best is None or two.best is None:
             continue
-        _add_candidates(ranking, [two_kernels(cut, one.best, two.best)])
+        both = two_kernels(cut, one.best, two.best)
+        if machine.lanes is None and both.cycles > best:
+            ranking.reject(what, f"{both.cycles / ranking.limit:.2f} of the time, and values go through memory")
+            continue
+        _add_candidates(ranking, [both])
 
 
 def two_kernels(cut: GraphCut, one: PlanCandidate, two: PlanCandidate) -> PlanCandidate:

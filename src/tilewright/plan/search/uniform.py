@@ -6,7 +6,7 @@ from dataclasses import replace
 from math import ceil, gcd, prod
 
 from tilewright.algebra.expr import Expr
-from tilewright.ir.core import Block, Op, Program
+from tilewright.ir.core import Op
 from tilewright.machine import Machine
 from tilewright.plan.addresses import elements_per_load, needs_division
 from tilewright.plan.boxes import numbers_of
@@ -15,11 +15,18 @@ from tilewright.plan.general import CHOSEN, DEEPEST, WHOLE, axis_of, only_adds, 
 from tilewright.plan.microkernel import Microkernel, axes_in, products_of, tile_cycles, waves_of
 from tilewright.plan.model import Size
 from tilewright.plan.schedule import REVERSED, ProductUnit, Schedule, Split
+from tilewright.plan.search.core_reads import (
+    task_overhead_cycles,
+    task_packing_cycles,
+    task_read_cycles,
+    task_value_cycles,
+)
 from tilewright.plan.search.cost import SAME_WAVES, kernel_time
 from tilewright.plan.search.kernel import Parts
 from tilewright.plan.search.ranking import PlanCandidate
 from tilewright.plan.search.resident import with_residence
 from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
+from tilewright.plan.search.uniform_loops import loops_around
 from tilewright.plan.search.work import Phase, Work
 
 
@@ -89,11 +96,14 @@ def count_uniform_work(kernel: UniformKernelSchedule) -> Work:
         waits *= ceil(tasks / (machine.limits.cores or 1)) * _operand_waits(kernel)
     packed = _bytes_of_packed_b(kernel)
     waits += len(packed) * (machine.limits.following_cycles + machine.limits.copy_latency)
-    copied, words = _operand_copies(kernel)
-    lanes += tasks * words * machine.limits.gather_cycles / machine.limits.lane_rate
-    in_shared = 0.0 if machine.spaces["shared"].bytes is None else 2 * copied  # written, and read
-    mma, lanes = (cycles * slower / max(1, tasks) for cycles in (mma, lanes))
-    phase = Phase(1, mma, lanes, shared=in_shared, copied=copied)
+    if machine.lanes is None and kernel.products:
+        moving = task_packing_cycles(kernel) + task_value_cycles(kernel) + task_overhead_cycles(kernel)
+        phase = Phase(1, mma / max(1, tasks), lanes / max(1, tasks) + moving, gather=task_read_cycles(kernel))
+    else:
+        copied, words = _operand_copies(kernel)
+        lanes += tasks * words * machine.limits.gather_cycles / machine.limits.lane_rate
+        mma, lanes = (cycles * slower / max(1, tasks) for cycles in (mma, lanes))
+        phase = Phase(1, mma, lanes, shared=2 * copied, copied=copied)  # written to shared memory, and read
     work = Work(max(1, tasks), (phase,), moved=argument_bytes(facts) + 2 * sum(packed), waits=waits)
     return work if kernel.products else with_residence(kernel, work)
 
@@ -207,22 +217,6 @@ def _operand_waits(kernel: UniformKernelSchedule) -> int:
         in_shared = 1 if how is not None and how.slab else 0
         total += (2 + in_shared) * steps
     return total
-
-
-def loops_around(program: Program) -> dict[Op, tuple[Op, ...]]:
-    """Return {MMA: tuple of the loops around it, outermost first} for all MMAs of a program; () if in no loop."""
-    around: dict[Op, tuple[Op, ...]] = {}
-
-    def walk(block: Block, loops: tuple[Op, ...]) -> None:
-        """Add the MMAs in a block, and in the blocks within it, to `around`; `loops` are the loops around the block."""
-        for op in block.ops:
-            if op.name == "mma":
-                around[op] = loops
-            for inner in op.blocks:
-                walk(inner, (*loops, op) if op.name == "iterate" else loops)
-
-    walk(program.body, ())
-    return around
 
 
 def argument_bytes(facts: Facts) -> float:

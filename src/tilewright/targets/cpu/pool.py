@@ -31,8 +31,8 @@ from tilewright.targets.cpu import calling
 from tilewright.targets.cpu.host import features, host_family
 from tilewright.targets.cpu.waiting import text_of_waiting
 
-SPINS = 20000
-"""Looks before a worker falls asleep: some hundred microseconds."""
+SPINS = 200000
+"""Looks before a worker falls asleep: some milliseconds, as waking it takes longer than most kernels run."""
 
 # control block: 0 launches, 128 workers still at work, 256 function, 264 arguments, 272 workers asked for,
 # 384 sleepers, 512 lock, 640 threads (0 in a forked process, and after the end: then worker 0 does everything); lines

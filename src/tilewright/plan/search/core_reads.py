@@ -1,0 +1,186 @@
+"""The cycles in which a core moves operands and results of its MMAs to and from the cache or memory that holds them.
+
+A task is one thread's work. It runs over accumulator tiles column by column: B of a column of tiles is read once for
+each tile in it, and A once for each column. What is read again comes from the nearest cache that holds all that is read
+and written in between; what is read for the first time, from the nearest that holds what the core sees of the tensor.
+"""
+
+from __future__ import annotations
+
+from math import ceil, prod
+
+from tilewright.algebra.expr import Expr
+from tilewright.ir.core import MemoryType, Op, Value
+from tilewright.machine import Limits
+from tilewright.plan.boxes import numbers_of
+from tilewright.plan.microkernel import Axes, Microkernel, axes_in
+from tilewright.plan.model import element_bytes, l1, l2
+from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
+from tilewright.plan.search.uniform_loops import loops_around
+
+
+def missing_share(needed: float, room: float) -> float:
+    """Return the fraction (0 to 1) of accesses that miss a cache with `room` bytes, if `needed` bytes use it in turn.
+
+    Nothing misses up to half the room, and everything from one and a half times the room on.
+
+    >>> missing_share(10, 100), missing_share(100, 100), missing_share(1000, 100)
+    (0.0, 0.5, 1.0)
+    """
+    return min(1.0, max(0.0, needed / room - 0.5))
+
+
+def cycles_beyond_l1(limits: Limits, moved: float, needed: float) -> float:
+    """Return the cycles of one core to move `moved` bytes from or to L2; from memory, as far as L2 misses them.
+
+    `needed` are the bytes that use L2 in turn.
+    """
+    misses = missing_share(needed, l2(limits))
+    return moved * (misses / limits.far_rate + (1 - misses) / limits.l2_rate)
+
+
+def task_read_cycles(kernel: UniformKernelSchedule) -> float:
+    """Return the cycles of one core to read the operands of all MMAs of one task, over all its iterations.
+
+    MMAs without an atom count nothing. `kernel` is a kernel without a pipeline on a CPU.
+    """
+    trips, held, total = _trips(kernel), value_bytes(kernel), 0.0
+    for op, how in kernel.products.items():
+        axes = axes_in(op, kernel.width)
+        if how is not None and not isinstance(axes, str):
+            batch = prod(kernel.width(d) for d in axes.around)
+            total += trips[op] * batch * _product_cycles(kernel, op, how, axes, held)
+    return total
+
+
+def task_overhead_cycles(kernel: UniformKernelSchedule) -> float:
+    """Return the cycles of one core for what a task does beside its MMAs: a fixed time, and one for each tile.
+
+    A tile is an accumulator tile. Those in tile registers are stored in every iteration of a K loop; elements in vector
+    registers count with their MMAs.
+    """
+    costs, trips = kernel.machine.costs, _trips(kernel)
+    total = 0.0
+    for op, how in kernel.products.items():
+        axes = axes_in(op, kernel.width)
+        if how is None or isinstance(axes, str):
+            continue
+        rows, columns, _ = axes.sizes(kernel.width)
+        tiles = ceil(rows / how.rows) * ceil(columns / how.columns) * prod(kernel.width(d) for d in axes.around)
+        tile = costs.tiles.block + how.rows * how.columns * costs.tiles.store if how.whole else costs.vectors.block
+        total += trips[op] * tiles * tile
+    return total + max(
+        costs.tiles.task if how is not None and how.whole else costs.vectors.task for how in kernel.products.values()
+    )
+
+
+def task_packing_cycles(kernel: UniformKernelSchedule) -> float:
+    """Return the cycles of one core to pack operands B within one task, over all its iterations.
+
+    A task packs B if the atom needs several neighbours along K side by side, and the task's columns do not begin at a
+    whole accumulator tile, so that B cannot be packed once for all tasks.
+    """
+    size, trips, total = numbers_of(kernel.facts.sizes), _trips(kernel), 0.0
+    for op, how in kernel.products.items():
+        axes = axes_in(op, kernel.width)
+        if how is None or isinstance(axes, str) or how.group == 1:
+            continue
+        width = kernel.width(axes.n)
+        if width < size(axes.n) and width % how.columns:
+            total += trips[op] * 2 * _bytes_of(kernel, op, axes)[1] / kernel.machine.limits.copy_rate
+    return total
+
+
+def task_value_cycles(kernel: UniformKernelSchedule) -> float:
+    """Return the cycles of one core to write and read the values of one task that go through its scratch memory.
+
+    These are the accumulators of all MMAs, and operands that the program computes. Those that L1 holds take no cycles.
+    """
+    limits, held, trips = kernel.machine.limits, value_bytes(kernel), _trips(kernel)
+    tiles = prod(ceil(kernel.width(d) / n) for d, n in kernel.blocks.items())
+    moved = sum(2 * trips[op] * tiles * _value_bytes_of(kernel, op) for op in kernel.products)
+    return missing_share(held, l1(limits)) * cycles_beyond_l1(limits, moved, held)
+
+
+def value_bytes(kernel: UniformKernelSchedule) -> float:
+    """Return the bytes of scratch memory of one task: accumulators of its MMAs, and operands that it computes."""
+    return sum(_value_bytes_of(kernel, op) for op in kernel.products)
+
+
+def _value_bytes_of(kernel: UniformKernelSchedule, op: Op) -> float:
+    """Return the bytes of the accumulator of the MMA `op`, and of its computed operands, in one iteration of a task.
+
+    If the task loops over accumulator tiles, a value has one tile.
+    """
+    values = {*op.results, *(v for v in op.operands[:2] if _argument(kernel, v) is None)}
+    elements = sum(prod(kernel.blocks.get(d) or kernel.width(d) for d in v.type.dims) for v in values)
+    return float(elements * element_bytes(op.results[0].type.dtype))
+
+
+def _argument(kernel: UniformKernelSchedule, value: Value) -> MemoryType | None:
+    """Return the type of the tensor that `value` is read from; None if the program computes it."""
+    maker = kernel.facts.program.makers().get(value)
+    kind = None if maker is None or maker.name != "read" else maker.operands[0].type
+    return kind if isinstance(kind, MemoryType) and None not in kind.sizes else None
+
+
+def _trips(kernel: UniformKernelSchedule) -> dict[Op, int]:
+    """Return {MMA: iterations of the loops around it within one task}.
+
+    1 if the task loops over accumulator tiles: K loops are then within those, and a tile is loaded and stored once.
+    """
+    if kernel.blocks:
+        return dict.fromkeys(kernel.products, 1)
+    size = numbers_of(kernel.facts.sizes)
+    trips = dict[Op, int]()
+    for op, loops in loops_around(kernel.facts.program).items():
+        axes = [loop.attrs["axis"] for loop in loops]
+        trips[op] = prod(ceil(size(axis) / max(1, kernel.loops[axis])) for axis in axes if axis in kernel.loops)
+    return trips
+
+
+def _bytes_of(kernel: UniformKernelSchedule, op: Op, axes: Axes) -> tuple[float, float]:
+    """Return the bytes of (A, B) that one iteration of a task reads for the MMA `op`, for one element of the batch."""
+    size = numbers_of(kernel.facts.sizes)
+
+    def extent(d: Expr) -> int:
+        """Return the elements of `d` that are read at a time; all of K if accumulators stay in registers."""
+        return size(d) if kernel.blocks and d not in op.results[0].type.dims else kernel.width(d)
+
+    a, b = (
+        prod(extent(d) for d in v.type.dims if d not in axes.around) * element_bytes(v.type.dtype)
+        for v in axes.factors(op)
+    )
+    return float(a), float(b)
+
+
+def _seen_bytes(kernel: UniformKernelSchedule, value: Value, task_bytes: float) -> float:
+    """Return the bytes of an operand's tensor that one core reads in all its tasks; `task_bytes` if it is computed.
+
+    Tasks along the dimensions of the operand read other parts of the tensor; cores share these parts.
+    """
+    tensor, size = _argument(kernel, value), numbers_of(kernel.facts.sizes)
+    if tensor is None:
+        return task_bytes
+    total = prod(size(d) for d in tensor.sizes if d is not None) * element_bytes(tensor.dtype)
+    parts = prod(ceil(size(d) / n) for d, n in kernel.widths.items() if d in value.type.dims)
+    return max(task_bytes, total / min(parts, kernel.machine.limits.cores or 1))
+
+
+def _product_cycles(kernel: UniformKernelSchedule, op: Op, how: Microkernel, axes: Axes, held: float) -> float:
+    """Return the cycles of one core to read A and B of the MMA `op` in one iteration, for one element of the batch.
+
+    `held` are the bytes of values in the task's scratch memory, which use the same caches.
+    """
+    limits = kernel.machine.limits
+    rows, columns, _ = axes.sizes(kernel.width)
+    row_tiles, column_tiles = ceil(rows / how.rows), ceil(columns / how.columns)
+    sizes = _bytes_of(kernel, op, axes)
+    tile_a, tile_b = sizes[0] / row_tiles, sizes[1] / column_tiles
+    again = (column_tiles - 1, sizes[0] + tile_b), (row_tiles - 1, tile_a + tile_b)  # (passes, bytes in between)
+    total = 0.0
+    for value, read, (passes, needed) in zip(axes.factors(op), sizes, again, strict=True):
+        total += cycles_beyond_l1(limits, read, _seen_bytes(kernel, value, read) + held)
+        repeated = passes * read * missing_share(needed, l1(limits))
+        total += cycles_beyond_l1(limits, repeated, needed + held)
+    return total
