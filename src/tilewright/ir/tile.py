@@ -17,7 +17,7 @@ from tilewright.ir.core import Level, MemoryType, Op, OpSpec, Program, TileType,
 from tilewright.ir.parser import parse_program
 
 UNARY_FLOAT = (
-    *("exp", "exp2", "log", "log2", "log10", "sqrt", "rsqrt", "reciprocal", "tanh", "erf", "sigmoid"),
+    *("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "reciprocal", "tanh", "erf", "sigmoid"),
     *("sin", "cos", "sinh", "cosh", "cbrt"),
 )
 UNARY_ANY = ("neg", "abs", "relu", "floor", "ceil", "round", "roundeven")
