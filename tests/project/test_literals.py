@@ -52,6 +52,7 @@ REASONS = {
     "passes/tabulate.py: tabulated": "rows of a table whose length only a call tells",
     "passes/tile/combining.py: _larger": "index, value and whether it is there, of each side",
     "passes/tile/combining.py: _as_tf32": "the bits that tf32 drops, half of the last one kept, and its mask",
+    "passes/tile/scans.py: _larger": "index, value and whether it is there, of each side",
     "passes/tile/digits.py: _Digits._steps": "1, at least one divisor more, and the extent: a chain that leaves digits",
     "passes/tile/forming.py: _tiles": "operations up to which a formula may be computed several times",
     "passes/tile/forming.py: reshape": "operations from which on a formula is computed once and kept",

@@ -12,11 +12,9 @@ from tilewright.ir.formula import Formula
 from tilewright.ir.tile import SCANS, STEPS, require_elements
 from tilewright.ir.tile_formulas import call, converted
 from tilewright.passes.places import Size
+from tilewright.passes.tile.combining import BLOCK
 from tilewright.passes.tile.lowering import Lowering
 from tilewright.passes.tile.values import Load, Tile, divided, most, rewritten
-
-BLOCK = 128
-"""Neighbours whose vectors are written out one after another."""
 
 
 def scan(low: Lowering, op: Op) -> tuple[Tile, ...]:
