@@ -38,7 +38,7 @@ REASONS = {
     "plan/vectors.py: vector_blockings": "parts of the rows worth a thought: workers times powers of two",
     "plan/vectors.py: vector_cost": "blocks whose rows stay in a cache beside a panel",
     "plan/vectors.py: _instructions": "instructions of a program beside its blocks",
-    "passes/along.py: _Reduce": "totals that do not wait for each other",
+    "passes/along.py: _Walk": "totals that do not wait for each other",
     "passes/defer.py: woven": "an end is spread a twelfth of the body ahead of where it is even",
     "passes/elementwise.py: _Loops.run": "rounds that are written out",
     "passes/elementwise.py: _Loops._vectors": "vectors that are written out",

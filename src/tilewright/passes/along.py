@@ -72,7 +72,8 @@ def halved(low: LoopLowering, op: Op, totals: list[Value]) -> Value:
 class _Walk:
     """The loops that `reduce` and `scan` share: over all dimensions but one, with vectors along the last of them."""
 
-    chains = 1
+    chains = 4
+    """Totals that do not wait for each other, in one loop."""
 
     def __init__(self, low: LoopLowering, op: Op):
         self.low, self.op = low, op
@@ -255,8 +256,6 @@ class _Line:
 class _Reduce(_Walk):
     """A reduction: up to `chains` totals are accumulated in one loop."""
 
-    chains = 4  # totals that do not wait for each other, in one loop
-
     def lines(self, lines: list[_Line]) -> None:
         """Emit the reduction of `lines`, each with a total of its own."""
         if len(lines) == 1 and lines[0].lane is None and self._is_contiguous():
@@ -331,8 +330,6 @@ class _Reduce(_Walk):
 
 class _Scan(_Walk):
     """A scan: the running total is stored at every element."""
-
-    chains = 4  # totals that do not wait for each other, in one loop
 
     def lines(self, lines: list[_Line]) -> None:
         """Emit the scans of `lines`, each with a total of its own."""
