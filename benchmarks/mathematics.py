@@ -33,7 +33,7 @@ Array = Any
 WHERE = {
     "exp": (-746, 710), "exp2": (-1076, 1025), "log": (0, 4), "log2": (0, 4), "log10": (0, 4), "sin": (-99, 99),
     "cos": (-99, 99), "tanh": (-20, 20), "erf": (-6, 6), "rsqrt": (0, 99), "sqrt": (0, 99), "sigmoid": (-745, 40),
-    "sinh": (-711, 711), "cosh": (-711, 711), "cbrt": (-99, 99),
+    "sinh": (-711, 711), "cosh": (-711, 711), "cbrt": (-99, 99), "expm1": (-40, 710), "log1p": (-1, 4),
 }  # fmt: skip
 """Where a function changes: a third of the f64 samples is from there."""
 SPECIAL = (0.0, -0.0, 1.0, -1.0, 0.5, 2.0, 3.0, -3.0, inf, -inf, nan, 1e-45, -1e-45, 3e38, -3e38, 1e300, 5e-324)

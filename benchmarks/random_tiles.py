@@ -261,9 +261,10 @@ class Steps:
         return tile
 
     def scan(self) -> Any:
-        """A running sum along any dimension."""
+        """A running sum, maximum or minimum along any dimension."""
         tile = self.pick()
-        return self.clamped(tkw.cumsum(tile, dim=self.rng.choice(tile.type.dims))) if tile.type.dims else tile
+        scan = getattr(tkw, self.rng.choice(("cumsum", "cummax", "cummin")))
+        return self.clamped(scan(tile, dim=self.rng.choice(tile.type.dims))) if tile.type.dims else tile
 
     def turn(self) -> Any:
         """Dimensions in another order, or an input read backward."""

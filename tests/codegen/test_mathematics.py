@@ -19,7 +19,10 @@ from tilewright.runtime.codegen import HELPER
 from tilewright.targets.registry import native
 
 BOUND = 2.0
-UNARY = ("exp", "exp2", "log", "log2", "log10", "sin", "cos", "tanh", "erf", "rsqrt", "sigmoid", "sinh", "cosh", "cbrt")
+UNARY = (
+    *("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tanh", "erf", "rsqrt", "sigmoid"),
+    *("sinh", "cosh", "cbrt"),
+)
 BINARY = ("powf", "atan2", "remf")
 ALL = (*UNARY, *BINARY)
 FUSED = pytest.mark.parametrize("fused", [True, False], ids=["fused", "plain"])
@@ -29,7 +32,7 @@ WORDS = {"f32": np.uint32, "f64": np.uint64}
 RANGES = {
     "exp": (-746, 710), "exp2": (-1076, 1025), "log": (0, 4), "log2": (0, 4), "log10": (0, 4), "sin": (-99, 99),
     "cos": (-99, 99), "tanh": (-20, 20), "erf": (-6, 6), "rsqrt": (0, 99), "sigmoid": (-745, 40),
-    "sinh": (-711, 711), "cosh": (-711, 711), "cbrt": (-99, 99),
+    "sinh": (-711, 711), "cosh": (-711, 711), "cbrt": (-99, 99), "expm1": (-40, 710), "log1p": (-1, 4),
 }  # fmt: skip
 
 
@@ -153,6 +156,14 @@ SPECIAL = {
     "log": [(0.0, -inf), (-0.0, -inf), (1.0, 0), (inf, inf), (-inf, nan), (-1.0, nan), (-1e-40, nan), (nan, nan)],
     "log2": [(0.0, -inf), (-0.0, -inf), (1.0, 0), (inf, inf), (-inf, nan), (-1.0, nan), (-1e-40, nan), (nan, nan)],
     "log10": [(0.0, -inf), (-0.0, -inf), (1.0, 0), (1000.0, 3), (inf, inf), (-inf, nan), (-1.0, nan), (nan, nan)],
+    "expm1": [
+        *((0.0, 0), (-0.0, -0.0), (inf, inf), (-inf, -1), (nan, nan), (1e4, inf), (-1e4, -1)),
+        *((2.0**-120, 2.0**-120), (-(2.0**-120), -(2.0**-120))),
+    ],
+    "log1p": [
+        *((0.0, 0), (-0.0, -0.0), (inf, inf), (-inf, nan), (nan, nan), (-1.0, -inf), (-1.5, nan)),
+        *((2.0**-120, 2.0**-120), (-(2.0**-120), -(2.0**-120))),
+    ],
     "sin": [(0.0, 0), (-0.0, -0.0), (inf, nan), (-inf, nan), (nan, nan)],
     "cos": [(0.0, 1), (-0.0, 1), (inf, nan), (-inf, nan), (nan, nan)],
     "tanh": [(0.0, 0), (-0.0, -0.0), (inf, 1), (-inf, -1), (nan, nan), (50.0, 1), (-50.0, -1)],

@@ -21,7 +21,7 @@ class WideFuzz(TileFuzz):
         return made
 
     def step(self, depth: int) -> None:
-        kind = self.rng.choice(["plain", "plain", "mma", "cumsum", "permute", "carry", "when", "store", "gather"])
+        kind = self.rng.choice(["plain", "plain", "mma", "scan", "permute", "carry", "when", "store", "gather"])
         if kind == "plain" or (kind in ("carry", "when") and depth < 1):
             super().step(0)
         else:
@@ -37,11 +37,12 @@ class WideFuzz(TileFuzz):
         start = self.over(self.rng.choice([(M, K), (K, M)]), self.pick())
         self.keep(self.clamped(self.builder.emit("mma", (a, b, self.clamped(start))).result))
 
-    def cumsum(self, depth: int) -> None:
+    def scan(self, depth: int) -> None:
         value = self.clamped(self.pick())
         if value.type.dims:
             dim = self.rng.choice(value.type.dims)
-            self.keep(self.clamped(self.builder.emit("cumsum", (value,), {"dim": dim}).result))
+            name = self.rng.choice(["cumsum", "cummax", "cummin"])
+            self.keep(self.clamped(self.builder.emit(name, (value,), {"dim": dim}).result))
 
     def permute(self, depth: int) -> None:
         value = self.pick()

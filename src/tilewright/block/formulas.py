@@ -152,7 +152,8 @@ def _function(name: str, count: int) -> Callable[..., Element]:
     return apply
 
 
-exp, exp2, log, log2, log10 = (_function(n, 1) for n in ("exp", "exp2", "log", "log2", "log10"))
+exp, exp2, expm1 = (_function(n, 1) for n in ("exp", "exp2", "expm1"))
+log, log2, log10, log1p = (_function(n, 1) for n in ("log", "log2", "log10", "log1p"))
 sqrt, rsqrt, reciprocal, cbrt = (_function(n, 1) for n in ("sqrt", "rsqrt", "reciprocal", "cbrt"))
 tanh, erf, sigmoid, relu = (_function(n, 1) for n in ("tanh", "erf", "sigmoid", "relu"))
 sin, cos, sinh, cosh = (_function(n, 1) for n in ("sin", "cos", "sinh", "cosh"))

@@ -1,4 +1,4 @@
-"""Combining elements: multiplication, reductions, running sums, the largest few."""
+"""Combining elements: multiplication, reductions, scans, the largest few."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tilewright.interpret.tiles import (
 )
 from tilewright.ir import dtypes
 from tilewright.ir.core import Op, TileType
-from tilewright.ir.tile import loose, require_elements
+from tilewright.ir.tile import SCANS, loose, require_elements
 
 _COMBINE: dict[str, Any] = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 
@@ -151,33 +151,41 @@ def reduce(run: Run, op: Op) -> tuple[TileValue, ...]:
     return (accumulator(kind.dtype, kind.dims, tuple(parts[d][0] for d in kind.dims), np.asarray(total)),)
 
 
-def cumsum(run: Run, op: Op) -> tuple[TileValue, ...]:
-    """The running sum along a dimension."""
+def scan(run: Run, op: Op) -> tuple[TileValue, ...]:
+    """The running sum, product, maximum or minimum along a dimension, from a start if there is one."""
     tile, *start = run.tiles(op)
     axis = tile.dims.index(op.attrs["dim"])
     wide = tile.dtype.accumulator.numpy
-    total = np.cumsum(tile.array.astype(wide), axis=axis, dtype=wide)
+    combine = _COMBINE[SCANS[op.name]]
+    with np.errstate(all="ignore"):
+        total = combine.accumulate(tile.array.astype(wide), axis=axis, dtype=wide)
     if start:
         parts = {d: tile.part(d) for d in tile.dims}
         carried = start[0]
         if op.attrs["dim"] in carried.dims:  # a start given as a tile along the dimension: its last element counts
             place = carried.dims.index(op.attrs["dim"])
             last = np.take(carried.accumulated, [-1], axis=place)
-            total = total + last.transpose([carried.dims.index(d) for d in tile.dims]).astype(wide)
+            before = last.transpose([carried.dims.index(d) for d in tile.dims])
         else:
-            total = total + spread(carried, tile.dims, parts, carried.accumulated).astype(wide)
+            before = spread(carried, tile.dims, parts, carried.accumulated)
+        with np.errstate(all="ignore"):
+            total = combine(total, before.astype(wide))
     return (TileValue(tile.dtype, tile.dims, tile.starts, round_to(total, tile.dtype)),)
 
 
 def topk(run: Run, op: Op) -> tuple[TileValue, ...]:
-    """The largest elements along a dimension, and where they are; the lower place wins a tie."""
+    """The largest elements along a dimension, and where they are; the lower place wins a tie, NaN is the largest."""
     (tile,) = run.tiles(op)
     values, places = op.results
     axis = tile.dims.index(op.attrs["dim"])
     count = run.number(op.attrs["count"], op)
     require_elements(op, count, tile.array.shape[axis])
-    key = -tile.array.astype(np.float64)
-    order = np.argsort(key, axis=axis, kind="stable")
+    if tile.dtype.is_float:
+        wide = tile.array.astype(np.float64)
+        numbers = ~np.isnan(wide)
+        order = np.lexsort((np.where(numbers, -wide, 0), numbers), axis=axis)  # by the second first
+    else:
+        order = np.argsort(~tile.array, axis=axis, kind="stable")
     order = np.take(order, np.arange(count), axis=axis)
     found = np.take_along_axis(tile.array, order, axis)
     starts = tuple(0 if i == axis else s for i, s in enumerate(tile.starts))

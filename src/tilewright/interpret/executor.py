@@ -25,7 +25,7 @@ from tilewright.interpret.grid import workgroups
 from tilewright.interpret.run import Handler, Run
 from tilewright.interpret.tiles import TileValue, scalar_value
 from tilewright.ir.core import MemoryType, Op, Program, Value
-from tilewright.ir.tile import REDUCTIONS
+from tilewright.ir.tile import REDUCTIONS, SCANS
 
 
 def execute(
@@ -68,7 +68,8 @@ HANDLERS: dict[str, Handler] = {
     **dict.fromkeys(("broadcast", "permute"), forming.broadcast),
     **{name: getattr(making, name) for name in ("fill", "scalar", "self_index", "apply", "set_symbol")},
     **{name: getattr(memory, name) for name in ("allocate", "read", "debug_log")},
-    **{name: getattr(combining, name) for name in ("mma", "cumsum", "topk")},
+    **{name: getattr(combining, name) for name in ("mma", "topk")},
+    **dict.fromkeys(SCANS, combining.scan),
     **{name: getattr(forming, name) for name in ("cast", "bitcast", "reshape", "repeat", "select", "extract")},
     **{name: getattr(control, name) for name in ("iterate", "conditional")},
     "barrier": _nothing,

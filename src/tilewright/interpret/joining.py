@@ -14,7 +14,7 @@ from tilewright.errors import ProgramError
 from tilewright.interpret.run import Run
 from tilewright.ir.attrs import attr_symbols
 from tilewright.ir.core import MemoryType, Op, Program, TileType
-from tilewright.ir.tile import REDUCTIONS, accessed, loose
+from tilewright.ir.tile import REDUCTIONS, SCANS, accessed, loose
 from tilewright.lang.symbols import WORKGROUPS
 
 MOST = 1 << 19
@@ -76,7 +76,7 @@ def _keeps(op: Op, dim: Symbol) -> bool:
     has = any(dim in kind.dims for kind in kinds)
     if dim in (loose(op) or ((),))[0]:
         return False
-    if op.name in (*REDUCTIONS, "cumsum", "topk"):
+    if op.name in (*REDUCTIONS, *SCANS, "topk"):
         return op.attrs["dim"] is not dim
     if op.name == "mma":
         return not has or dim in op.results[0].type.dims

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tilewright.algebra.expr import Expr
 from tilewright.errors import MissingTiling
 from tilewright.ir.core import Block, Op, Program, Value, walk_block
-from tilewright.ir.tile import REDUCTIONS, tile_type
+from tilewright.ir.tile import REDUCTIONS, SCANS, tile_type
 
 
 def accumulates_only(op: Op) -> bool:
@@ -72,7 +72,7 @@ def _accumulates(op: Op, value: Value, axis: Expr) -> bool:
 
 def _combines_along(op: Op, axis: Expr) -> bool:
     """Whether the operation puts elements of different coordinates along the axis together."""
-    if op.name in ("cumsum", "topk", *REDUCTIONS):
+    if op.name in (*SCANS, "topk", *REDUCTIONS):
         return op.attrs["dim"] is axis or bool(op.attrs["dim"].symbols & axis.symbols)
     if op.name == "mma":
         reduced = set(tile_type(op, 0).dims) & set(tile_type(op, 1).dims) - set(tile_type(op, 2).dims)

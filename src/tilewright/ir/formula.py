@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tilewright.ir.parser import Reader
 
 UNARY = (
-    *("exp", "exp2", "log", "log2", "log10", "sqrt", "rsqrt", "reciprocal", "tanh", "erf", "sigmoid"),
+    *("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "reciprocal", "tanh", "erf", "sigmoid"),
     *("sin", "cos", "sinh", "cosh", "cbrt", "neg", "abs", "relu", "floor", "ceil", "round", "roundeven", "not_"),
 )
 _FLOAT_ONLY = frozenset(UNARY) - {"neg", "abs", "relu", "floor", "ceil", "round", "roundeven", "not_"}

@@ -17,7 +17,7 @@ from tilewright.ir.core import Level, MemoryType, Op, OpSpec, Program, TileType,
 from tilewright.ir.parser import parse_program
 
 UNARY_FLOAT = (
-    *("exp", "exp2", "log", "log2", "log10", "sqrt", "rsqrt", "reciprocal", "tanh", "erf", "sigmoid"),
+    *("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "reciprocal", "tanh", "erf", "sigmoid"),
     *("sin", "cos", "sinh", "cosh", "cbrt"),
 )
 UNARY_ANY = ("neg", "abs", "relu", "floor", "ceil", "round", "roundeven")
@@ -27,6 +27,8 @@ COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 STEPS = {"sum": "add", "max": "maximum", "min": "minimum", "prod": "mul"}
 """By reduction: what combines two elements."""
 REDUCTIONS = tuple(STEPS)
+SCANS = {"cumsum": "sum", "cumprod": "prod", "cummax": "max", "cummin": "min"}
+"""By scan: the reduction of which it gives the running values."""
 ELEMENTWISE = (*UNARY_FLOAT, *UNARY_ANY, *BINARY, *BITWISE, *COMPARISONS, "not_")
 """Functions of one element, or of two."""
 
@@ -222,12 +224,12 @@ def _reduction(op: Op) -> tuple[Any, ...]:
     return (result,)
 
 
-def _cumsum(op: Op) -> tuple[Any, ...]:
+def _scan(op: Op) -> tuple[Any, ...]:
     _count(op, 1, 2)
     found = tile_type(op, 0)
     reduced = _without_dim(op, found)
     if len(op.operands) == 2 and set(tile_type(op, 1).dims) not in (set(reduced.dims), set(found.dims)):
-        raise DimensionMismatch(f"cumsum: the start has the dimensions {dims_text(tile_type(op, 1).dims)}")
+        raise DimensionMismatch(f"{op.name}: the start has the dimensions {dims_text(tile_type(op, 1).dims)}")
     return (found,)
 
 
@@ -484,7 +486,7 @@ _SPECS: list[OpSpec] = [
     OpSpec("repeat", {"dim": "expr", "to": "expr", "times": "int"}, result_types=_repeat),
     OpSpec("select", result_types=_select),
     OpSpec("not_", result_types=_not),
-    OpSpec("cumsum", {"dim": "expr"}, result_types=_cumsum),
+    *(OpSpec(name, {"dim": "expr"}, result_types=_scan) for name in SCANS),
     OpSpec("topk", {"dim": "expr", "count": "expr"}, result_types=_topk),
     OpSpec("self_index", {"dim": "expr", "dtype": "dtype"}, result_types=_self_index),
     OpSpec("apply", {"over": "exprs", "value": "expr", "dtype": "dtype?"}, result_types=_apply),

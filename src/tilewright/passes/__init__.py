@@ -24,6 +24,7 @@
 | elementwise | copy, fill, map, broadcast: loops over elements, vectors along one axis       |
 | products    | mma: atoms on registers, or loops with the same meaning                       |
 | along       | reduce and scan                                                               |
+| partial_sums | long sums of floats by blocks                                                |
 | indirect    | gather, scatter, atomic                                                       |
 | control     | for, tasks, if, while; unrolling, peeling, channels of one role               |
 | clone       | a body once more, with numbers put in                                         |

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,9 +15,11 @@ from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
 from tilewright.passes.elementwise import ElementwiseJob, from_memory, in_memory, load, run
 from tilewright.passes.loop_lowering import LoopLowering
+from tilewright.passes.partial_sums import accumulated, running
 from tilewright.passes.places import PlacedMemory, PlacedView, Size, Where, linear_step
 
 _NAMES = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
+_PAIR = (Formula.operand(2), Formula.operand(1))
 
 
 def combined(low: LoopLowering, op: Op, totals: list[Value], items: list[Value]) -> None:
@@ -26,7 +29,7 @@ def combined(low: LoopLowering, op: Op, totals: list[Value], items: list[Value])
     function = op.attrs["with"]
     if isinstance(function, str):
         # what is new comes first: what a maximum does about NaN does not make the chain of totals longer
-        formula = Formula(_NAMES[function], (Formula.operand(2), Formula.operand(1)))
+        formula = Formula(_NAMES[function], _PAIR)
         low.emit("compute", (totals[0], totals[0], items[0]), formula=formula)
         return
     count = len(totals)
@@ -69,7 +72,8 @@ def halved(low: LoopLowering, op: Op, totals: list[Value]) -> Value:
 class _Walk:
     """The loops that `reduce` and `scan` share: over all dimensions but one, with vectors along the last of them."""
 
-    chains = 1
+    chains = 4
+    """Totals that do not wait for each other, in one loop."""
 
     def __init__(self, low: LoopLowering, op: Op):
         self.low, self.op = low, op
@@ -83,6 +87,8 @@ class _Walk:
         self.outer = shape[: self.along] + shape[self.along + 1 :]
         wide = op.attrs["with"] in ("sum", "prod")
         self.carried = [s.dtype.accumulator if wide else s.dtype for s in self.sources]
+        self.lanes = low.vector_lanes(self.carried[0])
+        """The number of elements of a vector register in the type of totals."""
 
     def _source_before_writes(self, value: Value) -> PlacedMemory | PlacedView:
         """Return the memory of a source as it was before anything is written: a copy if a target lies in the same
@@ -204,10 +210,20 @@ class _Walk:
         when = all_of(*x.there) if x.there else None
         self.low.emit("store", (rounded, where.buffer), over=x.over, at=(where.offset,), when=when)
 
-    @property
-    def lanes(self) -> int:
-        """The number of elements of a vector register in the type of totals."""
-        return self.low.vector_lanes(self.carried[0])
+    def _is_contiguous(self) -> bool:
+        """True if a line is contiguous in memory, at least two vectors long, and combined by a named function (sum,
+        max, ...).
+        """
+        short = not isinstance(self.length, Expr) and self.length < 2 * self.lanes
+        if not isinstance(self.op.attrs["with"], str) or short:
+            return False
+        probe = tuple(self.low.axis("p", n) for n in self.outer)
+        along = self.low.axis("p", self.length)
+        places = [self.sources[0].at(self.full(probe, along))]
+        if self.op.name == "scan":
+            places.append(self.targets[0].at(self.full(probe, along)))
+        straight = all(not where.conditions and linear_step(where.offset, along) == 1 for where in places)
+        return straight and self.lanes & (self.lanes - 1) == 0
 
     def lines(self, lines: list[_Line]) -> None:
         """Emit the reduction or scan of `lines`: each a single line or a vector of lines; there are at most
@@ -240,8 +256,6 @@ class _Line:
 class _Reduce(_Walk):
     """A reduction: up to `chains` totals are accumulated in one loop."""
 
-    chains = 4  # totals that do not wait for each other, in one loop
-
     def lines(self, lines: list[_Line]) -> None:
         """Emit the reduction of `lines`, each with a total of its own."""
         if len(lines) == 1 and lines[0].lane is None and self._is_contiguous():
@@ -252,30 +266,23 @@ class _Reduce(_Walk):
             for total, item in zip(mine, self.items(x, as_expr(0)), strict=True):
                 self.low.emit("compute", (total, item), formula=Formula.operand(1))
         if self.length != 1:
-            with self.low.loop("r", 1, self.length) as r:
-                for x, mine in zip(lines, totals, strict=True):
-                    combined(self.low, self.op, mine, self.items(x, r))
+            count = len(self.sources)
+
+            def step(r: Expr, accumulators: list[Value]) -> None:
+                for n, x in enumerate(lines):
+                    combined(self.low, self.op, accumulators[count * n : count * (n + 1)], self.items(x, r))
+
+            everything = [(self.op, total) for mine in totals for total in mine]
+            accumulated(self.low, everything, (1, self.length), step)
         for x, mine in zip(lines, totals, strict=True):
             self._store_totals(x, mine)
-
-    def _is_contiguous(self) -> bool:
-        """True if a line is contiguous in memory, at least two vectors long, and combined by a named function (sum,
-        max, ...).
-        """
-        short = not isinstance(self.length, Expr) and self.length < 2 * self.lanes
-        if not isinstance(self.op.attrs["with"], str) or short:
-            return False
-        probe = tuple(self.low.axis("p", n) for n in self.outer)
-        along = self.low.axis("p", self.length)
-        where = self.sources[0].at(self.full(probe, along))
-        return not where.conditions and linear_step(where.offset, along) == 1 and self.lanes & (self.lanes - 1) == 0
 
     def _contiguous_total(self, x: _Line) -> Value:
         """Return the total of a contiguous line: up to `chains` vector totals along it, which `halved` then
         combines.
         """
         count, rest, lanes = self.length // self.lanes, self.length % self.lanes, self.lanes
-        chains = 1 if isinstance(count, Expr) else max(n for n in range(1, self.chains + 1) if count % n == 0)
+        chains = 1 if isinstance(count, Expr) else min(self.chains, count)
         neutral = identity(self.op.attrs["with"], self.sources[0].dtype)
 
         def part(first: Expr | int, there: Size | None = None) -> Value:
@@ -289,10 +296,17 @@ class _Reduce(_Walk):
                 self.low.emit("fill", (total,), value=identity(self.op.attrs["with"], self.carried[0]))
             else:
                 self.low.emit("compute", (total, part(n)), formula=Formula.operand(1))
-        if isinstance(count, Expr) or count > chains:
-            with self.low.loop("r", 0 if isinstance(count, Expr) else 1, count // chains) as r:
-                for n, total in enumerate(totals):
+        if isinstance(count, Expr) or count // chains > 1:
+
+            def step(r: Expr, accumulators: list[Value]) -> None:
+                for n, total in enumerate(accumulators):
                     combined(self.low, self.op, [total], [part(chains * r + n)])
+
+            rounds = (0 if isinstance(count, Expr) else 1, count // chains)
+            accumulated(self.low, [(self.op, total) for total in totals], rounds, step)
+        if not isinstance(count, Expr):
+            for n in range(count % chains):
+                combined(self.low, self.op, [totals[n]], [part(count - count % chains + n)])
         if as_expr(rest) is not as_expr(0):
             combined(self.low, self.op, [totals[-1]], [part(count, rest)])
         return halved(self.low, self.op, totals)
@@ -318,19 +332,105 @@ class _Scan(_Walk):
     """A scan: the running total is stored at every element."""
 
     def lines(self, lines: list[_Line]) -> None:
-        """Emit the scan of the only line, or vector of lines."""
-        (x,) = lines
-        totals = self.registers(self.carried, x.lanes, x.lane)
-        exclusive = bool(self.op.attrs.get("exclusive"))
-        if exclusive:
-            self.low.emit("fill", (totals[0],), value=identity(self.op.attrs["with"], self.carried[0]))
-            with self.low.loop("r", 0, self.length) as r:
-                items = self.items(x, r)
-                self.put(self.targets[0], totals[0], self.full(x.outer, r), x)
-                combined(self.low, self.op, totals, items)
+        """Emit the scans of `lines`, each with a total of its own."""
+        if not isinstance(self.op.attrs["with"], str):
+            for x in lines:
+                self._by_formulas(x)
+        elif lines[0].lane is None and self._is_contiguous():
+            self._along_vectors(lines[0])
+        else:
+            totals = [self._first(x.lanes, x.lane) for x in lines]
+
+            def step(r: Expr, bases: Sequence[Value | None], totals: list[Value]) -> None:
+                for x, base, total in zip(lines, bases, totals, strict=True):
+                    self._one(x, r, base, total)
+
+            running(self.low, self.op, totals, self.length, step)
+
+    def _first(self, lanes: int, lane: Symbol | None) -> Value:
+        """Return a register with the neutral element of the function: a vector, or a scalar if `lane` is None."""
+        (total,) = self.registers(self.carried, lanes, lane)
+        self.low.emit("fill", (total,), value=identity(self.op.attrs["with"], self.carried[0]))
+        return total
+
+    def _one(self, x: _Line, r: Expr, base: Value | None, total: Value) -> None:
+        """Emit one element: it is combined with the total, which is stored, before that if `exclusive`."""
+        (item,) = self.items(x, r)
+        if self.op.attrs.get("exclusive"):
+            self.put(self.targets[0], self._with(base, total), self.full(x.outer, r), x)
+            combined(self.low, self.op, [total], [item])
             return
-        first = self.items(x, as_expr(0))
-        for total, item, target in zip(totals, first, self.targets, strict=True):
+        combined(self.low, self.op, [total], [item])
+        self.put(self.targets[0], self._with(base, total), self.full(x.outer, r), x)
+
+    def _with(self, base: Value | None, total: Value) -> Value:
+        """Return a register with the combination of a total and that of all blocks before, if there are some."""
+        if base is None:
+            return total
+        both = self.low.emit("alloc", type=total.type).results[0]
+        self.low.emit("compute", (both, total), formula=Formula.operand(1))
+        combined(self.low, self.op, [both], [base])
+        return both
+
+    def _along_vectors(self, x: _Line) -> None:
+        """Emit the scan of a contiguous line: whole vectors along it, then a masked one."""
+        count, rest = self.length // self.lanes, self.length % self.lanes
+
+        def step(r: Expr, bases: Sequence[Value | None], totals: list[Value]) -> None:
+            self._vector(x, r, bases[0], totals[0])
+
+        (total,) = running(self.low, self.op, [self._first(1, self.low.axis("l", 1))], count, step)
+        if as_expr(rest) is not as_expr(0):
+            self._vector(x, as_expr(count), None, total, rest)
+
+    def _vector(self, x: _Line, r: Expr, base: Value | None, total: Value, there: Size | None = None) -> None:
+        """Emit vector r of a contiguous line; `total` is the total of all before it in its block, then that after it.
+
+        In each step a lane takes the total of a lane before it: of the neighbour, of the next but one, and so on. Only
+        `total` waits for the vector before.
+        """
+        low, lanes, function = self.low, self.lanes, self.op.attrs["with"]
+        lane = low.axis("l", lanes)
+        line = _Line(x.outer, lane, lanes, () if there is None else (lane < there,))
+        (part,) = self.items(line, lanes * r + lane, identity(function, self.sources[0].dtype))
+        apart = 1
+        while apart < lanes:
+            part = self._shifted(part, apart, Formula(_NAMES[function], _PAIR), Formula.operand(1))
+            apart *= 2
+        last = self._picked(part, lanes - 1, 1)
+        if self.op.attrs.get("exclusive"):
+            first = Formula.number(identity(function, self.carried[0]))
+            part = self._shifted(part, 1, Formula.operand(2), first)
+        combined(low, self.op, [part], [self._picked(self._with(base, total), 0, lanes)])
+        self.put(self.targets[0], part, self.full(x.outer, lanes * r + lane), line)
+        combined(low, self.op, [total], [last])
+
+    def _picked(self, source: Value, lane: int, lanes: int) -> Value:
+        """Return a vector with one lane of another in all its lanes."""
+        picked = self.low.register(source.type.dtype, lanes)
+        self.low.emit("shuffle", (picked, source), over=(self.low.axis("l", lanes),), at=(as_expr(lane),))
+        return picked
+
+    def _shifted(self, part: Value, by: int, later: Formula, earlier: Formula) -> Value:
+        """Return a register with a formula of each lane (operand 1) and of the lane `by` before it (operand 2).
+
+        Lanes that have none get the formula `earlier`.
+        """
+        low, lanes = self.low, self.lanes
+        shifted, result = (low.register(self.carried[0], lanes) for _ in range(2))
+        lane = low.axis("l", lanes)
+        low.emit("shuffle", (shifted, part), over=(lane,), at=((lane + lanes - by) % lanes,))
+        lane = low.axis("l", lanes)
+        has = Formula("ge", (Formula("index", (), lane), Formula.number(by)))
+        low.emit("compute", (result, part, shifted), over=(lane,), formula=Formula("select", (has, later, earlier)))
+        return result
+
+    def _by_formulas(self, x: _Line) -> None:
+        """Emit the scan by formulas of tuples: they have no neutral element, so the first elements are the first
+        totals.
+        """
+        totals = self.registers(self.carried, x.lanes, x.lane)
+        for total, item, target in zip(totals, self.items(x, as_expr(0)), self.targets, strict=True):
             self.low.emit("compute", (total, item), formula=Formula.operand(1))
             self.put(target, total, self.full(x.outer, as_expr(0)), x)
         if self.length != 1:

@@ -22,6 +22,7 @@ from tilewright.ir.tensors import TensorType
 from tilewright.passes import along, elementwise
 from tilewright.passes.elementwise import ElementwiseJob
 from tilewright.passes.loop_lowering import LoopLowering
+from tilewright.passes.partial_sums import accumulated
 from tilewright.passes.places import PlacedMemory, PlacedView, Where, linear_step
 
 LONG = 24
@@ -216,9 +217,12 @@ def write(low: LoopLowering, group: JoinedMaps) -> None:
         totals = {m: low.register(_types(m)[0], lanes) for m in reductions}
         for m, total in totals.items():
             low.emit("fill", (total,), value=along.identity(m.op.attrs["with"], total.type.dtype))
-        with low.loop("v", 0, inner // lanes) as v:
-            lane = low.axis("l", lanes)
-            _step(low, group, {**known, axes[-1]: lanes * v + lane}, lane, lanes, dead, totals)
+
+        def step(v: Expr, accumulators: list[Value]) -> None:
+            lane, so_far = low.axis("l", lanes), dict(zip(reductions, accumulators, strict=True))
+            _step(low, group, {**known, axes[-1]: lanes * v + lane}, lane, lanes, dead, so_far)
+
+        accumulated(low, [(m.op, total) for m, total in totals.items()], (0, inner // lanes), step)
         for m, total in totals.items():
             total_of_row = along.halved(low, m.op, [total])
             target = low.memory(m.op.operands[1])

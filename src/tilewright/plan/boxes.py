@@ -18,7 +18,7 @@ from tilewright.algebra.expr import Expr, Symbol, as_expr, index
 from tilewright.algebra.expr_prove import is_nonneg
 from tilewright.algebra.expr_use import Substitution, evaluate, linear_form
 from tilewright.ir.core import MemoryType, Op, Program, TileType
-from tilewright.ir.tile import REDUCTIONS, access_form, accessed
+from tilewright.ir.tile import REDUCTIONS, SCANS, access_form, accessed
 from tilewright.plan.microkernel import axes_in
 from tilewright.plan.model import Size
 
@@ -161,7 +161,7 @@ def _mixed_dims(op: Op) -> set[Expr]:
 
     Reductions, scans, MMAs, gathers, reshapes, loops, topk, extract and bitcasts to another width have such dimensions.
     """
-    if op.name in (*REDUCTIONS, "cumsum"):
+    if op.name in (*REDUCTIONS, *SCANS):
         return {op.attrs["dim"]}
     if op.name == "topk":
         return {op.attrs["dim"], op.attrs["count"]}

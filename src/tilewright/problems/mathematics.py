@@ -86,6 +86,7 @@ _REFERENCES: dict[str, Callable[..., Array]] = {
     "cos": np.cos, "tanh": np.tanh, "erf": _erf, "sigmoid": lambda x: 1 / (1 + np.exp(-x)), "sqrt": np.sqrt,
     "rsqrt": lambda x: 1 / np.sqrt(x), "powf": np.power, "div": np.divide,
     "sinh": np.sinh, "cosh": np.cosh, "cbrt": np.cbrt, "atan2": np.arctan2, "remf": np.fmod,
+    "expm1": np.expm1, "log1p": np.log1p,
 }  # fmt: skip
 FUNCTIONS = tuple(_REFERENCES)
 """The functions that there is a reference for."""

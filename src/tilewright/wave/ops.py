@@ -16,7 +16,7 @@ from tilewright.ir import dtypes
 from tilewright.ir.core import Value
 from tilewright.ir.dtypes import DTypeLike, element_type, plain_number
 from tilewright.ir.location import author_location
-from tilewright.ir.tile import BINARY, COMPARISONS, UNARY_ANY, UNARY_FLOAT, dims_text
+from tilewright.ir.tile import BINARY, COMPARISONS, SCANS, UNARY_ANY, UNARY_FLOAT, dims_text
 from tilewright.lang.mapping import IndexMapping
 from tilewright.lang.types import Register
 from tilewright.limits import written
@@ -264,16 +264,55 @@ def _last_dim(value: Value, what: str) -> Expr:
 sum, max, min, prod = (_reduction(name) for name in ("sum", "max", "min", "prod"))  # noqa: A001
 
 
-def cumsum(src: Any, acc: Any = None, dim: Any = None, block: bool = False, tag: str | None = None) -> Tile:
-    """The running sum along a dimension, starting from `acc` if given."""
-    value = tile_of(src, "cumsum")
-    attrs = {"dim": _last_dim(value, "cumsum") if dim is None else dim_of(dim, "cumsum")}
-    extra = [] if acc is None else [operand(acc, value.type.dtype, "cumsum")]
-    return Tile(tracer("cumsum").emit("cumsum", [value, *extra], attrs).result)
+def _scan(name: str) -> Any:
+    def scan(src: Any, acc: Any = None, dim: Any = None, block: bool = False, tag: str | None = None) -> Tile:
+        value = tile_of(src, name)
+        attrs = {"dim": _last_dim(value, name) if dim is None else dim_of(dim, name)}
+        extra = [] if acc is None else [operand(acc, value.type.dtype, name)]
+        return Tile(tracer(name).emit(name, [value, *extra], attrs).result)
+
+    scan.__name__ = name
+    scan.__doc__ = f"The running {SCANS[name]} along a dimension, starting from `acc` if given."
+    return scan
+
+
+cumsum, cumprod, cummax, cummin = (_scan(name) for name in SCANS)
+
+
+def _extreme_place(name: str, reduction: str) -> Any:
+    def place(src: Any, dim: Any = None, tag: str | None = None) -> Tile:
+        tile = Tile(tile_of(src, name))
+        along = _last_dim(tile.value, name) if dim is None else dim_of(dim, name)
+        if along not in tile.type.dims:
+            raise DimensionMismatch(
+                f"{name} over {along}: the tile has the dimensions {dims_text(tile.type.dims)}", author_location()
+            )
+        trace = tracer(name)
+        extreme = trace.emit(reduction, [tile.value], {"dim": along}).result
+        hits = tile == Tile(extreme)
+        if tile.type.dtype.is_float:  # where one is no number, so is the extreme, which equals nothing
+            hits = hits | (tile != tile)
+        places = select(hits, self_index(along), _NO_PLACE)
+        return Tile(trace.emit("min", [places.value], {"dim": along}).result)
+
+    place.__name__ = name
+    place.__doc__ = (
+        f"The i32 place of the {reduction} along a dimension, the first of several; a NaN is the {reduction}, as "
+        "PyTorch has it."
+    )
+    return place
+
+
+_NO_PLACE = 2**31 - 1
+"""What stands for the places of elements that are not the extreme: no tile has so many."""
+argmax, argmin = _extreme_place("argmax", "max"), _extreme_place("argmin", "min")
 
 
 def topk(src: Any, k_dim: Any, dim: Any, tag: str | None = None) -> tuple[Tile, Tile]:
-    """The largest elements along a dimension, largest first, and their i32 places; the lower place wins a tie."""
+    """The largest elements along a dimension, largest first, and their i32 places.
+
+    The lower place wins a tie. A NaN is larger than any number, as `max` and PyTorch have it.
+    """
     attrs = {"dim": dim_of(dim, "topk"), "count": dim_of(k_dim, "topk")}
     values, places = tracer("topk").emit("topk", [tile_of(src, "topk")], attrs).results
     return Tile(values), Tile(places)
@@ -496,10 +535,15 @@ def debug_log(
 
 __all__ = [
     "apply_expr",
+    "argmax",
+    "argmin",
     "bitcast",
     "broadcast",
     "cast",
     "conditional",
+    "cummax",
+    "cummin",
+    "cumprod",
     "cumsum",
     "debug_log",
     "extract",

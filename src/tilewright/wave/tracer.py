@@ -24,7 +24,7 @@ from tilewright.ir.builder import Builder
 from tilewright.ir.core import Block, MemoryType, Op, TileType, Value
 from tilewright.ir.dtypes import DType, plain_number
 from tilewright.ir.location import author_location
-from tilewright.ir.tile import TILE
+from tilewright.ir.tile import REDUCTIONS, SCANS, TILE
 from tilewright.lang.symbols import THREADS
 from tilewright.lang.types import Register
 from tilewright.limits import written
@@ -139,7 +139,7 @@ _ATTRIBUTES = {
     "T": "dimensions go by name, in any order; tkw.permute(tile, [...]) orders them",
     "dtype": "its element type is `.type.dtype`",
     "astype": "write tkw.cast(tile, element type)",
-    **{name: f"write tkw.{name}(tile, dim=...)" for name in ("sum", "max", "min", "prod", "cumsum")},
+    **{name: f"write tkw.{name}(tile, dim=...)" for name in (*REDUCTIONS, *SCANS, "argmax", "argmin")},
 }
 
 

@@ -4,8 +4,8 @@
 |----------------|------------------------------------------------------------------------|
 | lanes          | arithmetic in lanes, as functions are written in it                    |
 | coefficients   | the polynomials' tables                                                |
-| exponential    | exp, exp2, tanh, sigmoid                                               |
-| logarithm      | log, log2, log10                                                       |
+| exponential    | exp, exp2, expm1, tanh, sigmoid                                        |
+| logarithm      | log, log2, log10, log1p                                                |
 | circular       | sin, cos                                                               |
 | angles         | large angles modulo pi/2                                               |
 | error_function | erf                                                                    |

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from tilewright.codegen.mathematics.arctangent import arctangent
 from tilewright.codegen.mathematics.circular import cos, sin
 from tilewright.codegen.mathematics.error_function import erf
-from tilewright.codegen.mathematics.exponential import exp, exp2, sigmoid, tanh
+from tilewright.codegen.mathematics.exponential import exp, exp2, expm1, sigmoid, tanh
 from tilewright.codegen.mathematics.hyperbolic import cosh, sinh
 from tilewright.codegen.mathematics.lanes import Lanes, Number
-from tilewright.codegen.mathematics.logarithm import log, log2, log10
+from tilewright.codegen.mathematics.logarithm import log, log1p, log2, log10
 from tilewright.codegen.mathematics.power import power
 from tilewright.codegen.mathematics.remainder import remainder
 from tilewright.codegen.mathematics.root import cbrt
@@ -19,7 +19,7 @@ from tilewright.codegen.text import Writer
 FUNCTIONS: dict[str, Callable[..., Number]] = {
     "exp": exp, "exp2": exp2, "log": log, "log2": log2, "log10": log10, "sin": sin, "cos": cos, "tanh": tanh,
     "erf": erf, "sigmoid": sigmoid, "powf": power, "sinh": sinh, "cosh": cosh, "cbrt": cbrt, "atan2": arctangent,
-    "remf": remainder,
+    "remf": remainder, "expm1": expm1, "log1p": log1p,
 }  # fmt: skip
 """By the names that formulas use."""
 _IN_PLACE = ("exp", "exp2", "tanh")

@@ -1,4 +1,4 @@
-"""exp and exp2, and what they give: tanh and the sigmoid.
+"""exp, exp2 and expm1, and what they give: tanh and the sigmoid.
 
 x is n + r in units of log 2, n the nearest integer; 2^n is made from the exponent's bits in two factors, each of them a
 normal number, so that the last multiplication alone rounds: overflow and subnormal results come out of it.
@@ -19,6 +19,8 @@ _SHORT = {32: 15, 64: 42}
 _ARGUMENTS = {32: (-104.0, 89.0), 64: (-746.0, 710.0)}
 """Beyond these, exp is 0 and infinite."""
 _EXPONENTS = {32: (-151.0, 129.0), 64: (-1076.0, 1025.0)}
+_LEAST = {32: -30.0, 64: -50.0}
+"""Below these, expm1 rounds to -1."""
 TANH_SMALL = 0.625
 
 
@@ -54,15 +56,38 @@ def half_exp(m: Lanes, x: Number) -> Number:
 
 def _power_of_e(m: Lanes, x: Number, factor: float) -> Number:
     """e^x times a power of two that stands before the last scaling."""
-    hi = Fraction(int(LN_2 * 2 ** _SHORT[m.bits]), 2 ** _SHORT[m.bits])
+    hi, lo = _parts_of_ln_2(m)
     n, word = nearest(m, x, LOG2_E)
-    r = m.fused(n, -float(LN_2 - hi), m.fused(n, -float(hi), x))
+    r = m.fused(n, -lo, m.fused(n, -hi, x))
     q = COEFFICIENTS[f"exp.{m.name}"]
     if m.w.fused:
         found = m.polynomial(r, (1.0, 1.0, *q))
     else:  # where products are rounded, r must not be part of one: a third of a unit
         found = r * r * m.polynomial(r, q) + r + 1.0
     return scaled(m, found if factor == 1.0 else found * factor, n, word)
+
+
+def _parts_of_ln_2(m: Lanes) -> tuple[float, float]:
+    """log 2 to so few bits that its product with n is exact, and the rest."""
+    hi = Fraction(int(LN_2 * 2 ** _SHORT[m.bits]), 2 ** _SHORT[m.bits])
+    return float(hi), float(LN_2 - hi)
+
+
+def expm1(m: Lanes, x: Number) -> Number:
+    """e^x - 1, with its own precision near 0.
+
+    With x = n log 2 + r it is 2^n - 1 + 2^n r + 2^n (e^r - 1 - r). What r lost by rounding joins the last term, the
+    smallest: beside 2 r + 1 for r < 0 it would be a unit. Half of everything is added up, since 2^n may be infinite
+    where the result is a number.
+    """
+    hi, lo = _parts_of_ln_2(m)
+    limited = m.clamped(x, _LEAST[m.bits], _ARGUMENTS[m.bits][1])
+    n, word = nearest(m, limited, LOG2_E)
+    r, lost = m.difference_of(m.fused(n, -hi, limited), n * lo)
+    rest = m.fused(r * r, m.polynomial(r, COEFFICIENTS[f"exp.{m.name}"]), lost)
+    half = m.of_bits((word - (m.bias + 1)) << m.fraction)
+    found = m.fused(half, rest, m.fused(half, r, half - 0.5)) * 2.0
+    return m.select(m.magnitude(x) < 2.0 ** -(m.fraction + 2), x, found)  # with the sign of 0, and subnormal numbers
 
 
 def exp2(m: Lanes, x: Number) -> Number:

@@ -1,4 +1,4 @@
-"""log, log2 and log10.
+"""log, log2, log10 and log1p.
 
 x is 2^k (1 + f) with 1 + f between sqrt(1/2) and sqrt(2), so that log x has no cancellation near x = 1: there k is 0.
 With s = f/(2 + f), log(1 + f) = log((1 + s)/(1 - s)) = f - (h - s (h + z Q(z))), h = f^2/2, z = s^2: what is rounded is
@@ -44,20 +44,36 @@ def special(m: Lanes, x: Number, found: Number) -> Number:
     return m.select(x.equals(0.0), -float("inf"), found)
 
 
-def _parts(m: Lanes, x: Number) -> tuple[Number, Number, Number, Number]:
-    """k, f, h and s (h + z Q(z))."""
-    k, f = split(m, x)
+def _parts(m: Lanes, f: Number) -> tuple[Number, Number]:
+    """h and s (h + z Q(z))."""
     half = f * f * 0.5
     s = f / (f + 2.0)
     z = s * s
-    return k, f, half, s * m.fused(z, m.polynomial(z, COEFFICIENTS[f"log.{m.name}"]), half)
+    return half, s * m.fused(z, m.polynomial(z, COEFFICIENTS[f"log.{m.name}"]), half)
 
 
 def log(m: Lanes, x: Number) -> Number:
     """The natural logarithm."""
-    k, f, half, rest = _parts(m, x)
+    k, f = split(m, x)
+    half, rest = _parts(m, f)
     hi, lo = _cut(LN_2, _SHORT[m.bits])
     return special(m, x, m.fused(k, hi, f - (half - m.fused(k, lo, rest))))
+
+
+def log1p(m: Lanes, x: Number) -> Number:
+    """log(1 + x), with its own precision near 0.
+
+    Where k is 0, f is x itself; elsewhere what 1 + x lost by rounding, beside 1 + x, is added to the smallest term.
+    """
+    above, lost = m.difference_of(x, m.constant(-1.0))
+    k, f = split(m, above)
+    plain = k.equals(0.0)
+    f = m.select(plain, x, f)
+    half, rest = _parts(m, f)
+    hi, lo = _cut(LN_2, _SHORT[m.bits])
+    least = m.fused(k, lo, rest) + m.select(plain, 0.0, lost / above)
+    found = special(m, above, m.fused(k, hi, f - (half - least)))
+    return m.select(m.magnitude(x) < 2.0 ** -(m.fraction + 2), x, found)  # with the sign of 0, and subnormal numbers
 
 
 def log2(m: Lanes, x: Number) -> Number:
@@ -78,7 +94,8 @@ def _cut(value: Fraction, bits: int) -> tuple[float, float]:
 
 def _to_base(m: Lanes, x: Number, ln_base: Fraction) -> Number:
     """f - h is cut to half of its bits, so that its product with the upper half of 1/log(base) is exact."""
-    k, f, half, rest = _parts(m, x)
+    k, f = split(m, x)
+    half, rest = _parts(m, f)
     upper, lower = _cut(1 / ln_base, _HALF[m.bits])
     unit, unit_rest = _cut(LN_2 / ln_base, _SHORT[m.bits])
     hi = m.of_bits(m.bits_of(f - half) & -(1 << (m.fraction // 2 + 1)))

@@ -18,7 +18,8 @@
 | writing       | what writes and atomics share: the part, where it goes, under which conditions        |
 | roles         | what a program does with an argument: reads it, writes all of it                      |
 | forming       | element by element; other dimensions, other types, choices                            |
-| combining     | products, reductions, running sums, the largest few                                   |
+| combining     | products, reductions                                                                  |
+| scans         | running sums, products, maxima, minima; the largest few                               |
 | lanes         | products by vectors along a dimension that both factors keep                          |
 | tiled         | one product in tile registers by a plan: blocks of sums, results stored a round later |
 | staging       | its rows of A, copied once for a task: halo tiles and im2col panels                   |

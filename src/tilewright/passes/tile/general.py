@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from tilewright.algebra.expr import Expr, Symbol, as_expr
 from tilewright.ir.block import BLOCK
 from tilewright.ir.core import Block, MemoryType, Op, Program, Value, building, walk_block
-from tilewright.ir.tile import ELEMENTWISE, REDUCTIONS
+from tilewright.ir.tile import ELEMENTWISE, REDUCTIONS, SCANS
 from tilewright.ir.verifier import verify
 from tilewright.machine import Machine
 from tilewright.passes.places import Size
-from tilewright.passes.tile import combining, forming, fusing, grid, loops, masks, memory
+from tilewright.passes.tile import combining, forming, fusing, grid, loops, masks, memory, scans
 from tilewright.passes.tile.arguments import ArgumentTensors
 from tilewright.passes.tile.homes import home_of
 from tilewright.passes.tile.keeping import kept
@@ -67,6 +67,7 @@ def _nothing(low: Lowering, op: Op) -> tuple[Tile, ...]:
 RULES: dict[str, Rule] = {
     **dict.fromkeys(ELEMENTWISE, forming.elementwise),
     **dict.fromkeys(REDUCTIONS, combining.reduce),
+    **dict.fromkeys(SCANS, scans.scan),
     **dict.fromkeys(("broadcast", "permute"), forming.broadcast),
     **dict.fromkeys(("atomic_add", "atomic_min", "atomic_max"), memory.atomic),
     "fill": forming.fill,
@@ -83,8 +84,7 @@ RULES: dict[str, Rule] = {
     "read": memory.read,
     "write": memory.write,
     "mma": combining.mma,
-    "cumsum": combining.cumsum,
-    "topk": combining.topk,
+    "topk": scans.topk,
     "iterate": loops.iterate,
     "conditional": loops.conditional,
     "allocate": grid.allocate,

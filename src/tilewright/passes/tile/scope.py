@@ -16,11 +16,12 @@ from tilewright.check.inside import holds, shown
 from tilewright.errors import ExecutionError, ProgramError
 from tilewright.ir.core import Op
 from tilewright.ir.printer import op_text
+from tilewright.ir.tile import SCANS
 from tilewright.passes.places import Size
 from tilewright.passes.tile.opened import CLOSED, OpenSizes
 from tilewright.passes.tile.values import Part, Parts, Tile, most, rewritten
 
-_WHOLE = ("cumsum", "topk")
+_WHOLE = (*SCANS, "topk")
 _LINES = ("reshape", "extract", "debug_log")
 
 

@@ -20,11 +20,11 @@ from typing import Any
 from tilewright.algebra.expr import Expr, Symbol, symbol
 from tilewright.ir.core import Block, Op, Program, TileType, Value, building
 from tilewright.ir.printer import program_symbols
-from tilewright.ir.tile import ELEMENTWISE, REDUCTIONS, TILE, accessed
+from tilewright.ir.tile import ELEMENTWISE, REDUCTIONS, SCANS, TILE, accessed
 from tilewright.ir.verifier import verify
 from tilewright.passes.tile.rewriting import places, without_unused
 
-ALONG = frozenset({*ELEMENTWISE, *REDUCTIONS, "cast", "select", "not_", "cumsum", "topk", "broadcast", "permute"})
+ALONG = frozenset({*ELEMENTWISE, *REDUCTIONS, "cast", "select", "not_", *SCANS, "topk", "broadcast", "permute"})
 """Operations that do the same along every dimension that they do not name."""
 CLONED = frozenset({*ELEMENTWISE, "cast", "select", "not_", "broadcast"})
 """Operations that are done again with the unit dimension, so that a product's operand is still a read."""

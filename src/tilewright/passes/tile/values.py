@@ -104,8 +104,8 @@ def rewritten(
 
 
 _DEAR = {
-    *("exp", "exp2", "log", "log2", "log10", "sqrt", "rsqrt", "reciprocal", "tanh", "erf", "sigmoid", "sin", "cos"),
-    *("sinh", "cosh", "cbrt", "powf", "atan2", "remf", "div", "floordiv", "mod"),
+    *("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "reciprocal", "tanh", "erf"),
+    *("sigmoid", "sin", "cos", "sinh", "cosh", "cbrt", "powf", "atan2", "remf", "div", "floordiv", "mod"),
 }
 
 

@@ -5,7 +5,7 @@ Operands in registers are stored first, and results are loaded to registers; the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -19,6 +19,7 @@ from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
 from tilewright.ir.tensors import TensorType, packed
 from tilewright.passes.along import arguments_as_operands
+from tilewright.passes.partial_sums import accumulated, running
 from tilewright.passes.places import PlacedMemory, PlacedView, Where, sizes
 from tilewright.passes.waves import moving
 from tilewright.passes.waves.held import Held, both
@@ -177,8 +178,11 @@ class Rows:
             totals = self.begin(self.items(lane, v, self.full(at, as_expr(0)), inside))
             first = 1
         if self.length != first:
-            with low.loop("along", first, self.length) as i:
-                self.combine(totals, self.items(lane, v, self.full(at, i), inside))
+
+            def step(i: Expr, accumulators: list[Value]) -> None:
+                self.combine(accumulators, self.items(lane, v, self.full(at, i), inside))
+
+            accumulated(low, [(op, total) for total in totals], (first, self.length), step)
         self.write(totals, lane, v, at, inside)
 
     def _scan_row(self, lane: Symbol, v: Symbol, at: tuple[Expr, ...], inside: Expr | None) -> None:
@@ -186,23 +190,39 @@ class Rows:
         after.
         """
         low, function = self.low, self.op.attrs["with"]
-        exclusive = bool(self.op.attrs.get("exclusive"))
+        if not isinstance(function, str):
+            self._scan_by_formulas(lane, v, at, inside)
+            return
+        first = _one(low, self.kinds[0])
+        low.emit("fill", (first,), value=neutral(function, self.kinds[0]))
+
+        def step(i: Expr, bases: Sequence[Value | None], totals: list[Value]) -> None:
+            items = self.items(lane, v, self.full(at, i), inside)
+            if self.op.attrs.get("exclusive"):
+                self.write(self._with(bases[0], totals), lane, v, self.full(at, i), inside)
+                self.combine(totals, items)
+                return
+            self.combine(totals, items)
+            self.write(self._with(bases[0], totals), lane, v, self.full(at, i), inside)
+
+        running(low, self.op, [first], self.length, step)
+
+    def _with(self, base: Value | None, totals: list[Value]) -> list[Value]:
+        """Return the total so far, combined with that of all blocks before, if there are some."""
+        if base is None:
+            return totals
+        both = self.begin(totals)
+        self.combine(both, [base])
+        return both
+
+    def _scan_by_formulas(self, lane: Symbol, v: Symbol, at: tuple[Expr, ...], inside: Expr | None) -> None:
+        """Emit a scan of a row by formulas, which have no neutral element: the first elements are the first totals."""
         start = self.full(at, as_expr(0))
         totals = self.begin(self.items(lane, v, start, inside))
-        if exclusive:
-            before = _one(low, self.kinds[0])
-            low.emit("fill", (before,), value=neutral(function, self.kinds[0]))
-            self.write([before], lane, v, start, inside)
-        else:
-            self.write(totals, lane, v, start, inside)
-        if self.length == 1:
-            return
-        with low.loop("along", 1, self.length) as i:
-            items = self.items(lane, v, self.full(at, i), inside)
-            if exclusive:
-                self.write(totals, lane, v, self.full(at, i), inside)
-            self.combine(totals, items)
-            if not exclusive:
+        self.write(totals, lane, v, start, inside)
+        if self.length != 1:
+            with self.low.loop("along", 1, self.length) as i:
+                self.combine(totals, self.items(lane, v, self.full(at, i), inside))
                 self.write(totals, lane, v, self.full(at, i), inside)
 
 

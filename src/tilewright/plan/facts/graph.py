@@ -8,6 +8,7 @@ from functools import cached_property
 from math import ceil, prod
 
 from tilewright.algebra.expr import Expr, Symbol
+from tilewright.ir import tile
 from tilewright.ir.core import Op, Program
 from tilewright.ir.tile import REDUCTIONS
 from tilewright.machine import Machine
@@ -19,7 +20,7 @@ from tilewright.plan.facts.masking import Trips, count_trips, masks_of
 from tilewright.plan.facts.product import ProductFacts, products_of
 from tilewright.plan.facts.values import ValueFacts, behind
 
-SCANS = ("cumsum", "topk")
+SCANS = (*tile.SCANS, "topk")
 """Operations that go along a dimension in order."""
 COARSE = 64
 """The tile in which masked elements are counted for bounds."""
@@ -125,7 +126,7 @@ class Facts:
 
     @cached_property
     def scanned(self) -> Dims:
-        """The dimensions along which the program has a scan (cumsum or topk), which visits elements in order."""
+        """The dimensions along which the program has a scan or topk, which visit elements in order."""
         return frozenset(str(n.source.attrs["dim"]) for n in self.nodes if n.op in SCANS and n.source is not None)
 
     @cached_property

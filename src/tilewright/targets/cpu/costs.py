@@ -9,7 +9,7 @@ from tilewright.machine import Costs, LaneCosts, VectorCosts
 
 FUNCTIONS: Mapping[str, float] = {
     "div": 12, "exp": 8, "erf": 30, "tanh": 40, "sigmoid": 40, "reciprocal": 40, "sqrt": 25, "rsqrt": 65,
-    "log": 80, "log2": 80, "log10": 80, "sin": 100, "cos": 100, "powf": 115,
+    "log": 80, "log2": 80, "log10": 80, "expm1": 20, "log1p": 110, "sin": 100, "cos": 100, "powf": 115,
 }  # fmt: skip
 """Instructions of an element of f32, counted in what the code generator writes for a lane of a vector."""
 
