@@ -1,4 +1,4 @@
-"""Products, reductions, running sums: in the wide type, rounded once."""
+"""Products and reductions: in the wide type, rounded once."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from math import prod
 
 from tilewright.algebra.expr import Const, Expr, as_expr
 from tilewright.algebra.expr_use import Substitution
-from tilewright.errors import DimensionMismatch, ExecutionError, ProgramError
+from tilewright.errors import ExecutionError, ProgramError
 from tilewright.ir import dtypes
 from tilewright.ir import tile_formulas as formulas
 from tilewright.ir.core import Op, TileType, Value
 from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
-from tilewright.ir.tile import STEPS, loose, require_elements
+from tilewright.ir.tile import STEPS, loose
 from tilewright.ir.tile_formulas import call, converted, scale_of
 from tilewright.machine import Machine
 from tilewright.passes.places import Size
@@ -126,7 +126,7 @@ def _reduced(low: Lowering, tile: Tile, dim: Expr, step: str, wide: DType) -> Fo
         view = storage.viewed(source_load, source.dims, source.parts)
         w.combine("reduce", view, w.part(total, sizes), source.dims.index(dim), name)
     else:
-        _blocks(low, source, source_load, dim, total, ("reduce", name))
+        _blocks(low, source, source_load, dim, total, name)
     return storage.held(total, outer, source.parts).formula
 
 
@@ -206,20 +206,17 @@ def _masked_tail(storage: Storage, tile: Tile, dim: Expr, count: int, number: fl
     return call("select", inside, elements, formulas.number(number, tile.dtype))
 
 
-def _blocks(low: Lowering, tile: Tile, source: Load, dim: Expr, target: Value, how: tuple[str, str]) -> None:
-    """Emit a reduction or scan along `dim`, one block of the last other dimension at a time; `how` is (op,
-    function).
-    """
+def _blocks(low: Lowering, tile: Tile, source: Load, dim: Expr, target: Value, name: str) -> None:
+    """Emit the reduction `name` along `dim`, one block of the last other dimension at a time."""
     outer = [d for d in tile.dims if d is not dim]
-    kept = tile.dims if how[0] == "scan" else tuple(outer)
 
     def one(place: Expr, width: Size) -> None:
         parts = dict(tile.parts)
         if outer:
             parts[outer[-1]] = (parts[outer[-1]][0] + place, width)
         view = low.storage.viewed(source, tile.dims, parts)
-        _, to = low.storage.load_of(low.storage.held(target, kept, tile.parts))
-        low.writer.combine(how[0], view, low.storage.viewed(to, kept, parts), tile.dims.index(dim), how[1])
+        _, to = low.storage.load_of(low.storage.held(target, tuple(outer), tile.parts))
+        low.writer.combine("reduce", view, low.storage.viewed(to, tuple(outer), parts), tile.dims.index(dim), name)
 
     size = tile.parts[outer[-1]][1] if outer else 1
     rounds, rest = divided(size, BLOCK) if most(size) > 2 * BLOCK else (0, size)
@@ -229,93 +226,6 @@ def _blocks(low: Lowering, tile: Tile, source: Load, dim: Expr, target: Value, h
     if rest != 0:
         with low.branch(as_expr(rest) >= 1):
             one(as_expr(rounds * BLOCK), rest)
-
-
-def cumsum(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Lower `cumsum`: the running sum along a dimension, plus the last element of a carried tile if there is one."""
-    tile, *start = (low.storage.env[v] for v in op.operands)
-    dim = op.attrs["dim"]
-    wide = tile.dtype.accumulator
-    if 0 in tile.sizes:
-        return (tile,)
-    source = Tile(wide, tile.dims, tile.parts, converted(tile.formula, tile.dtype, wide))
-    source, source_load = low.storage.load_of(source)
-    running = low.writer.alloc(wide, source.sizes, "running")
-    if low.cuts.waves > 1:
-        view = low.storage.viewed(source_load, source.dims, source.parts)
-        low.writer.combine("scan", view, running, source.dims.index(dim), "sum")
-    else:
-        _blocks(low, source, source_load, dim, running, ("scan", "sum"))
-    total = low.storage.held(running, source.dims, source.parts).formula
-    if start:
-        kind, before = start[0].accumulated
-        if dim in start[0].dims:  # of a tile along the dimension, the last element counts
-            first, width = start[0].parts[dim]
-            before = rewritten(before, Substitution({low.scope.coordinate(dim): first + width - 1}))
-        total = call("add", total, converted(before, kind, wide))
-    return (Tile(tile.dtype, tile.dims, tile.parts, converted(total, wide, tile.dtype)),)
-
-
-def topk(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Lower `topk`: the largest elements along a dimension and their indices, found one after another."""
-    w = low.writer
-    tile = low.storage.env[op.operands[0]]
-    dim = op.attrs["dim"]
-    count, length = low.scope.number(op.attrs["count"]), tile.parts[dim][1]
-    values, _ = op.results
-    outer = tuple(d for d in tile.dims if d is not dim)
-    if isinstance(length, Expr) and not low.scope.holds(length - count):
-        raise DimensionMismatch(
-            f"topk over {dim}: k is {count}, and {dim} is dynamic and may be less; leave {dim} out of dynamic=, and "
-            "each call checks it",
-            op.loc,
-        )
-    if isinstance(length, int):
-        require_elements(op, count, length)
-    parts = {d: tile.parts.get(d) or low.scope.part(d) for d in values.type.dims}
-    if 0 in tile.sizes or count == 0:
-        return tuple(Tile(v.type.dtype, v.type.dims, parts, formulas.number(0, v.type.dtype)) for v in op.results)
-    state = [
-        low.storage.stored(tile, (*outer, dim), kind)
-        for kind in (
-            (dtypes.i32, formulas.number(1, dtypes.i32)),
-            (tile.dtype, tile.formula),
-            (dtypes.i32, formulas.index(low.scope.coordinate(dim), dtypes.i32)),
-        )
-    ]
-    sizes = [parts[d][1] for d in outer]
-    whole = [*sizes, tile.parts[dim][1]]
-    left, elements, indices = (w.part(t.formula.value.tensor, whole) for t in state)
-    best = [w.part(w.alloc(t.type.dtype, sizes, "best"), sizes) for t in (left, elements, indices)]
-    largest = [w.alloc(t.type.dtype, [*sizes, count], "largest") for t in (elements, indices)]
-    with w.loop("n", count) as n:
-        attrs = {"along": len(outer), "with": _LARGER}
-        w.emit("reduce", (left, elements, indices, *best), (), **attrs)
-        over = w.axes(sizes)
-        for target, source in zip(largest, best[1:], strict=True):
-            w.emit("copy", (source, w.view(target, over, [*((s, False) for s in over), (n, False)])))
-        taken = low.storage.held(best[2], outer, parts).formula
-        taken_here = Formula("eq", (state[2].formula, taken))
-        gone = Formula("select", (taken_here, Formula.number(0), state[0].formula))
-        low.storage.put(left, state[0].dims, state[0].parts, gone)
-    dims = (*outer, op.attrs["count"])
-    tiles = [low.storage.held(t, dims, parts) for t in largest]
-    return tuple(Tile(t.dtype, v.type.dims, parts, t.formula) for t, v in zip(tiles, op.results, strict=True))
-
-
-def _larger() -> tuple[Formula, ...]:
-    """Return formulas that combine two triples (is left, element, index): the larger element that is left.
-
-    Of equal elements it is the earlier one; any number is larger than NaN.
-    """
-    (a0, a1, a2), (b0, b1, b2) = ([Formula.argument(f"{side}{n}") for n in range(3)] for side in "ab")
-    number = Formula("and_", (Formula("ne", (a1, a1)), Formula("eq", (b1, b1))))
-    above = Formula("or_", (Formula("gt", (b1, a1)), number))
-    later = Formula("or_", (Formula("gt", (b0, a0)), Formula("and_", (Formula("eq", (b0, a0)), above))))
-    return tuple(Formula("select", (later, b, a)) for a, b in ((a0, b0), (a1, b1), (a2, b2)))
-
-
-_LARGER = _larger()
 
 
 # -- products ---------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from math import ceil, gcd, prod
 
 from tilewright.algebra.expr import Expr
 from tilewright.ir.core import Op
+from tilewright.ir.tile import SCANS
 from tilewright.machine import Machine
 from tilewright.plan.addresses import elements_per_load, needs_division
 from tilewright.plan.boxes import numbers_of
@@ -169,14 +170,14 @@ def _element_cycles(kernel: UniformKernelSchedule, n: ValueFacts) -> float:
     """Return the cycles of one core for one element of the value `n`.
 
     For a read whose address needs divisions it is the address arithmetic, for an MMA one multiply-add. It is 0 for
-    cumsum, and for ops that lanes do not compute.
+    scans, and for ops that lanes do not compute.
     """
     facts, machine, size = kernel.facts, kernel.machine, numbers_of(kernel.facts.sizes)
     if n.op == "read" and n.source is not None and needs_division(n.source, size):
         return float(machine.limits.placing / machine.limits.lane_rate / elements_per_load(n.source, size, machine))
     if n.op == "mma" and n.source is not None:
         return _multiply_add_cycles(kernel, n.source)
-    return 0.0 if n.op == "cumsum" else facts.lane_cycles(n, machine)
+    return 0.0 if n.op in SCANS else facts.lane_cycles(n, machine)
 
 
 def _multiply_add_cycles(kernel: UniformKernelSchedule, op: Op) -> float:
