@@ -43,7 +43,6 @@
 | microkernel | the atom of an MMA, and its accumulator tile                                |
 | pinned      | plans that are given; the line, the size or the name that a refusal means   |
 | addresses   | divisions that an address needs, elements that a load fetches               |
-| ranked      | task widths of a CPU program with a single MMA by vectors                   |
 | rows        | task widths and waves of GPU programs without MMAs                          |
 | search      | the one search of GPU kernels: rules, one cost, one ranking                 |
 | sums        | the accumulator type of an MMA                                              |

@@ -19,7 +19,6 @@ from tilewright.algebra.expr_prove import is_nonneg
 from tilewright.algebra.expr_use import Substitution, evaluate, linear_form
 from tilewright.ir.core import MemoryType, Op, Program, TileType
 from tilewright.ir.tile import REDUCTIONS, SCANS, access_form, accessed
-from tilewright.plan.microkernel import axes_in
 from tilewright.plan.model import Size
 
 WRITES = ("write", "atomic_add", "atomic_min", "atomic_max")
@@ -32,7 +31,6 @@ WIDTHS_AT_ONCE, ALL_PREFERRED = 4096, 7
 TABLED = 1 << 22
 """Elements of a write, at most, whose addresses are computed one by one, to see whether they differ."""
 
-NO_LOOPS: Mapping[Expr, int] = {}
 Opened: TypeAlias = Mapping[Expr, Expr]
 """Sizes known only at a call, as expressions of the symbols that the call binds."""
 NOTHING: Opened = {}
@@ -56,18 +54,13 @@ ROOM = Room()
 
 
 def choose_task_widths(
-    program: Program,
-    size: Size,
-    room: Room = ROOM,
-    logs: bool = False,
-    loops: Mapping[Expr, int] = NO_LOOPS,
-    opened: Opened = NOTHING,
+    program: Program, size: Size, room: Room = ROOM, logs: bool = False, opened: Opened = NOTHING
 ) -> dict[Expr, int]:
-    """Choose the tile of a task: return {dimension that the grid splits: extent in elements}; {} if it can split none.
+    """Choose the tile of a task of a program without MMAs: return {dimension that the grid splits: elements}.
 
-    A task is one tile of the grid, which one worker computes. `size(d)` evaluates the extent of a dimension d; for
-    `opened` sizes (known only at the call) it is a typical number. `room` (a Room) has goals for the number and
-    size of tasks, `loops` maps each loop dimension to its tile size. With `logs`, results of debug_log count as writes.
+    The result is {} if the grid can split none. A task is one tile of the grid, which one worker computes. `size(d)`
+    evaluates the extent of a dimension d; for `opened` sizes (known only at the call) it is a typical number. `room` (a
+    Room) has goals for the number and size of tasks. With `logs`, results of debug_log count as writes.
 
     >>> from tilewright.ir.tile import parse_tile
     >>> program = parse_tile('''tile scaled(%x: global f32[M, N], %y: global f32[N, M])
@@ -80,8 +73,6 @@ def choose_task_widths(
     {<M>: 125, <N>: 60}
     """
     dims = cut_dims(program, size, logs, opened)
-    if dims and any(op.name == "mma" for op in program.walk()):
-        return _widths_of_products(program, dims, size, room, loops)
     return _widths_without_products(program, dims, size, room) if dims else {}
 
 
@@ -388,66 +379,6 @@ def _widths_without_products(program: Program, dims: tuple[Expr, ...], size: Siz
         if widths[d] < size(d) and d in contiguous[:1]:
             break
     return widths
-
-
-def _widths_of_products(
-    program: Program, dims: tuple[Expr, ...], size: Size, room: Room, loops: Mapping[Expr, int]
-) -> dict[Expr, int]:
-    """Choose the tile of a task of a program with MMAs: return {dimension: extent in elements}.
-
-    A task is one tile of the grid, as large as `room` (goals for the number and size of tasks) allows: there must be
-    enough tasks, and each value (tile) of a task must fit the L2 cache. `dims` are the dimensions that the grid may
-    split; one that some MMA lacks is left out if another one remains. Batch dimensions are split first, then dimensions
-    outside the accumulator tile, then M and N, down to ROWS (16) elements. `loops` maps each loop dimension to its tile
-    size; `size(d)` evaluates the extent of a dimension d.
-    """
-    products = [op for op in program.walk() if op.name == "mma"]
-    shared = [d for d in dims if all(d in _tile_dims(op) for op in products)]
-    dims = tuple(shared) or dims
-    batch = [d for d in dims if all(d in v.type.dims for op in products for v in op.operands)]
-    values = [  # those that are held: a read that stays in bounds is not
-        v.type.dims
-        for op in program.walk()
-        for v in op.results
-        if isinstance(v.type, TileType) and (op.name != "read" or "otherwise" in op.attrs)
-    ]
-    widths = {d: size(d) for d in dims}
-
-    def largest_value(widths: Mapping[Expr, int]) -> int:
-        """Return the number of elements of the largest value that a task holds; `widths` has the task's extents."""
-        return max(prod(max(1, widths.get(d) or loops.get(d) or size(d)) for d in value) for value in values)
-
-    def tasks(widths: Mapping[Expr, int]) -> int:
-        """Return the number of tasks of the grid; `widths` has the extent of a task along each dimension."""
-        return prod(-(-size(d) // n) for d, n in widths.items())
-
-    def enough(widths: Mapping[Expr, int]) -> bool:
-        """True if there are enough tasks, and a task's values fit the L2 cache; `widths` has the task's extents."""
-        return tasks(widths) >= room.product_tasks and largest_value(widths) <= room.product_elements
-
-    blocked = _accumulator_dims(products, size)
-    around = [d for d in dims if d not in batch and d not in blocked]
-    for d in (*batch, *around, *(d for d in dims if d in blocked and d not in batch)):
-        for width in width_choices(size(d), radices(program, d, size)):
-            if enough(widths) and (d not in batch or largest_value(widths) <= room.elements[0]):
-                break
-            if d in blocked and width < ROWS:
-                break
-            widths[d] = width
-    return widths
-
-
-def _accumulator_dims(products: list[Op], size: Size) -> set[Expr]:
-    """Return the set of dimensions M and N of those MMAs in `products` that can have an accumulator tile.
-
-    `size(d)` evaluates the extent of a dimension d.
-    """
-    dims: set[Expr] = set()
-    for op in products:
-        axes = axes_in(op, size)
-        if not isinstance(axes, str):
-            dims |= {axes.m, axes.n}
-    return dims
 
 
 def width_choices(extent: int, radices: Collection[int]) -> list[int]:

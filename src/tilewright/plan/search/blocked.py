@@ -14,8 +14,9 @@ from tilewright.plan.blocking import LANES, Blocking
 from tilewright.plan.contracted import contraction_of
 from tilewright.plan.contraction import Contraction, merge_columns, merge_rows, pad_k, size, with_known_sizes
 from tilewright.plan.facts import Facts
+from tilewright.plan.facts.values import UNTIMED
 from tilewright.plan.fixed import FREE, Fixed, fixed_by
-from tilewright.plan.model import copy_kernel_cycles, moving_cycles, operand_bytes
+from tilewright.plan.model import copy_kernel_cycles, cores, moving_cycles, operand_bytes
 from tilewright.plan.planner import Candidate, Choice, choose, variant
 from tilewright.plan.refusals import refused
 from tilewright.plan.schedule import Schedule
@@ -102,7 +103,7 @@ def kernels_of_blocks(facts: Facts, machine: Machine, ranking: Ranking) -> Itera
     for variant_of, ranked in _ranked_variants(space, machine, fixed):
         rewrites = (Rewrite(variant_of.note),) if variant_of.note else ()
         for candidate in ranked.candidates:
-            yield _plan_candidate(BlockedKernelSchedule(candidate, ranked), variant_of.copies, count, rewrites)
+            yield _plan_candidate(facts, BlockedKernelSchedule(candidate, ranked), variant_of.copies, count, rewrites)
             count += 1
         if not count:
             for refusal in ranked.unfit:
@@ -111,18 +112,23 @@ def kernels_of_blocks(facts: Facts, machine: Machine, ranking: Ranking) -> Itera
 
 
 def _plan_candidate(
-    kernel: BlockedKernelSchedule, copies: float, place: int, rewrites: tuple[Rewrite, ...] = ()
+    facts: Facts, kernel: BlockedKernelSchedule, copies: float, place: int, rewrites: tuple[Rewrite, ...] = ()
 ) -> PlanCandidate:
-    """Return a kernel as a PlanCandidate: its cycles are those of its cost, and of `copies` of operands before it.
+    """Return a kernel as a PlanCandidate: its cycles are those of its cost, its epilogue, and `copies` before it.
 
     The cycles are at least those in which all tensors, the result included, move between memory and cores. `place` is
-    its place among kernels of equal cost.
+    its place among kernels of equal cost; `facts` is the analysed program, which has the epilogue's elementwise work.
     """
     space, machine = kernel.candidate.contraction, kernel.ranked.machine
     moved = sum({x.name: operand_bytes(x) for x in (space.a, space.b, space.out, *space.extras)}.values())
+    epilogue = sum(
+        facts.size(n.space) * facts.lane_cycles(n, machine)
+        for n in facts.nodes
+        if n.op not in UNTIMED and n.op != "mma"
+    )
     least = moving_cycles(machine, moved) + machine.limits.launch_cycles
-    cost = kernel.candidate.cost.cycles + copies
-    return PlanCandidate(kernel, max(cost, least), (cost, place), rewrites)
+    cycles = kernel.candidate.cost.cycles + copies + epilogue / cores(machine)
+    return PlanCandidate(kernel, max(cycles, least), (cycles, place), rewrites)
 
 
 def _ranked_variants(space: Contraction, machine: Machine, fixed: Fixed) -> Iterator[tuple[Variant, Choice]]:
@@ -199,7 +205,7 @@ def _open_kernels(facts: Facts, space: Contraction, machine: Machine, ranking: R
     ranked = replace(ranked, candidates=fit, notes=(*ranked.notes, note))
     opened = frozenset(digit.name for digit in space.open)
     for n, candidate in enumerate(fit):
-        yield _plan_candidate(BlockedKernelSchedule(candidate, ranked, opened), 0.0, n)
+        yield _plan_candidate(facts, BlockedKernelSchedule(candidate, ranked, opened), 0.0, n)
 
 
 def space_for(plan: Schedule, space: Contraction, machine: Machine) -> Variant:
@@ -254,4 +260,4 @@ def rate_blocks(facts: Facts, machine: Machine, plan: Schedule) -> PlanCandidate
     if candidate is None:
         candidate = Candidate(blocking, typical, cost_of(typical, blocking, machine))
     kernel = BlockedKernelSchedule(candidate, replace(ranked, notes=(*ranked.notes, *notes)))
-    return _plan_candidate(kernel, chosen.copies, 0)
+    return _plan_candidate(facts, kernel, chosen.copies, 0)

@@ -20,10 +20,13 @@ from tilewright.plan.general import blocks_of, room_of
 from tilewright.plan.microkernel import Microkernel, axes_in
 from tilewright.plan.model import Size, element_bytes
 from tilewright.plan.rows import tasks_of
+from tilewright.plan.search.product_tasks import task_widths
 from tilewright.plan.search.ranking import PlanCandidate, Ranking
 from tilewright.plan.search.uniform import loop_tiles, microkernels, uniform_candidate
 from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 
+FEWEST_K_TILES = 4
+"""K tiles of a loop, at least, that is split for caches."""
 TASKS_PER_CORE = 32
 """Tasks for each core, at most, that task widths are tried for."""
 
@@ -61,8 +64,9 @@ def _k_tiles(
 ) -> Iterator[dict[Expr, int]]:
     """Yield choices of {loop dimension: elements per iteration} in which one K loop has shorter tiles than in `loops`.
 
-    The tile is such that B of a column of accumulator tiles takes half of L1, or all of it. Loops that carry more than
-    an accumulator, that have a stated tile, or whose extent is known only at the call keep theirs. `products` maps each
+    The tile is such that B of a column of accumulator tiles takes half of L1, or all of it; a loop has at least
+    FEWEST_K_TILES (4) of them, as accumulators go through memory between two. Loops that carry more than an
+    accumulator, that have a stated tile, or whose extent is known only at the call keep theirs. `products` maps each
     MMA to its microkernel.
     """
     fixed = {*facts.loops, *facts.stated_loops, *(str(d) for d in facts.opened)}
@@ -72,7 +76,8 @@ def _k_tiles(
             continue
         row_bytes = how.columns * element_bytes(axes.factors(op)[1].type.dtype)
         longest = 1 << (machine.limits.l1_bytes // row_bytes).bit_length() - 1
-        yield from ({**loops, axes.k: n} for n in (longest // 2, longest) if how.atom.shape[2] <= n < loops[axes.k])
+        fitting = (n for n in (longest // 2, longest) if n >= how.atom.shape[2])
+        yield from ({**loops, axes.k: n} for n in fitting if FEWEST_K_TILES * n <= loops[axes.k])
 
 
 def _task_widths(
@@ -86,8 +91,11 @@ def _task_widths(
     """
     size = numbers_of(facts.sizes)
     stated = {d: min(n, size(d)) for d in facts.cut if (n := facts.stated_tasks.get(str(d))) is not None}
-    chosen = choose_task_widths(facts.program, size, room_of(machine), facts.logs, loops, facts.opened)
-    widths = {d: chosen.get(d, size(d)) for d in facts.cut} | stated
+    if facts.products and facts.cut:
+        widths = task_widths(facts, machine, loops)
+    else:
+        chosen = choose_task_widths(facts.program, size, room_of(machine), facts.logs, facts.opened)
+        widths = {d: chosen.get(d, size(d)) for d in facts.cut} | stated
     yield widths
     if facts.opened or facts.logs or facts.in_order:
         return
@@ -125,6 +133,17 @@ def _accumulator_tiles(products: Mapping[Op, Microkernel | None], size: Size) ->
             for d, n in ((axes.m, how.rows), (axes.n, how.columns)):
                 tiles.setdefault(d, set()).add(n)
     return tiles
+
+
+def keeps_cores_busy(candidate: PlanCandidate | None, machine: Machine) -> bool:
+    """True if a candidate is a CPU kernel of any program with at least one task (one thread's work) per core.
+
+    False for None, on a machine with lanes (a GPU), and for a kernel of one product in accumulator tiles.
+    """
+    if machine.lanes is not None or candidate is None or not isinstance(candidate.kernel, UniformKernelSchedule):
+        return False
+    kernel = candidate.kernel
+    return tasks_of(kernel.widths, numbers_of(kernel.facts.sizes)) >= (machine.limits.cores or 1)
 
 
 def _cpu_kernel(kernel: UniformKernelSchedule, *, holds: bool, chooses: bool) -> UniformKernelSchedule:

@@ -34,9 +34,7 @@ def kernels_of_lanes(facts: Facts, machine: Machine, ranking: Ranking) -> Iterat
         return
     size = numbers_of(facts.sizes)
     loops = loop_tiles(facts)
-    wide = (
-        choose_task_widths(facts.program, size, room_of(machine), facts.logs, loops, facts.opened) if facts.cut else {}
-    )
+    wide = choose_task_widths(facts.program, size, room_of(machine), facts.logs, facts.opened) if facts.cut else {}
     whole = {d: wide.get(d, size(d)) for d in facts.cut}
     if facts.opened or facts.in_order:  # lanes hold a number of elements, at the end of a dimension too
         widths = {d: 1 if d in facts.opened else n for d, n in whole.items()}

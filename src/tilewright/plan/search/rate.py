@@ -77,7 +77,7 @@ def _rate_two_kernels(facts: Facts, machine: Machine, plan: Schedule, after: str
     two = _rate_second_kernel(cut, machine, plan.then)
     if isinstance(one, str) or isinstance(two, str):
         return one if isinstance(one, str) else str(two)
-    return two_kernels(cut, one, two)
+    return two_kernels(cut, one, two, machine)
 
 
 def _rate_second_kernel(cut: GraphCut, machine: Machine, plan: Schedule | None) -> PlanCandidate | str:

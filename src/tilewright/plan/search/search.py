@@ -15,7 +15,7 @@ from tilewright.plan.facts.values import UNTIMED
 from tilewright.plan.microkernel import atoms_for, precision_of, shared_atoms
 from tilewright.plan.search.blocked import BlockedKernelSchedule, kernels_of_blocks
 from tilewright.plan.search.candidates import kernels_with_atoms
-from tilewright.plan.search.core_tasks import kernels_of_cores
+from tilewright.plan.search.core_tasks import keeps_cores_busy, kernels_of_cores
 from tilewright.plan.search.cost import roofline
 from tilewright.plan.search.diagonal import block_diagonal
 from tilewright.plan.search.fragments import kernels_of_fragments
@@ -135,6 +135,9 @@ def _add_two_kernels(facts: Facts, machine: Machine, ranking: Ranking, only_lowe
     share = CLEARLY_FASTER if machine.lanes is None else 1.0
     for cut in two_kernel_splits(facts, ranking):
         best, what = share * ranking.limit, cut.what
+        if not cut.second.products and keeps_cores_busy(ranking.best, machine):
+            ranking.reject(what, "a kernel without products follows, for which caches hold the values")
+            continue
         least = lower_bound(cut.first, machine) + lower_bound(cut.second, machine)
         if least >= best:
             ranking.reject(what, f"at least {least / best:.2f} of the time")
@@ -148,19 +151,24 @@ def _add_two_kernels(facts: Facts, machine: Machine, ranking: Ranking, only_lowe
         ranking.add_counts(two)
         if one.best is None or two.best is None:
             continue
-        both = two_kernels(cut, one.best, two.best)
+        both = two_kernels(cut, one.best, two.best, machine)
         if machine.lanes is None and both.cycles > best:
             ranking.reject(what, f"{both.cycles / ranking.limit:.2f} of the time, and values go through memory")
             continue
         _add_candidates(ranking, [both])
 
 
-def two_kernels(cut: GraphCut, one: PlanCandidate, two: PlanCandidate) -> PlanCandidate:
+def two_kernels(cut: GraphCut, one: PlanCandidate, two: PlanCandidate, machine: Machine) -> PlanCandidate:
     """Return one candidate that runs the kernel of `one` and then the kernel of `two`; its cycles are the sum of both.
 
-    `cut` (a GraphCut) has the two programs into which the program was split.
+    `cut` (a GraphCut) has the two programs into which the program was split. On a machine whose cores have L2 caches of
+    their own (a CPU), a core finds the value between the kernels in those of other cores: it is written to memory and
+    read from there.
     """
     cycles = one.cycles + two.cycles
+    if machine.lanes is None:
+        written = sum(prod(n.place.shape) * n.place.bytes for n in cut.first.writes)
+        cycles += 2 * written / machine.limits.far_rate / (machine.limits.cores or 1)
     rewrites = (Rewrite(cut.what, after=cut.after), *one.rewrites)
     return replace(one, cycles=cycles, key=(round(cycles), *one.key[1:]), rewrites=rewrites, then=two)
 

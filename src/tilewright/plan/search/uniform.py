@@ -98,8 +98,9 @@ def count_uniform_work(kernel: UniformKernelSchedule) -> Work:
     packed = _bytes_of_packed_b(kernel)
     waits += len(packed) * (machine.limits.following_cycles + machine.limits.copy_latency)
     if machine.lanes is None and kernel.products:
-        moving = task_packing_cycles(kernel) + task_value_cycles(kernel) + task_overhead_cycles(kernel)
-        phase = Phase(1, mma / max(1, tasks), lanes / max(1, tasks) + moving, gather=task_read_cycles(kernel))
+        alone = task_packing_cycles(kernel) + task_overhead_cycles(kernel)
+        between = max(lanes / max(1, tasks), task_value_cycles(kernel))  # vectors load values while they compute
+        phase = Phase(1, mma / max(1, tasks), between + alone, gather=task_read_cycles(kernel))
     else:
         copied, words = _operand_copies(kernel)
         lanes += tasks * words * machine.limits.gather_cycles / machine.limits.lane_rate

@@ -1,0 +1,61 @@
+"""Task widths of kernels with MMAs and without a pipeline: tasks for all cores, with values that caches hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import ceil, prod
+
+from tilewright.algebra.expr import Expr
+from tilewright.machine import Machine
+from tilewright.plan.boxes import ROWS, numbers_of, radices, width_choices
+from tilewright.plan.facts import Facts, ValueFacts
+from tilewright.plan.general import room_of
+from tilewright.plan.microkernel import axes_in
+
+
+def task_widths(facts: Facts, machine: Machine, loops: Mapping[Expr, int]) -> dict[Expr, int]:
+    """Return {dimension that the grid splits: elements per workgroup} for a kernel with MMAs and without a pipeline.
+
+    A width that the author states is used as it is. Other dimensions start whole, and are narrowed until there are
+    enough workgroups for all cores and each value that a workgroup holds is at most a fixed fraction of L2: first batch
+    dimensions (these even to a fraction of L1), then dimensions that are not M or N, then M and N, the last two to no
+    less than ROWS (16) elements. If the MMAs have dimensions in common, only these are narrowed. `loops` maps looped
+    dimensions to elements per iteration; `facts` is the analysed program.
+    """
+    size, room = numbers_of(facts.sizes), room_of(machine)
+    products = [facts.nodes[p.node] for p in facts.products]
+    shared = [d for d in facts.cut if all(_digits_of(facts, d) & n.space for n in products)]
+    dims = shared or list(facts.cut)
+    batch = [d for d in dims if all(_digits_of(facts, d) <= p.batch for p in facts.products)]
+    held = [_program_dims(facts, n) for n in facts.nodes if n.op != "write" and (n.op != "read" or n.place.can_leave)]
+    axes = [axes_in(n.source, size) for n in products if n.source is not None]
+    blocked = {d for x in axes if not isinstance(x, str) for d in (x.m, x.n)}
+    widths = {d: size(d) for d in dims}
+
+    def largest_value() -> int:
+        """Return the number of elements of the largest value that a workgroup holds, with the present `widths`."""
+        return max(prod(max(1, widths.get(d) or loops.get(d) or size(d)) for d in value) for value in held)
+
+    around = [d for d in dims if d not in batch and d not in blocked]
+    for d in (*batch, *around, *(d for d in dims if d in blocked and d not in batch)):
+        for choice in width_choices(size(d), radices(facts.program, d, size)):
+            tasks, values = prod(ceil(size(x) / n) for x, n in widths.items()), largest_value()
+            is_enough = tasks >= room.product_tasks and values <= room.product_elements
+            if (is_enough and (d not in batch or values <= room.elements[0])) or (d in blocked and choice < ROWS):
+                break
+            widths[d] = choice
+    all_widths = {d: widths.get(d, size(d)) for d in facts.cut}
+    return all_widths | {d: min(n, size(d)) for d in facts.cut if (n := facts.stated_tasks.get(str(d))) is not None}
+
+
+def _digits_of(facts: Facts, d: Expr) -> frozenset[str]:
+    """Return the names of the digits (such as i//56 and i%56 of a flattened i) of a program dimension.
+
+    Digits are the mixed-radix parts into which it was split. A dimension that was not split gives its own name alone.
+    """
+    return frozenset(facts.digits.get(str(d), (str(d),)))
+
+
+def _program_dims(facts: Facts, n: ValueFacts) -> list[Expr]:
+    """Return the dimensions of the value `n` as the program has them, not split into digits (mixed-radix parts)."""
+    return [d for d in facts.order if _digits_of(facts, d) & n.dims]
