@@ -19,6 +19,9 @@
 | resident    | tasks of such kernels that a core has at a time                                  |
 | blocked     | rule: one product on a CPU in accumulator tiles that stay in registers            |
 | core_tasks  | rule: such kernels on a CPU, whose cores run one thread each                     |
+| core_reads  | what such a task moves to and from caches and memory                             |
+| product_tasks | widths of tasks with products, by goals                                        |
+| uniform_loops | loops around each product                                                      |
 | lanes       | rule: such kernels without products                                              |
 | fragments   | rule: such kernels with products                                                 |
 | simt        | rule: products that lanes do term by term                                        |
