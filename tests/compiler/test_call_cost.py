@@ -19,8 +19,8 @@ import tilewright.wave as tkw
 from tilewright.compiler.native import NativeExecutable
 from tilewright.errors import ArgumentError
 from tilewright.runtime.outputs import LEAST
+from tilewright.targets.calls.table import CallRecord
 from tilewright.targets.cpu import launch_cache
-from tilewright.targets.cpu.launch_cache import LaunchCache
 
 M, N, K = tkl.sym.M, tkl.sym.N, tkl.sym.K
 GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
@@ -299,12 +299,17 @@ def test_programs_as_text_are_called_like_before() -> None:
         run(x, x)
 
 
-def test_only_so_many_kinds_of_calls_are_remembered() -> None:
+def remembered(run: Any) -> list[CallRecord]:
+    """The records of the calls that an executable remembers."""
+    return [] if run.launches.table is None else [record for _, record in run.launches.table.kinds]
+
+
+def test_only_so_many_kinds_of_calls_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch_cache, "KINDS", 16)
     run = tilewright.compile(scaled, dynamic=[M])
     for count in range(1, 40):
         assert np.array_equal(run(numbers(count), 2.0), 2 * numbers(count))
-    assert isinstance(run._on_host, LaunchCache)
-    assert len(run._on_host._known) <= 16
+    assert len(remembered(run)) == 16
 
 
 def test_workspaces_of_remembered_calls_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,9 +323,10 @@ def test_workspaces_of_remembered_calls_are_bounded(monkeypatch: pytest.MonkeyPa
             a, b = numbers(m, k), np.ones((k, n), np.float32)
             for _ in range(2):
                 assert np.array_equal(run(a, b), a @ b)
-        assert sum(known.room for known in run._on_host._known) <= limit
-        assert len(run._on_host._known) == count
-        last_two = sum(sorted(known.room for known in run._on_host._known)[-2:])
+        rooms = [record.room for record in remembered(run)]
+        assert sum(rooms) <= limit
+        assert len(rooms) == count
+        last_two = sum(sorted(rooms)[-2:])
         run.path = "best"  # forgets
 
 

@@ -42,13 +42,15 @@ from tilewright.runtime.arguments import Arguments
 from tilewright.runtime.calls import arranged, known_level, signature_of
 from tilewright.runtime.eager import eager
 from tilewright.runtime.tensors import count_writes
+from tilewright.targets.calls.table import UNLIKE
 from tilewright.targets.names import CPU, GPU
 from tilewright.targets.registry import check_target
 from tilewright.wave.kernel import Kernel
 
-if TYPE_CHECKING:  # a tile kernel needs neither
+if TYPE_CHECKING:  # a tile kernel needs none of them
     from tilewright.block.kernel import BlockKernel as BlockKernel
     from tilewright.compiler.text import TextExecutable
+    from tilewright.targets.cpu.launch_cache import LaunchCache
 
 _LOG = logging.getLogger("tilewright.compile")
 EXECUTOR = "executor"
@@ -425,24 +427,33 @@ class Executable:
     @eager
     def __call__(self, *args: Any, debug_logs: dict[str, Any] | None = None, **named: Any) -> Any:
         """Runs the kernel; `debug_logs` receives what tkw.debug_log keeps, as `logs[label]["value"]`."""
+        if debug_logs is None and not named:
+            result = self._like_before(args)
+            if result is not UNLIKE:
+                return result
         if debug_logs is not None and not isinstance(debug_logs, dict):
             raise ArgumentError(f"{self.name}: debug_logs={written(debug_logs, 80)} is no dictionary to receive logs")
         placed = self._arranged(args, named) if named else args
-        if debug_logs is None:
-            made = self._like_before(tuple(a for a in placed if a is not None) if named else placed)
-            if made is not None:
-                return (made[0] if len(made) == 1 else made) if made else named.get("out")
+        if debug_logs is None and named:
+            result = self._like_before(tuple(a for a in placed if a is not None))
+            if result is not UNLIKE:
+                return named.get("out") if result is None else result
         try:
-            made = self._run(placed, debug_logs)
+            result = self._run(placed, debug_logs)
         except ProgramError as fault:
             raise fault.with_traceback(None) from None
         if len(placed) == len(self.program.args):
             count_writes(a for v, a in zip(self.program.args, placed, strict=True) if v in self.outputs)
-        return named.get("out") if made is None else made
+        return named.get("out") if result is None else result
 
-    def _like_before(self, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        """Runs a call that is like one before, and gives the outputs that it made; None: there was none like it."""
+    @property
+    def launches(self) -> LaunchCache | None:
+        """The launches learnt from calls on the host, by position; None: calls are not launches."""
         return None
+
+    def _like_before(self, args: tuple[Any, ...]) -> Any:
+        """Makes a call that is like one before and returns the outputs that it made; `UNLIKE`: there was none."""
+        return UNLIKE
 
     def _arranged(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
         """All arguments by position."""

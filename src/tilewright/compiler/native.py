@@ -28,8 +28,8 @@ from tilewright.runtime.device_arrays import DeviceArray
 from tilewright.runtime.dump import Dump
 from tilewright.runtime.eager import eager
 from tilewright.runtime.scripts import Whole
-from tilewright.runtime.tensors import count_writes
 from tilewright.runtime.timing import benchmark
+from tilewright.targets.calls.table import UNLIKE
 from tilewright.targets.cpu.launch_cache import LaunchCache
 from tilewright.targets.gpu.again import Again
 from tilewright.targets.names import CPU, INTERPRETER, is_gpu, is_native
@@ -379,15 +379,16 @@ class NativeExecutable(Executable):
         hooks = self.program.hooks
         return bool(hooks) and any(function is not None for pair in hooks.values() for function in pair)
 
-    def _like_before(self, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        if self._is_hooked():
-            return None
-        made = self._on_host(args)
-        if made is None:
-            made = self._on_gpu(args)
-            if made is not None and len(args) == len(self.program.args):
-                count_writes(a for v, a in zip(self.program.args, args, strict=True) if v in self.outputs)
-        return made
+    @property
+    def launches(self) -> LaunchCache | None:
+        """The launches learnt from calls on the host, by position; None: calls do more."""
+        return None if self.program.hooks and self._is_hooked() else self._on_host
+
+    def _like_before(self, args: tuple[Any, ...]) -> Any:
+        if self.program.hooks and self._is_hooked():
+            return UNLIKE
+        result = self._on_host.call(*args)
+        return self._on_gpu.call(*args) if result is UNLIKE else result
 
     def _run(
         self, args: tuple[Any, ...], logs: dict[str, Any] | None, caller: tuple[Self, Arguments] | None = None
@@ -414,11 +415,9 @@ class NativeExecutable(Executable):
     def _run_in_place(self, bound: Arguments, logs: dict[str, Any] | None) -> Any:
         """A call whose inputs are in part the arrays of outputs."""
         alias = self._in_place(bound)
-        made = alias._like_before(bound.apart) if logs is None else None
-        if made is None:
+        results = alias._like_before(bound.apart) if logs is None else UNLIKE
+        if results is UNLIKE:
             results = alias._run(bound.apart, logs, None if is_gpu(self.target) else (self, bound))
-        else:
-            results = made[0] if len(made) == 1 else made or None
         self._last = alias._last
         return results
 

@@ -31,6 +31,7 @@ from tilewright.runtime.overlap import require_own_memory
 from tilewright.runtime.scripts import Launched, Script, Whole
 from tilewright.runtime.sizes import extent, sizes_of
 from tilewright.runtime.tensors import Form, as_array, count_writes
+from tilewright.targets.calls.table import UNLIKE
 from tilewright.targets.cpu.launch_cache import LaunchCache
 from tilewright.targets.gpu.again import Again
 from tilewright.targets.names import CPU, GPU, INTERPRETER
@@ -150,6 +151,11 @@ class TextExecutable:
         return None if self._launchable is None else self._launchable.kernel
 
     @property
+    def launches(self) -> LaunchCache | None:
+        """The launches learnt from calls on the host, by position; None: calls run elsewhere."""
+        return self._like_before if isinstance(self._like_before, LaunchCache) else None
+
+    @property
     def name(self) -> str:
         """The first program's name."""
         return self.main.name
@@ -186,11 +192,9 @@ class TextExecutable:
         as `out=`, which is returned.
         """
         if not named and params is None:
-            outputs = self._like_before(args)
-            if outputs is not None:
-                if isinstance(self.device, GpuDevice):
-                    self._count_writes(args)
-                return outputs[0] if len(outputs) == 1 else outputs or None
+            result = self._like_before.call(*args)
+            if result is not UNLIKE:
+                return result
         arrays, made = self._arguments(args, params, named)
         form, kinds = Form([*args, *named.values()]), {a.name: a.type.dtype for a in self.main.args}
         for name in made:

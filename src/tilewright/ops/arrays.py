@@ -16,6 +16,7 @@ from tilewright.runtime.outputs import maker
 from tilewright.runtime.scripts import Whole
 from tilewright.runtime.tensors import Form, torch_of
 from tilewright.runtime.traced import refuse_traced
+from tilewright.targets.calls.table import UNLIKE
 from tilewright.targets.cpu.launch_cache import LaunchCache
 from tilewright.targets.gpu.again import Again
 from tilewright.targets.names import CPU, CUDA, GPU, is_gpu
@@ -196,6 +197,11 @@ class Learnt:
 
     def __init__(self) -> None:
         self.on_gpu, self.on_host = Again(), LaunchCache()
+
+    def call(self, *args: Any) -> Any:
+        """Makes a call like one before, wherever it was, and returns its result; `UNLIKE`: there was none like it."""
+        result = self.on_host.call(*args)
+        return self.on_gpu.call(*args) if result is UNLIKE else result
 
     def learn_on_host(self, given: Sequence[Any], out: Any, whole: Whole | None, names: Sequence[str]) -> None:
         """A call of a kernel was right; `names` are what the kernel calls the given arrays and, last, the result."""

@@ -34,10 +34,18 @@ from tilewright.ops.layers import Layer
 from tilewright.runtime import environment
 from tilewright.runtime.eager import eager
 from tilewright.runtime.tensors import Form
+from tilewright.targets.calls.table import UNLIKE
 from tilewright.targets.names import is_gpu
 
 _PLAIN = Learnt()
 """The launches learnt from products without options."""
+
+
+def learnt_products(*options: Any, activation: str | None = None) -> Learnt:
+    """The launches learnt from calls of `matmul` with an activation, and with other options."""
+    if activation is None and not options:
+        return _PLAIN
+    return learnt_of("matmul", *map(option, (activation, *(options or (None,) * 4))))
 
 
 @eager
@@ -66,12 +74,12 @@ def matmul(
     """
     given = (a, b) if bias is None else (a, b, bias)
     if activation is out_dtype is precision is accumulate is target is None:
-        learnt = _PLAIN
+        learnt = learnt_products()
     else:
-        learnt = learnt_of("matmul", *map(option, (activation, out_dtype, precision, accumulate, target)))
-    made = learnt.on_host(given) or learnt.on_gpu(given)
-    if made is not None:
-        return made[0]
+        learnt = learnt_products(out_dtype, precision, accumulate, target, activation=activation)
+    like_before = learnt.call(*given)
+    if like_before is not UNLIKE:
+        return like_before
     known_activation(activation), known_precision(precision), known_target(target)
     left, right = array(a, "a"), array(b, "b")
     kind = require_fit(left, right)

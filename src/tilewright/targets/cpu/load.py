@@ -106,5 +106,5 @@ def link(data: bytes, names: tuple[str, ...]) -> Code:
 
 def load_text(text: str) -> Code:
     """LLVM IR text, generated and linked; all its functions can be called."""
-    names = tuple(re.findall(r"^define (?:void|ptr) @(\w+)", text, re.MULTILINE))
+    names = tuple(re.findall(r"^define (?:void|ptr|i32|i64) @(\w+)", text, re.MULTILINE))
     return link(object_of(text), names)
