@@ -46,16 +46,21 @@ def numbers(*shape: int, start: int = 0) -> Any:
 
 @pytest.fixture
 def at_length(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The calls that were checked at length."""
-    found: list[str] = []
+    """The names of the kernels whose calls were checked at length."""
+    names: list[str] = []
     whole = NativeExecutable._run
 
     def run(self: Any, *args: Any) -> Any:
-        found.append(self.name)
+        names.append(self.name)
         return whole(self, *args)
 
     monkeypatch.setattr(NativeExecutable, "_run", run)
-    return found
+    return names
+
+
+def remembered(run: Any) -> list[CallRecord]:
+    """The records of the calls that an executable remembers."""
+    return [] if run.launches.table is None else [record for _, record in run.launches.table.kinds]
 
 
 def test_a_call_like_one_before_was_checked_at_length_each_time(at_length: list[str]) -> None:
@@ -117,6 +122,91 @@ def test_an_output_that_shares_memory_in_a_later_call_is_still_refused() -> None
     locked.flags.writeable = False
     with pytest.raises(ArgumentError, match="read-only"):
         run(x, y, locked)
+
+
+@pytest.mark.parametrize("columns", [5, 700])  # copied by the call itself, and by numpy
+def test_arrays_that_are_not_contiguous_were_checked_at_length_each_time(at_length: list[str], columns: int) -> None:
+    run = tilewright.compile(minus)
+    for start in range(4):
+        wide = numbers(3, 2 * columns, start=start)
+        y = numbers(3, columns, start=7 * start)
+        for x in (wide[:, ::2], wide[:, ::-2], wide[::-1, :columns], numbers(columns, 3, start=start).T):
+            assert np.array_equal(run(x, y), x - y)
+            assert np.array_equal(run(y, x), y - x)
+    assert len(at_length) == 8
+    assert len(remembered(run)) == 8
+
+
+@pytest.mark.parametrize("columns", [5, 700])
+def test_an_output_that_is_not_contiguous_was_checked_at_length_each_time(at_length: list[str], columns: int) -> None:
+    run = tilewright.compile(minus)
+    for start in range(4):
+        x, y = numbers(3, columns, start=start), numbers(3, columns, start=7 * start)
+        room = np.full((3, 2 * columns), -7, np.float32)
+        assert run(x, y, out=room[:, ::2]) is not None
+        assert np.array_equal(room[:, ::2], x - y)
+        assert (room[:, 1::2] == -7).all()
+    assert len(at_length) == 1
+
+
+def test_an_output_between_the_elements_of_an_input_stays_there(at_length: list[str]) -> None:
+    """Their memory overlaps, and no element is shared: only arrays at the same distance are like them."""
+    run = tilewright.compile(minus)
+    for start in range(4):
+        room, y = numbers(3, 10, start=start), numbers(3, 5, start=7 * start)
+        wanted = room[:, ::2] - y
+        run(room[:, ::2], y, room[:, 1::2])
+        assert np.array_equal(room[:, 1::2], wanted)
+    assert len(at_length) == 1
+    room = numbers(3, 10)
+    with pytest.raises(ArgumentError, match="shares memory with x"):
+        run(room[:, ::2], y, room[::-1, ::2])
+    apart = np.empty((3, 10), np.float32)
+    run(room[:, ::2], y, apart[:, 1::2])
+    assert np.array_equal(apart[:, 1::2], room[:, ::2] - y)
+
+
+def test_an_array_that_is_not_aligned_is_copied_each_time(at_length: list[str]) -> None:
+    run = tilewright.compile(minus)
+    y = numbers(3, 5, start=4)
+    for start in range(4):
+        x = np.zeros(61, np.uint8)[1:].view(np.float32).reshape(3, 5)
+        x[...] = numbers(3, 5, start=start)
+        assert not x.flags.aligned
+        assert np.array_equal(run(x, y), x - y)
+    assert len(at_length) == 1
+
+
+def test_a_dynamic_kernel_of_many_sizes_was_checked_at_length_each_time(at_length: list[str]) -> None:
+    run = tilewright.compile(minus, dynamic=[M])
+    for _ in range(3):
+        for m in range(1, 41):
+            x, y = numbers(m, 5, start=m), numbers(m, 5, start=3 * m)
+            assert np.array_equal(run(x, y), x - y)
+    assert len(at_length) == 40
+
+
+def test_products_and_layers_of_arrays_that_are_not_contiguous_are_learnt() -> None:
+    layer = tilewright.Linear(numbers(4, 6), numbers(4))
+    conv = tilewright.Conv2d(numbers(2, 3, 3, 5) % 3, padding=1)
+    wanted = tilewright.Conv2d(numbers(2, 3, 3, 5) % 3, padding=1)
+    for start in range(3):
+        x = numbers(6, 3, start=start).T
+        assert np.array_equal(tilewright.matmul(x, numbers(7, 6).T), x @ numbers(7, 6).T)
+        assert np.array_equal(layer(x), x @ numbers(4, 6).T + numbers(4))
+        image = numbers(5, 4, 3, 2, start=start).T % 5
+        assert np.array_equal(conv(image), wanted(image.copy()))
+    assert len(layer._learnt.on_host.table.kinds) == len(conv._learnt.on_host.table.kinds) == 1
+
+
+def test_a_convolution_like_one_before_takes_other_weights() -> None:
+    x = numbers(1, 4, 5, 3) % 5
+    for start in range(3):
+        w, bias = numbers(2, 3, 3, 3, start=start) % 4, numbers(2, start=start)
+        layer = tilewright.Conv2d(w, bias, padding=1)
+        assert np.array_equal(tilewright.conv2d(x, w, bias, padding=1), layer(x))
+        turned = tilewright.conv2d(x[:, ::-1], w[::-1], bias[::-1], padding=1)
+        assert np.array_equal(turned[..., ::-1], layer(x[:, ::-1].copy()))
 
 
 def test_calls_in_place_were_checked_at_length_each_time(at_length: list[str]) -> None:
@@ -297,11 +387,6 @@ def test_programs_as_text_are_called_like_before() -> None:
     x = numbers(7)
     with pytest.raises(ArgumentError, match="shares memory"):
         run(x, x)
-
-
-def remembered(run: Any) -> list[CallRecord]:
-    """The records of the calls that an executable remembers."""
-    return [] if run.launches.table is None else [record for _, record in run.launches.table.kinds]
 
 
 def test_only_so_many_kinds_of_calls_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from functools import partial
 from typing import Any
 
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from tilewright.ops.arrays import Learnt, learnt_of
+from tilewright.ops.arrays import learnt_of
 from tilewright.ops.layers import Layer, call_once
 from tilewright.runtime.tensors import version_of
 from tilewright.targets.calls.table import UNLIKE
@@ -68,7 +69,7 @@ def again(x: Any, weight: Any, bias: Any, options: Hashable, keep: bool, view: V
 
     Nothing is asked of gradients and tracers.
     """
-    if not _is_kept(weight, bias, keep):
+    if not keep or not _is_kept(weight, bias, keep):
         launches, held = _learnt(options).on_host, weight if view is None else view(weight)
         return launches.call_below(x, held) if bias is None else launches.call_below(x, held, bias)
     kept = _LAYERS.get(weight, {}).get(options)
@@ -80,9 +81,8 @@ def _is_kept(weight: Any, bias: Any, keep: bool) -> bool:
     return keep and version_of(weight) is not None and (bias is None or version_of(bias) is not None)
 
 
-def _learnt(options: Hashable) -> Learnt:
-    """The launches learnt from calls of layers with these options, whose weights are not kept."""
-    return learnt_of("torch", options)
+_learnt = partial(learnt_of, "torch")
+"""The launches learnt from calls of layers with these options, whose weights are not kept."""
 
 
 def _state(tensor: Any) -> Any:
