@@ -237,7 +237,7 @@ def test_a_number_of_an_earlier_call_is_not_used_for_another(at_length: list[str
 def test_a_changed_number_of_threads_makes_a_new_launch(monkeypatch: pytest.MonkeyPatch, at_length: list[str]) -> None:
     run = tilewright.compile(tilewright.kernels.gemm("nn", "f32"))
     a, b = numbers(40, 24), numbers(24, 32)
-    made = []
+    cores = []
     for threads in ("2", "1", None, "1"):
         if threads is None:
             monkeypatch.delenv("TILEWRIGHT_THREADS")
@@ -245,9 +245,9 @@ def test_a_changed_number_of_threads_makes_a_new_launch(monkeypatch: pytest.Monk
             monkeypatch.setenv("TILEWRIGHT_THREADS", threads)
         for _ in range(2):
             assert np.array_equal(run(a, b), a @ b)
-        made.append(run._last.machine.limits.cores)
-    assert made[:2] == [2, 1]
-    assert made[2] == len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else True
+        cores.append(run._last.machine.limits.cores)
+    assert cores[:2] == [2, 1]
+    assert cores[2] == len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else True
     assert len(at_length) == 3  # the last is like the second
 
 
@@ -321,10 +321,10 @@ def test_an_output_that_is_written_in_part_holds_zeros_elsewhere() -> None:
         wanted = np.zeros(2 * count, np.float32)
         wanted[::2] = numbers(count, start=start)
         for _ in range(2):
-            found = run(wanted[::2].copy())
-            assert np.array_equal(found, wanted)
-            found += 1  # what the next one is made of
-            del found
+            y = run(wanted[::2].copy())
+            assert np.array_equal(y, wanted)
+            y += 1  # what the next one is made of
+            del y
 
 
 def test_threads_call_one_kernel_at_the_same_time() -> None:
@@ -418,8 +418,8 @@ def test_workspaces_of_remembered_calls_are_bounded(monkeypatch: pytest.MonkeyPa
 def test_a_sum_of_nothing_is_written_where_memory_held_something() -> None:
     run = tilewright.compile(tilewright.kernels.gemm("nn", "f32"))
     for _ in range(3):
-        found = run(np.ones((64, 0), np.float32), np.ones((0, 96), np.float32))
-        assert found.shape == (64, 96)
-        assert not found.any()
-        found.fill(7)
-        del found
+        c = run(np.ones((64, 0), np.float32), np.ones((0, 96), np.float32))
+        assert c.shape == (64, 96)
+        assert not c.any()
+        c.fill(7)
+        del c

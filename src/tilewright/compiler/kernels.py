@@ -188,14 +188,14 @@ def _dynamic(program: Program, known: Mapping[Symbol, Expr], dynamic: Collection
     if dynamic and target == EXECUTOR:
         raise ArgumentError(f"dynamic=: with target={target!r} every size is; leave it out")
     there = {s.name: s for a in program.args if isinstance(a.type, MemoryType) for d in a.type.dims for s in d.symbols}
-    found = []
+    symbols = []
     for each in dynamic:
         name = each if isinstance(each, str) else getattr(each, "name", str(each))
         if name not in there or there[name] in known:
             left = [n for n, s in there.items() if s not in known]
             raise ArgumentError(f"dynamic: {name} is no size that arguments tell; there are {', '.join(left)}")
-        found.append(there[name])
-    return found
+        symbols.append(there[name])
+    return symbols
 
 
 def _executable(
@@ -237,7 +237,7 @@ def _program_of(kernel: Any) -> Program:
 
 def _bindings(symbols: Mapping[Any, Any]) -> dict[Expr, Any]:
     """Symbols and their values; address spaces say nothing on the tile level and are left out."""
-    found: dict[Expr, Any] = {}
+    bindings: dict[Expr, Any] = {}
     for key, value in symbols.items():
         name = key if isinstance(key, str) else getattr(key, "name", str(key))
         if isinstance(value, AddressSpace) or any(value is s for s in (GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE)):
@@ -247,12 +247,12 @@ def _bindings(symbols: Mapping[Any, Any]) -> dict[Expr, Any]:
                 raise ArgumentError(f"symbols: {written(key, 80)} is neither a symbol nor a name")
             key = symbol(key, 0)
         try:
-            found[key] = as_expr(value)
+            bindings[key] = as_expr(value)
         except TilewrightError:
             raise ArgumentError(
                 f"symbols: {name} = {written(value, 80)} is neither an integer nor an expression"
             ) from None
-    return found
+    return bindings
 
 
 def resolve(bindings: Mapping[Expr, Any]) -> dict[Symbol, Expr]:

@@ -251,7 +251,7 @@ def _conv(
 ) -> Compiled:
     """A kernel for these sizes, planned for a machine with so many threads."""
     f, *taps, c = weight
-    made = conv_kernel(
+    kernel = conv_kernel(
         taps,
         *dtypes,
         groups=groups,
@@ -267,4 +267,4 @@ def _conv(
     sizes = {name: size for name, size in zip(names, image, strict=True) if size is not None}
     usual = {name: size for name, size in zip(names, typical, strict=False) if name not in sizes}
     sizes |= {"F": f, "CG" if groups > 1 else "C": c, **usual}
-    return kernel_for(made, sizes, target=target, dynamic=list(usual), constant=["w"] if constant else [])
+    return kernel_for(kernel, sizes, target=target, dynamic=list(usual), constant=["w"] if constant else [])

@@ -143,9 +143,9 @@ class Layer:
 
     def __copy__(self) -> Layer:
         """A layer of the same arrays."""
-        made = object.__new__(type(self))
-        made.__setstate__({**self.__dict__, "_source": Source(*self._source.given)})
-        return made
+        copy = object.__new__(type(self))
+        copy.__setstate__({**self.__dict__, "_source": Source(*self._source.given)})
+        return copy
 
     # -- what kinds of layers say --------------------------------------------------------------------------
 
@@ -246,17 +246,17 @@ class Layer:
             raise ArgumentError(f"kernel={written(kernel, 80)}: what `kernel(x)` of this layer gives, or nothing")
         return self._launch(self._kernel(taken, target) if kernel is None else kernel, taken, goal, target)[0]
 
-    def _launch(self, made: Compiled, x: Any, out: Any, target: str) -> tuple[Callable[[], None], Whole | None]:
+    def _launch(self, kernel: Compiled, x: Any, out: Any, target: str) -> tuple[Callable[[], None], Whole | None]:
         """A kernel bound to arrays and to the weights, which are packed already or now; and what it consists of."""
         weight, bias = self._factors(x, target)
         arrays = dict(zip(self.names, (x, weight, bias, out), strict=True))
         arrays = {name: array for name, array in arrays.items() if array is not None}
         if not self.constant:
-            return made.bind_whole(arrays)
-        key = made, common_device("the call", [x])
+            return kernel.bind_whole(arrays)
+        key = kernel, common_device("the call", [x])
         if key not in self._packed:
-            self._packed[key] = made.keep(arrays)
-        return made.bind_whole(arrays, self._packed[key])
+            self._packed[key] = kernel.keep(arrays)
+        return kernel.bind_whole(arrays, self._packed[key])
 
     def _factors(self, x: Any, target: str) -> tuple[Any, Any]:
         """Weights and bias where a call runs; brought there once."""

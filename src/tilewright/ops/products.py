@@ -215,6 +215,6 @@ def product_kernel(
     """
     count, m, k, n = sizes
     options: dict[str, Any] = dict(zip(("activation", "precision", "accumulate"), asked, strict=True))
-    made = gemm_kernel(transposes, *dtypes, batched=count > 1, bias=bias, **options)
+    kernel = gemm_kernel(transposes, *dtypes, batched=count > 1, bias=bias, **options)
     batch = {"B": count} if count > 1 else {}
-    return kernel_for(made, {**batch, "M": m, "K": k, "N": n}, target=target, constant=["b"] if constant else [])
+    return kernel_for(kernel, {**batch, "M": m, "K": k, "N": n}, target=target, constant=["b"] if constant else [])

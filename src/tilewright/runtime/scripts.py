@@ -73,8 +73,8 @@ class HostMemory:
 
     def numpy(self, array: Any) -> Array:
         """The array itself."""
-        found: Array = array
-        return found
+        same: Array = array
+        return same
 
 
 # -- scripts ------------------------------------------------------------------------------------------------
@@ -150,10 +150,10 @@ class Checked:
         faults, slot = self.faults, memory[self.slot]
 
         def check() -> None:
-            found = where.numpy(slot)
-            if found.any():
+            elements = where.numpy(slot)
+            if elements.any():
                 for place, says, loc in faults:
-                    if found[place]:
+                    if elements[place]:
                         raise ExecutionError(says, loc)
 
         return check
@@ -251,8 +251,8 @@ class ScriptExecutor:
     def _keep(self, script: Script, memory: list[Any], where: Memories) -> Kept:
         for step in script.once:
             step.on(memory, where)()
-        made = tuple(m for m in script.memory if m.slot in script.held)
-        return Kept(tuple(script.once), made, {m.slot: memory[m.slot] for m in made})
+        workspaces = tuple(m for m in script.memory if m.slot in script.held)
+        return Kept(tuple(script.once), workspaces, {m.slot: memory[m.slot] for m in workspaces})
 
     def bind(
         self,

@@ -182,13 +182,13 @@ def _batches(
     options = (stride, padding, dilation)
     if of_weight is None and of_bias is None:
         images = batch_first(x, of_x)
-        made = call(images.flatten(0, 1), weight, bias, *options, groups, activation, keep_packed)
-        return made.unflatten(0, images.shape[:2]), 0
+        result = call(images.flatten(0, 1), weight, bias, *options, groups, activation, keep_packed)
+        return result.unflatten(0, images.shape[:2]), 0
     images = expanded(x, of_x, size).movedim(0, 1).flatten(1, 2)
     filters = expanded(weight, of_weight, size).flatten(0, 1)
     added = None if bias is None else expanded(bias, of_bias, size).flatten(0, 1)
-    made = call(images, filters, added, *options, size * groups, activation)
-    return made.unflatten(1, (size, -1)), 1
+    result = call(images, filters, added, *options, size * groups, activation)
+    return result.unflatten(1, (size, -1)), 1
 
 
 _OPTIONS = "int[] stride, int[] padding, int[] dilation, int groups"
@@ -326,8 +326,8 @@ def _filter_gradient_batches(
     images, outputs = (
         expanded(t, d, info.batch_size).movedim(0, 1).flatten(1, 2) for t, d in zip((x, dy), in_dims[:2], strict=True)
     )
-    made = torch.ops.tilewright.conv_filter_gradient(images, outputs, taps, *ends, info.batch_size * groups)
-    return made.unflatten(0, (info.batch_size, -1)), 0
+    gradient = torch.ops.tilewright.conv_filter_gradient(images, outputs, taps, *ends, info.batch_size * groups)
+    return gradient.unflatten(0, (info.batch_size, -1)), 0
 
 
 FILTER_GRADIENT = define(

@@ -207,8 +207,8 @@ def _backward(definition: Definition) -> Callable[..., Any]:
         rest = tuple(saved)
         output = None if not rest else rest if ctx.is_tuple else rest[0]
         needed = [*ctx.needs_input_grad, *[False] * len(left_out)]
-        found = definition.backward(gradients if ctx.is_tuple else gradients[0], inputs, output, needed)
-        return tuple(found)[: ctx.count]
+        gradients_of_inputs = definition.backward(gradients if ctx.is_tuple else gradients[0], inputs, output, needed)
+        return tuple(gradients_of_inputs)[: ctx.count]
 
     return backward
 

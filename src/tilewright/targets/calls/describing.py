@@ -26,20 +26,20 @@ DEVICE_BYTES = 16
 """What the addresses of tensors on a device must be multiples of to be alike; on the host it is their element size."""
 
 TEXT = f"""
-; -- whether a function of Python says yes; what it raises means no ----------------------------------------------
+; -- whether a function of Python says yes, or raises ----------------------------------------------
 define internal i1 @says_yes(ptr %function) {{
 entry:
   %answer = call ptr @PyObject_Vectorcall(ptr %function, ptr null, i64 0, ptr null)
   %failed = icmp eq ptr %answer, null
-  br i1 %failed, label %no, label %asked
+  br i1 %failed, label %raised, label %asked
 asked:
   %truth = call i32 @PyObject_IsTrue(ptr %answer)
   call void @Py_DecRef(ptr %answer)
   %yes = icmp ne i32 %truth, 0
   ret i1 %yes
-no:
+raised:
   call void @PyErr_Clear()
-  ret i1 false
+  ret i1 true
 }}
 
 ; -- the words that describe arguments, and their addresses: how many words, or -1 where one cannot be described ---

@@ -62,13 +62,13 @@ def object_of(text: str) -> bytes:
     """The object code of LLVM IR text for the CPU at hand."""
     options = host_options()
     key = disk.key_of("llvm", text, versions(options))
-    found = disk.load(key)
-    if found is None:
+    code = disk.load(key)
+    if code is None:
         from tilewright.runtime.codegen import HELPER
 
-        found = HELPER.ask(options.request("object"), text)
-        disk.store(key, found)
-    return found
+        code = HELPER.ask(options.request("object"), text)
+        disk.store(key, code)
+    return code
 
 
 @cache

@@ -271,9 +271,9 @@ class Pool:
 
     def record(self, function: int | None, arguments: int | None, count: int) -> PoolRecord:
         """What a launch of so many workers is."""
-        made = PoolRecord(self, function, arguments, count)
-        self.records.add(made)
-        return made
+        record = PoolRecord(self, function, arguments, count)
+        self.records.add(record)
+        return record
 
     def stop(self) -> None:
         """Ends the threads; a launch after that runs on the thread that asks for it."""

@@ -51,12 +51,12 @@ class Attribute(ctypes.Structure):
 
 def attributes(emitted: Emitted) -> list[Attribute]:
     """What a launch asks for beyond its sizes."""
-    found = []
+    asked = []
     if emitted.cluster > 1:
-        found.append(Attribute(CLUSTER, 0, (emitted.cluster, 1, 1)))
+        asked.append(Attribute(CLUSTER, 0, (emitted.cluster, 1, 1)))
     if emitted.programmatic:
-        found.append(Attribute(PROGRAMMATIC, 0, (1,)))
-    return found
+        asked.append(Attribute(PROGRAMMATIC, 0, (1,)))
+    return asked
 
 
 class Launch:
@@ -111,22 +111,22 @@ class Launch:
         tasks = int(evaluated(as_expr(emitted.tasks), sizes))
         most = tasks if emitted.alone else self.device.cores * max(1, self.loaded.workgroups)
         workgroups = max(1, min(tasks, workers or most) // emitted.cluster) * emitted.cluster
-        found = Config((workgroups, 1, 1), (emitted.threads, 1, 1), emitted.shared_bytes)
+        config = Config((workgroups, 1, 1), (emitted.threads, 1, 1), emitted.shared_bytes)
         asked = attributes(emitted)
         self._asked = (Attribute * len(asked))(*asked)
-        found.attributes, found.attribute_count = ctypes.addressof(self._asked), len(asked)
+        config.attributes, config.attribute_count = ctypes.addressof(self._asked), len(asked)
         if emitted.cluster > 1 and workers is None:
-            found.grid[0] = min(workgroups, self._room_for_clusters(found) * emitted.cluster)
-        return found
+            config.grid[0] = min(workgroups, self._room_for_clusters(config) * emitted.cluster)
+        return config
 
     def _room_for_clusters(self, config: Config) -> int:
         """How many clusters there is room for at a time: they leave multiprocessors over."""
-        found, function = ctypes.c_int(0), ctypes.c_void_p(int(self.loaded.function))
+        clusters, function = ctypes.c_int(0), ctypes.c_void_p(int(self.loaded.function))
         with self.device.entered():
-            code = self.device.room_for_clusters(ctypes.byref(found), function, ctypes.byref(config))
+            code = self.device.room_for_clusters(ctypes.byref(clusters), function, ctypes.byref(config))
         if code:
             raise self._fault(code, ": its clusters")
-        return max(1, found.value)
+        return max(1, clusters.value)
 
     def _place(self, array: Any, written: bool) -> int:
         if isinstance(array, DeviceArray):
@@ -181,8 +181,8 @@ class Launch:
         """Its arrays are these arguments of a call; `alone`: on the stream that is the current one now."""
         passed = self._passed
         patches, maps = (
-            np.array([(places[i], at) for i, at in found if places[i] is not None], np.uint64).reshape(-1, 2)
-            for found in (passed.words, passed.maps)
+            np.array([(places[i], at) for i, at in offsets if places[i] is not None], np.uint64).reshape(-1, 2)
+            for offsets in (passed.words, passed.maps)
         )
         self._record.set(
             patches=len(patches), patched=patches, maps=len(maps), mapped=maps, readdress=self.device.readdress
