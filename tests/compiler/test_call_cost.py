@@ -166,6 +166,19 @@ def test_an_output_between_the_elements_of_an_input_stays_there(at_length: list[
     assert np.array_equal(apart[:, 1::2], room[:, ::2] - y)
 
 
+def test_an_element_type_that_is_gone_is_not_taken_for_another() -> None:
+    """What describes an array names its element type by an address, which another one may have afterwards."""
+    run, y = tilewright.compile(minus), numbers(3, 5)
+    for kind in ["f4", *["i4"] * 50]:
+        x = np.zeros((3, 5), np.dtype(kind, metadata={"unit": kind}))  # an object of its own
+        if kind == "f4":
+            assert np.array_equal(run(x, y), -y)
+        else:
+            with pytest.raises(ArgumentError, match="x holds i32"):
+                run(x, y)
+        del x
+
+
 def test_an_array_that_is_not_aligned_is_copied_each_time(at_length: list[str]) -> None:
     run = tilewright.compile(minus)
     y = numbers(3, 5, start=4)

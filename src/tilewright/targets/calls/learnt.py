@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tilewright.runtime.tensors import torch_of
-from tilewright.targets.calls.table import UNLIKE, CallRecord, CallTable, NativeCode
+from tilewright.targets.calls.table import UNLIKE, CallRecord, CallTable, Description, NativeCode
 
 
 def _unlike(*_: Any) -> Any:
@@ -38,15 +38,15 @@ class LearntCalls:
             self.table, self.call, self.call_below = table, table.call, table.call_below
         return table
 
-    def remember(self, words: Any, record: CallRecord, most: int, room: int | None = None) -> None:
+    def remember(self, kind: Description, record: CallRecord, most: int, room: int | None = None) -> None:
         """Puts a kind before the others, of which the oldest go: there are `most`, with `room` bytes, at most."""
         assert self.table is not None
-        kinds, used = [(words, record)], record.room
-        for kind in self.table.kinds[: most - 1]:
-            used += kind[1].room
+        kinds, used = [(kind, record)], record.room
+        for before in self.table.kinds[: most - 1]:
+            used += before[1].room
             if room is not None and used > room:
                 break
-            kinds.append(kind)
+            kinds.append(before)
         self.table.replace(kinds)
 
 

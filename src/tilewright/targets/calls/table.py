@@ -29,6 +29,7 @@ from tilewright.runtime.outputs import LEAST
 from tilewright.runtime.traced import following_of
 from tilewright.targets.calls.words import ARGUMENTS, ENTRY, HEADER, RECORD, SIZES, TABLE, WORDS
 
+Array = np.ndarray[Any, np.dtype[Any]]
 UNLIKE = NotImplemented
 """What the function returns where no call before was like this one."""
 
@@ -106,6 +107,15 @@ class CallLaunch(NamedTuple):
     """Tells that it must not be used now."""
 
 
+class Description(NamedTuple):
+    """The words that describe the arguments of a call, and their addresses; 0: a number."""
+
+    words: Array
+    addresses: list[int]
+    dtypes: tuple[Any, ...]
+    """The element types of arrays, of which words are the addresses."""
+
+
 class Extent(NamedTuple):
     """The bytes of an array from its first element: the lowest, and the one behind the highest."""
 
@@ -179,7 +189,7 @@ class _Kept:
 
     __slots__ = ("entries", "kinds", "others")
 
-    def __init__(self, entries: Any, kinds: tuple[tuple[Any, CallRecord], ...], others: tuple[Any, ...]):
+    def __init__(self, entries: Any, kinds: tuple[tuple[Description, CallRecord], ...], others: tuple[Any, ...]):
         self.entries, self.kinds, self.others = entries, kinds, others
 
 
@@ -226,16 +236,16 @@ class CallTable:
         _tables.add(self)
 
     @property
-    def kinds(self) -> tuple[tuple[Any, CallRecord], ...]:
-        """What it remembers: (words, record) of each kind of call."""
+    def kinds(self) -> tuple[tuple[Description, CallRecord], ...]:
+        """What it remembers: (description, record) of each kind of call."""
         return self._kept.kinds
 
     def knows_tensors(self) -> bool:
         """Whether it describes tensors of torch, which may have been imported since it was made."""
         return self._tensor is not None
 
-    def described(self, args: Sequence[Any]) -> tuple[Any, list[int]] | None:
-        """(the words that describe arguments, their addresses); None where one of them cannot be described."""
+    def described(self, args: Sequence[Any]) -> Description | None:
+        """The description of arguments; None where one of them cannot be described."""
         if len(args) > ARGUMENTS:
             return None
         objects = np.array([id(a) for a in args], np.int64)
@@ -243,24 +253,27 @@ class CallTable:
         places = (self._words_below, objects, words, at)
         table, given, described, addresses = (int(array.ctypes.data) for array in places)
         count = self._describe(table, given, len(args), described, addresses)
-        return None if count < 0 else (words[:count].copy(), at[: len(args)].tolist())
+        if count < 0:
+            return None
+        dtypes = tuple(a.dtype for a in args if isinstance(a, np.ndarray))
+        return Description(words[:count].copy(), at[: len(args)].tolist(), dtypes)
 
     @staticmethod
-    def dims_in(words: Any, argument: int) -> int:
+    def dims_in(description: Description, argument: int) -> int:
         """Where the extents and strides of an argument begin in a description."""
-        at = 0
+        words, at = description.words, 0
         for _ in range(argument):
             is_array = words[at] == id(np.ndarray)
             rank = words[at + 3] if is_array else words[at + 2] & 0xFFFFFFFF
             at += HEADER + 2 * int(rank)
         return at + HEADER
 
-    def replace(self, kinds: Sequence[tuple[Any, CallRecord]]) -> None:
-        """Remembers these kinds, (words, record) each, in place of what it did."""
+    def replace(self, kinds: Sequence[tuple[Description, CallRecord]]) -> None:
+        """Remembers these kinds, (description, record) each, in place of what it did."""
         entries = np.zeros(1 + ENTRY * len(kinds), np.int64)
         entries[0] = len(kinds)
-        for place, (words, record) in enumerate(kinds):
-            start = 1 + ENTRY * place
+        for place, (description, record) in enumerate(kinds):
+            start, words = 1 + ENTRY * place, description.words
             here = int(words.ctypes.data)
             entries[start : start + ENTRY] = [self._hash(here, len(words)), len(words), here, record.words.ctypes.data]
         before = self._kept.entries, self._kept.kinds  # in use until the words are set

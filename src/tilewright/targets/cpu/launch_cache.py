@@ -7,7 +7,7 @@ launched. Arguments may be numpy arrays and torch tensors on the CPU; those that
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,9 @@ from tilewright.targets.calls.describing import reads_arrays
 from tilewright.targets.calls.learnt import LearntCalls, telling_of
 from tilewright.targets.calls.table import (
     CallRecord,
+    CallTable,
     Copy,
+    Description,
     Extent,
     Output,
     SmallCopy,
@@ -33,6 +35,8 @@ from tilewright.targets.cpu.pool import pool
 Array = np.ndarray[Any, np.dtype[Any]]
 KINDS = 256
 """The kinds of calls, at most, that are remembered."""
+STACK = 16 << 10
+"""Bytes of copies, at most, that a call makes on its stack."""
 ROOM = 64 << 20
 """Bytes of workspaces and scratch memory, at most, that stay with them; a call that needs more makes them anew."""
 
@@ -63,8 +67,7 @@ class LaunchCache(LearntCalls):
         described = table.described(args)
         if described is None:
             return
-        words, addresses = described
-        addresses = addresses + [a.ctypes.data for a, _ in outputs]
+        addresses = described.addresses + [a.ctypes.data for a, _ in outputs]
         moved = [None if place is None or not addresses[place] else place for place in places]
         copied = _copied(args, whole, moved, addresses)
         if copied is None:
@@ -79,7 +82,7 @@ class LaunchCache(LearntCalls):
             len(args),
             call_launch(code, launches),
             [Output(maker(a.shape, a.dtype, zeroed), form.finisher(a.dtype)) for a, zeroed in outputs],
-            [_copy_of(args[n], n, dtype, n in written, table.dims_in(words, n)) for n, dtype in copied.items()],
+            _copies(args, copied, written, described),
             pairs,
             [n for n in sorted(written) if n in given and torch_of(args[n]) is not None],
             telling_of(sys.modules.get("torch")),
@@ -87,7 +90,7 @@ class LaunchCache(LearntCalls):
         )
         for launch, slots in launches:
             launch.let_go(slots)
-        self.remember(words, record, KINDS, ROOM)
+        self.remember(described, record, KINDS, ROOM)
 
 
 def _copied(
@@ -132,21 +135,33 @@ def _extent_of(argument: Any) -> Extent:
     return Extent(sum(min(r, 0) for r in reaches), sum(max(r, 0) for r in reaches) + size)
 
 
-def _copy_of(argument: Any, place: int, dtype: np.dtype[Any], written: bool, dims: int) -> Copy | SmallCopy:
-    """The copies of an argument and of others like it: contiguous, and of an element type.
+def _copies(
+    args: Sequence[Any], copied: dict[int, np.dtype[Any]], written: Set[int], described: Description
+) -> list[Copy | SmallCopy]:
+    """The copies of arguments and of others like them: contiguous, and of these element types."""
+    copies: list[Copy | SmallCopy] = []
+    on_stack = 0
+    for place, dtype in copied.items():
+        argument, count = args[place], _count(args[place])
+        is_array, size = isinstance(argument, np.ndarray), dtype.itemsize * count
+        kind = dtype if is_array else torch_dtype_of(sys.modules["torch"], dtype)
+        if argument.dtype == kind and SmallCopy.takes(dtype.itemsize, count) and on_stack + size <= STACK:
+            unit, dims = 1 if is_array else dtype.itemsize, CallTable.dims_in(described, place)
+            copies.append(SmallCopy(place, dims, _ndim(argument), dtype.itemsize, unit, count, place in written))
+            on_stack += size
+        elif is_array:
+            back = np.copyto if place in written else None
+            copies.append(Copy(place, partial(_filled, maker(argument.shape, dtype)), back))
+        else:
+            copies.append(_copy_of_tensor(argument, place, kind, place in written))
+    return copies
 
-    `dims` is where its extents and strides begin in the description of a call.
-    """
-    is_array, count = isinstance(argument, np.ndarray), _count(argument)
-    torch: Any = None if is_array else sys.modules["torch"]
-    kind = dtype if is_array else torch_dtype_of(torch, dtype)
-    if argument.dtype == kind and SmallCopy.takes(dtype.itemsize, count):
-        unit = 1 if is_array else dtype.itemsize
-        return SmallCopy(place, dims, _ndim(argument), dtype.itemsize, unit, count, written)
-    if is_array:
-        return Copy(place, partial(_filled, maker(argument.shape, dtype)), np.copyto if written else None)
-    make = torch.Tensor.contiguous if kind is argument.dtype and not argument.is_contiguous() else None
-    return Copy(place, make or partial(_converted, torch, kind), torch.Tensor.copy_ if written else None)
+
+def _copy_of_tensor(tensor: Any, place: int, dtype: Any, written: bool) -> Copy:
+    torch: Any = sys.modules["torch"]
+    is_strided = dtype is tensor.dtype and not tensor.is_contiguous()
+    make = torch.Tensor.contiguous if is_strided else partial(_converted, torch, dtype)
+    return Copy(place, make, torch.Tensor.copy_ if written else None)
 
 
 def _filled(make: Callable[[], Array], array: Array) -> Array:

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from tilewright.runtime.device_arrays import packed_steps
+from tilewright.runtime.exchange import exchange_of
 from tilewright.runtime.scripts import Bound
 from tilewright.targets.calls.learnt import LearntCalls, telling_of
 from tilewright.targets.calls.table import CallLaunch, CallRecord, Extent, NativeCode, Output, pair_of
@@ -36,7 +37,11 @@ class Again(LearntCalls):
         """A call was right, whose outputs `made` follow its arguments; another one like it may be done so."""
         torch: Any = sys.modules.get("torch")
         plain = getattr(torch, "Tensor", None)
-        if plain is None or not all(type(t) is plain and t.is_cuda for t in (*args, *made)):
+        if (
+            plain is None
+            or exchange_of(plain) is None
+            or not all(type(t) is plain and t.is_cuda for t in (*args, *made))
+        ):
             return
         whole = launch.whole if isinstance(launch, Bound) else None
         first = launch if whole is None else whole.launches[0][0]
@@ -50,18 +55,17 @@ class Again(LearntCalls):
         described = table.described(args)
         if described is None:
             return
-        words, addresses = described
         given = range(len(args))
         written = [n for n in given if call.written[n]]
         record = CallRecord(
             len(args),
             call.launch._replace(unless=is_capturing),
             [Output(_maker(torch, tensor)) for tensor in made],
-            pairs=[pair_of(w, n, call.extents, addresses) for w in written for n in given if n != w],
+            pairs=[pair_of(w, n, call.extents, described.addresses) for w in written for n in given if n != w],
             told=written,
             telling=telling_of(torch),
         )
-        self.remember(words, record, KINDS)
+        self.remember(described, record, KINDS)
 
 
 def _maker(torch: Any, tensor: Any) -> Any:
