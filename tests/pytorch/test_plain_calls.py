@@ -201,3 +201,20 @@ def test_a_bias_of_the_operands_type_is_widened_at_each_call() -> None:
         wanted = (a.float() @ b.float() + bias.float()).bfloat16()
         assert torch.equal(OURS.matmul(a, b, bias), wanted)
         assert torch.equal(OURS.linear(a, b.T, bias), wanted)
+
+
+def test_wrong_arguments_of_operators_are_named_though_calls_are_compared_first() -> None:
+    x, weight, bias = numbers(1, 3, 4, 4), numbers(2, 3, 3, 3), None
+    for given, says in (
+        ((x[0, 0, 0], weight, bias, [1, 1], [1, 1], [1, 1], 1), "x has shape"),
+        ((x, weight[0, 0, 0], bias, [1, 1], [1, 1], [1, 1], 1), "weight has shape"),
+        ((x, weight, bias, [1, 1], [1, 1, 1], [1, 1], 1), "padding="),
+        ((x, weight, bias, [1], [1, 1], [1, 1], 1), "stride="),
+    ):
+        for keep in (False, True):
+            with pytest.raises(ArgumentError, match=says):
+                OURS.conv2d(*given, None, keep)
+    with pytest.raises(ArgumentError, match="they do not fit"):
+        OURS.matmul(x, weight)
+    with pytest.raises(ArgumentError, match="weight has shape"):
+        OURS.linear(x, x, None, None, True)

@@ -37,15 +37,15 @@ from tilewright.runtime.tensors import Form
 from tilewright.targets.calls.table import UNLIKE
 from tilewright.targets.names import is_gpu
 
-_PLAIN = Learnt()
+PLAIN = Learnt()
 """The launches learnt from products without options."""
 
 
-def learnt_products(*options: Any, activation: str | None = None) -> Learnt:
-    """The launches learnt from calls of `matmul` with an activation, and with other options."""
-    if activation is None and not options:
-        return _PLAIN
-    return learnt_of("matmul", *map(option, (activation, *(options or (None,) * 4))))
+def learnt_products(
+    activation: Any, out_dtype: Any = None, precision: Any = None, accumulate: Any = None, target: Any = None
+) -> Learnt:
+    """The launches learnt from calls of `matmul` with these options."""
+    return learnt_of("matmul", *map(option, (activation, out_dtype, precision, accumulate, target)))
 
 
 @eager
@@ -74,9 +74,9 @@ def matmul(
     """
     given = (a, b) if bias is None else (a, b, bias)
     if activation is out_dtype is precision is accumulate is target is None:
-        learnt = learnt_products()
+        learnt = PLAIN
     else:
-        learnt = learnt_products(out_dtype, precision, accumulate, target, activation=activation)
+        learnt = learnt_products(activation, out_dtype, precision, accumulate, target)
     like_before = learnt.call(*given)
     if like_before is not UNLIKE:
         return like_before

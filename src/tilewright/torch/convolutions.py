@@ -129,6 +129,8 @@ def _again(
     activation: str | None = None,
     keep_packed: bool = False,
 ) -> Any:
+    if not x.dim() == weight.dim() == rank + 2 or len(padding) not in (rank, 2 * rank):
+        return UNLIKE  # the checks say what is wrong
     options = "conv", tuple(stride), _pairs(padding, rank), tuple(dilation), groups, activation
     result = again(channels_innermost(x), weight, bias, options, keep_packed, channels_innermost)
     return result if result is UNLIKE else _laid_out(result, is_channels_last(x))
