@@ -63,7 +63,7 @@ def call_once(learnt: Learnt, make: Callable[[], Layer], x: Any, weight: Any, bi
         return result
     layer = make()
     layer.constant = False
-    ran = layer.run_at_length(x)
+    ran = layer._run_at_length(x)
     if isinstance(ran.out, np.ndarray):
         learnt.learn_on_host(given, ran.out, ran.whole, (*layer.names[: len(given)], layer.names[-1]))
     elif ran.launch is not None:
@@ -71,6 +71,14 @@ def call_once(learnt: Learnt, make: Callable[[], Layer], x: Any, weight: Any, bi
         if is_on_gpu(x) and taken_as_they_are(given[1:], held):
             learnt.on_gpu.learn(given, [ran.result], ran.launch)
     return ran.result
+
+
+def call_below(layer: Layer, x: Any) -> Any:
+    """The result of a call of a layer like one before, for torch's operators; `UNLIKE`: there was none like it.
+
+    Who calls has seen to changed weights, gradients and tracers.
+    """
+    return layer._learnt.on_host.call_below(x)
 
 
 class Layer:
@@ -189,25 +197,24 @@ class Layer:
             result = learnt.on_gpu.call(x, *self._tensors(x))
             if result is not UNLIKE:
                 return result
-        ran = self.run_at_length(x)
+        ran = self._run_at_length(x)
         if ran.whole is not None and isinstance(ran.out, np.ndarray):
             learnt.learn_on_host([x], ran.out, ran.whole, (self.names[0], self.names[-1]))
         elif ran.launch is not None and is_on_gpu(x):
             learnt.on_gpu.learn((x, *self._tensors(x)), [ran.result], ran.launch)
         return ran.result
 
-    def again(self, x: Any) -> Any:
-        """The result of a call like one before, for torch's operators: who calls has seen to weights, gradients and
-        tracers. `UNLIKE`: there was none like it.
-        """
-        return self._learnt.on_host.call_below(x)
+    def run(self, x: Any) -> tuple[Any, Any]:
+        """(the result, the launch that gave it; None where nothing was to be computed)."""
+        ran = self._run_at_length(x)
+        return ran.result, ran.launch
 
     def _tensors(self, x: Any) -> list[Any]:
         """Weights and bias as tensors beside one of torch's, where they were brought there."""
         placed = self._placed.get(x.device.index or 0, ())
         return [a.given for a in placed if a is not None]
 
-    def run_at_length(self, x: Any) -> LayerCall:
+    def _run_at_length(self, x: Any) -> LayerCall:
         """Runs the layer on an array that is checked at length."""
         taken, form = self._taken(x), Form([x])
         form.require(self.out, "the result")

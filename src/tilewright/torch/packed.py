@@ -10,7 +10,7 @@ import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from tilewright.ops.arrays import learnt_of
-from tilewright.ops.layers import Layer, call_once
+from tilewright.ops.layers import Layer, call_below, call_once
 from tilewright.runtime.tensors import version_of
 from tilewright.targets.calls.table import UNLIKE
 
@@ -73,7 +73,7 @@ def again(x: Any, weight: Any, bias: Any, options: Hashable, keep: bool, view: V
         launches, held = _learnt(options).on_host, weight if view is None else view(weight)
         return launches.call_below(x, held) if bias is None else launches.call_below(x, held, bias)
     kept = _LAYERS.get(weight, {}).get(options)
-    return UNLIKE if kept is None or not kept.is_of(weight, bias) else kept.layer.again(x)
+    return UNLIKE if kept is None or not kept.is_of(weight, bias) else call_below(kept.layer, x)
 
 
 def _is_kept(weight: Any, bias: Any, keep: bool) -> bool:

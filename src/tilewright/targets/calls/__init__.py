@@ -7,4 +7,5 @@
 | copying    | LLVM text: contiguous copies of small arrays                       |
 | following  | LLVM text: the function that finds a record and does what it says  |
 | table      | tables and records, and the function as Python calls it            |
+| learnt     | what a callable remembers of its calls                             |
 """
