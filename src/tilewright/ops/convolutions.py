@@ -17,12 +17,10 @@ from tilewright.ops.arrays import (
     array,
     by,
     dtype_of,
-    is_on_gpu,
     known_precision,
     learnt_of,
-    taken_as_they_are,
 )
-from tilewright.ops.layers import Layer
+from tilewright.ops.layers import Layer, call_once
 from tilewright.runtime import environment
 from tilewright.runtime.eager import eager
 
@@ -228,20 +226,9 @@ def conv3d(x: Any, w: Any, bias: Any = None, **options: Any) -> Any:
 
 
 def _convolved(kind: type[Conv], x: Any, w: Any, bias: Any, options: dict[str, Any]) -> Any:
-    """A convolution by a layer for this call alone; on a GPU, one like a call before only moves addresses."""
-    given = (x, w) if bias is None else (x, w, bias)
-    learnt = learnt_of(kind.__name__, f"{sorted(options.items())}").on_gpu if is_on_gpu(x) else None
-    found = None if learnt is None else learnt(given)
-    if found is not None:
-        return found[0]
-    layer = kind(w, bias, **options)
-    layer.constant = learnt is None
-    made, launch = layer.run(x)
-    if learnt is not None and launch is not None:
-        held = [layer.weight] if bias is None else [layer.weight, layer.bias]
-        if taken_as_they_are(given[1:], held):
-            learnt.learn(given, [made], launch)
-    return made
+    """A convolution by a layer for this call alone."""
+    learnt = learnt_of(kind.__name__, f"{sorted(options.items())}")
+    return call_once(learnt, lambda: kind(w, bias, **options), x, w, bias)
 
 
 @lru_cache(maxsize=512)
@@ -264,7 +251,7 @@ def _conv(
 ) -> Compiled:
     """A kernel for these sizes, planned for a machine with so many threads."""
     f, *taps, c = weight
-    made = conv_kernel(
+    kernel = conv_kernel(
         taps,
         *dtypes,
         groups=groups,
@@ -280,4 +267,4 @@ def _conv(
     sizes = {name: size for name, size in zip(names, image, strict=True) if size is not None}
     usual = {name: size for name, size in zip(names, typical, strict=False) if name not in sizes}
     sizes |= {"F": f, "CG" if groups > 1 else "C": c, **usual}
-    return kernel_for(made, sizes, target=target, dynamic=list(usual), constant=["w"] if constant else [])
+    return kernel_for(kernel, sizes, target=target, dynamic=list(usual), constant=["w"] if constant else [])

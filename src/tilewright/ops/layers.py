@@ -23,6 +23,7 @@ from tilewright.ops.arrays import (
     out_type,
     result,
     returned,
+    taken_as_they_are,
     target_for,
 )
 from tilewright.ops.sources import Source
@@ -31,6 +32,7 @@ from tilewright.runtime.eager import eager
 from tilewright.runtime.overlap import require_own_memory
 from tilewright.runtime.scripts import Kept, Whole
 from tilewright.runtime.tensors import Form
+from tilewright.targets.calls.table import UNLIKE
 from tilewright.targets.names import is_gpu
 
 NAMES = ("x", "w", "bias", "y")
@@ -47,6 +49,36 @@ class LayerCall(NamedTuple):
     out: Any
     launch: Any = None
     whole: Whole | None = None
+
+
+def call_once(learnt: Learnt, make: Callable[[], Layer], x: Any, weight: Any, bias: Any) -> Any:
+    """The result of a layer that is used for this call alone; one like a call before only moves addresses.
+
+    `learnt` is of calls of the same layer with perhaps other weights; `make` makes the layer of this weight and bias,
+    in this order of dimensions.
+    """
+    given = (x, weight) if bias is None else (x, weight, bias)
+    result = learnt.call(*given)
+    if result is not UNLIKE:
+        return result
+    layer = make()
+    layer.constant = False
+    ran = layer._run_at_length(x)
+    if isinstance(ran.out, np.ndarray):
+        learnt.learn_on_host(given, ran.out, ran.whole, (*layer.names[: len(given)], layer.names[-1]))
+    elif ran.launch is not None:
+        held = [layer.weight] if bias is None else [layer.weight, layer.bias]
+        if is_on_gpu(x) and taken_as_they_are(given[1:], held):
+            learnt.on_gpu.learn(given, [ran.result], ran.launch)
+    return ran.result
+
+
+def call_below(layer: Layer, x: Any) -> Any:
+    """The result of a call of a layer like one before, for torch's operators; `UNLIKE`: there was none like it.
+
+    Who calls has seen to changed weights, gradients and tracers.
+    """
+    return layer._learnt.on_host.call_below(x)
 
 
 class Layer:
@@ -119,9 +151,9 @@ class Layer:
 
     def __copy__(self) -> Layer:
         """A layer of the same arrays."""
-        made = object.__new__(type(self))
-        made.__setstate__({**self.__dict__, "_source": Source(*self._source.given)})
-        return made
+        copy = object.__new__(type(self))
+        copy.__setstate__({**self.__dict__, "_source": Source(*self._source.given)})
+        return copy
 
     # -- what kinds of layers say --------------------------------------------------------------------------
 
@@ -158,13 +190,13 @@ class Layer:
     def _called(self, x: Any) -> Any:
         """The result with the weights that were read last."""
         learnt = self._learnt
-        made = learnt.on_host((x,))
-        if made is not None:
-            return made[0]
+        result = learnt.on_host.call(x)
+        if result is not UNLIKE:
+            return result
         if is_on_gpu(x):
-            made = learnt.on_gpu((x, *self._tensors(x)))
-            if made is not None:
-                return made[0]
+            result = learnt.on_gpu.call(x, *self._tensors(x))
+            if result is not UNLIKE:
+                return result
         ran = self._run_at_length(x)
         if ran.whole is not None and isinstance(ran.out, np.ndarray):
             learnt.learn_on_host([x], ran.out, ran.whole, (self.names[0], self.names[-1]))
@@ -172,15 +204,15 @@ class Layer:
             learnt.on_gpu.learn((x, *self._tensors(x)), [ran.result], ran.launch)
         return ran.result
 
-    def _tensors(self, x: Any) -> list[Any]:
-        """Weights and bias as tensors beside one of torch's, where they were brought there."""
-        placed = self._placed.get(x.device.index or 0, ())
-        return [a.given for a in placed if a is not None]
-
     def run(self, x: Any) -> tuple[Any, Any]:
         """(the result, the launch that gave it; None where nothing was to be computed)."""
         ran = self._run_at_length(x)
         return ran.result, ran.launch
+
+    def _tensors(self, x: Any) -> list[Any]:
+        """Weights and bias as tensors beside one of torch's, where they were brought there."""
+        placed = self._placed.get(x.device.index or 0, ())
+        return [a.given for a in placed if a is not None]
 
     def _run_at_length(self, x: Any) -> LayerCall:
         """Runs the layer on an array that is checked at length."""
@@ -221,17 +253,17 @@ class Layer:
             raise ArgumentError(f"kernel={written(kernel, 80)}: what `kernel(x)` of this layer gives, or nothing")
         return self._launch(self._kernel(taken, target) if kernel is None else kernel, taken, goal, target)[0]
 
-    def _launch(self, made: Compiled, x: Any, out: Any, target: str) -> tuple[Callable[[], None], Whole | None]:
+    def _launch(self, kernel: Compiled, x: Any, out: Any, target: str) -> tuple[Callable[[], None], Whole | None]:
         """A kernel bound to arrays and to the weights, which are packed already or now; and what it consists of."""
         weight, bias = self._factors(x, target)
         arrays = dict(zip(self.names, (x, weight, bias, out), strict=True))
         arrays = {name: array for name, array in arrays.items() if array is not None}
         if not self.constant:
-            return made.bind_whole(arrays)
-        key = made, common_device("the call", [x])
+            return kernel.bind_whole(arrays)
+        key = kernel, common_device("the call", [x])
         if key not in self._packed:
-            self._packed[key] = made.keep(arrays)
-        return made.bind_whole(arrays, self._packed[key])
+            self._packed[key] = kernel.keep(arrays)
+        return kernel.bind_whole(arrays, self._packed[key])
 
     def _factors(self, x: Any, target: str) -> tuple[Any, Any]:
         """Weights and bias where a call runs; brought there once."""

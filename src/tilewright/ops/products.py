@@ -34,10 +34,18 @@ from tilewright.ops.layers import Layer
 from tilewright.runtime import environment
 from tilewright.runtime.eager import eager
 from tilewright.runtime.tensors import Form
+from tilewright.targets.calls.table import UNLIKE
 from tilewright.targets.names import is_gpu
 
-_PLAIN = Learnt()
+PLAIN = Learnt()
 """The launches learnt from products without options."""
+
+
+def learnt_products(
+    activation: Any, out_dtype: Any = None, precision: Any = None, accumulate: Any = None, target: Any = None
+) -> Learnt:
+    """The launches learnt from calls of `matmul` with these options."""
+    return learnt_of("matmul", *map(option, (activation, out_dtype, precision, accumulate, target)))
 
 
 @eager
@@ -66,12 +74,12 @@ def matmul(
     """
     given = (a, b) if bias is None else (a, b, bias)
     if activation is out_dtype is precision is accumulate is target is None:
-        learnt = _PLAIN
+        learnt = PLAIN
     else:
-        learnt = learnt_of("matmul", *map(option, (activation, out_dtype, precision, accumulate, target)))
-    made = learnt.on_host(given) or learnt.on_gpu(given)
-    if made is not None:
-        return made[0]
+        learnt = learnt_products(activation, out_dtype, precision, accumulate, target)
+    like_before = learnt.call(*given)
+    if like_before is not UNLIKE:
+        return like_before
     known_activation(activation), known_precision(precision), known_target(target)
     left, right = array(a, "a"), array(b, "b")
     kind = require_fit(left, right)
@@ -207,6 +215,6 @@ def product_kernel(
     """
     count, m, k, n = sizes
     options: dict[str, Any] = dict(zip(("activation", "precision", "accumulate"), asked, strict=True))
-    made = gemm_kernel(transposes, *dtypes, batched=count > 1, bias=bias, **options)
+    kernel = gemm_kernel(transposes, *dtypes, batched=count > 1, bias=bias, **options)
     batch = {"B": count} if count > 1 else {}
-    return kernel_for(made, {**batch, "M": m, "K": k, "N": n}, target=target, constant=["b"] if constant else [])
+    return kernel_for(kernel, {**batch, "M": m, "K": k, "N": n}, target=target, constant=["b"] if constant else [])

@@ -17,11 +17,12 @@ from tilewright.errors import ArgumentError
 from tilewright.kernels.conv_gradients import conv_filter_gradient, conv_image_gradient
 from tilewright.kernels.elementwise import known_activation
 from tilewright.ops.convolutions import Conv
+from tilewright.targets.calls.table import UNLIKE
 from tilewright.torch.activations import activated, before_activation
 from tilewright.torch.batching import batch_first, expanded
 from tilewright.torch.checks import kind_of, require_bias, require_rank, require_same_dtype, require_together
 from tilewright.torch.library import Definition, Result, define, is_channels_last
-from tilewright.torch.packed import layer_of
+from tilewright.torch.packed import again, layer_of
 
 Numbers = Sequence[int]
 """One number for each axis; of paddings also two, before and after."""
@@ -111,19 +112,44 @@ def _run(
         added = None if bias is None else bias.detach().view(-1, *(1,) * rank)
         return result.copy_(activated(activation, result if added is None else result + added))
     options = tuple(stride), _pairs(padding, rank), tuple(dilation), groups, activation
-    layer = layer_of(weight, bias, ("conv", *options), partial(_layer, options=options), keep_packed)
-    return _laid_out(layer(x.detach().movedim(1, -1)), expected)
+    make = partial(_layer, options=options)
+    layer = layer_of(weight, bias, ("conv", *options), make, keep_packed, channels_innermost)
+    return _laid_out(layer(x.detach().movedim(1, -1)), expected.channels_last)
+
+
+def _again(
+    rank: int,
+    x: Any,
+    weight: Any,
+    bias: Any,
+    stride: Numbers,
+    padding: Numbers,
+    dilation: Numbers,
+    groups: int,
+    activation: str | None = None,
+    keep_packed: bool = False,
+) -> Any:
+    if not x.dim() == weight.dim() == rank + 2 or len(padding) not in (rank, 2 * rank):
+        return UNLIKE  # the checks say what is wrong
+    options = "conv", tuple(stride), _pairs(padding, rank), tuple(dilation), groups, activation
+    result = again(channels_innermost(x), weight, bias, options, keep_packed, channels_innermost)
+    return result if result is UNLIKE else _laid_out(result, is_channels_last(x))
 
 
 def _layer(weight: Any, bias: Any, options: tuple[Any, ...]) -> Conv:
     names = ("stride", "padding", "dilation", "groups", "activation")
-    return Conv(weight.movedim(1, -1), bias, **dict(zip(names, options, strict=True)))
+    return Conv(weight, bias, **dict(zip(names, options, strict=True)))
 
 
-def _laid_out(channels_last: Any, expected: Result) -> Any:
+def channels_innermost(tensor: Any) -> Any:
+    """An image or a weight as kernels take it: [n, ..., c]."""
+    return tensor.movedim(1, -1)
+
+
+def _laid_out(result: Any, channels_last: bool) -> Any:
     """A kernel's result, [n, ..., c], as the operator gives it."""
-    result = channels_last.movedim(-1, 1)
-    return result if expected.channels_last else result.contiguous()
+    image = result.movedim(-1, 1)
+    return image if channels_last else image.contiguous()
 
 
 def _gradients(name: str, gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Sequence[bool]) -> Sequence[Any]:
@@ -158,13 +184,13 @@ def _batches(
     options = (stride, padding, dilation)
     if of_weight is None and of_bias is None:
         images = batch_first(x, of_x)
-        made = call(images.flatten(0, 1), weight, bias, *options, groups, activation, keep_packed)
-        return made.unflatten(0, images.shape[:2]), 0
+        result = call(images.flatten(0, 1), weight, bias, *options, groups, activation, keep_packed)
+        return result.unflatten(0, images.shape[:2]), 0
     images = expanded(x, of_x, size).movedim(0, 1).flatten(1, 2)
     filters = expanded(weight, of_weight, size).flatten(0, 1)
     added = None if bias is None else expanded(bias, of_bias, size).flatten(0, 1)
-    made = call(images, filters, added, *options, size * groups, activation)
-    return made.unflatten(1, (size, -1)), 1
+    result = call(images, filters, added, *options, size * groups, activation)
+    return result.unflatten(1, (size, -1)), 1
 
 
 _OPTIONS = "int[] stride, int[] padding, int[] dilation, int groups"
@@ -177,6 +203,7 @@ CONV = {
             partial(_check, rank),
             partial(_run, rank),
             partial(_gradients, f"conv{rank}d"),
+            again=partial(_again, rank),
             vmap=partial(_batches, f"conv{rank}d"),
             autocast="lower",
         )
@@ -212,7 +239,7 @@ def _run_image_gradient(dy: Any, weight: Any, sizes: Sequence[int], *options: An
     goal = torch.empty((n, *image, c), dtype=dy.dtype, device=dy.device)
     kernel = _gradient_kernel(conv_image_gradient, tuple(weight.shape[2:]), _named(dy, options), dy.device.type)
     kernel(_inner_channels(dy), _inner_channels(weight), goal)
-    return _laid_out(goal, expected)
+    return _laid_out(goal, expected.channels_last)
 
 
 def _image_gradient_gradients(gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Sequence[bool]) -> Sequence[Any]:
@@ -282,7 +309,7 @@ def _run_filter_gradient(x: Any, dy: Any, taps: Sequence[int], *options: Any) ->
     goal = torch.empty((f, *taps, c), dtype=x.dtype, device=x.device)
     kernel = _gradient_kernel(conv_filter_gradient, tuple(taps), _named(x, options), x.device.type)
     kernel(_inner_channels(x), _inner_channels(dy), goal)
-    return _laid_out(goal, expected)
+    return _laid_out(goal, expected.channels_last)
 
 
 def _filter_gradient_gradients(gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Sequence[bool]) -> Sequence[Any]:
@@ -301,8 +328,8 @@ def _filter_gradient_batches(
     images, outputs = (
         expanded(t, d, info.batch_size).movedim(0, 1).flatten(1, 2) for t, d in zip((x, dy), in_dims[:2], strict=True)
     )
-    made = torch.ops.tilewright.conv_filter_gradient(images, outputs, taps, *ends, info.batch_size * groups)
-    return made.unflatten(0, (info.batch_size, -1)), 0
+    gradient = torch.ops.tilewright.conv_filter_gradient(images, outputs, taps, *ends, info.batch_size * groups)
+    return gradient.unflatten(0, (info.batch_size, -1)), 0
 
 
 FILTER_GRADIENT = define(

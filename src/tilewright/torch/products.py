@@ -11,6 +11,7 @@ import torch
 from tilewright.errors import ArgumentError
 from tilewright.kernels.elementwise import known_activation
 from tilewright.ops import products as ops
+from tilewright.targets.calls.table import UNLIKE
 from tilewright.torch.activations import activated, before_activation
 from tilewright.torch.batching import batch_first, expanded, looped
 from tilewright.torch.checks import (
@@ -21,7 +22,7 @@ from tilewright.torch.checks import (
     require_together,
 )
 from tilewright.torch.library import Definition, Result, define
-from tilewright.torch.packed import layer_of
+from tilewright.torch.packed import again, layer_of
 
 # -- linear -----------------------------------------------------------------------------------------------
 
@@ -43,19 +44,18 @@ def _check_linear(
 
 def _run_linear(x: Any, weight: Any, bias: Any = None, activation: str | None = None, keep_packed: bool = False) -> Any:
     n, k = weight.shape
-    rows = x.detach().reshape(-1, k) if x.numel() else x.detach().new_empty((_count(x.shape[:-1]), k))
-    if not weight.numel() or not rows.numel():  # no sums, or sums of nothing
-        return _of_nothing(x.new_zeros((rows.shape[0], n)), bias, activation).reshape(*x.shape[:-1], n)
+    if not weight.numel() or not x.numel():  # no sums, or sums of nothing
+        return _of_nothing(x.new_zeros((*x.shape[:-1], n)), bias, activation)
+    rows = x.detach() if x.dim() > 1 else x.detach().reshape(1, k)
     make = partial(ops.Linear, activation=activation)
-    layer = layer_of(weight, bias, ("linear", activation), make, keep_packed)
-    return layer(rows).reshape(*x.shape[:-1], n)
+    result = layer_of(weight, bias, ("linear", activation), make, keep_packed)(rows)
+    return result if x.dim() > 1 else result.reshape(n)
 
 
-def _count(shape: Sequence[int]) -> int:
-    total = 1
-    for size in shape:
-        total *= size
-    return total
+def _linear_again(
+    x: Any, weight: Any, bias: Any = None, activation: str | None = None, keep_packed: bool = False
+) -> Any:
+    return again(x, weight, bias, ("linear", activation), keep_packed)
 
 
 def _of_nothing(zeros: Any, bias: Any, activation: str | None) -> Any:
@@ -104,6 +104,7 @@ LINEAR = define(
         _check_linear,
         _run_linear,
         _linear_gradients,
+        again=_linear_again,
         vmap=_linear_batches,
         autocast="lower",
     )
@@ -135,6 +136,11 @@ def _run_matmul(a: Any, b: Any, bias: Any = None, activation: str | None = None)
         return _of_nothing(a.new_zeros(shape), bias, activation)
     added = None if bias is None else bias.detach()
     return ops.matmul(a.detach(), b.detach(), added, activation=activation)
+
+
+def _matmul_again(a: Any, b: Any, bias: Any = None, activation: str | None = None) -> Any:
+    launches = (ops.PLAIN if activation is None else ops.learnt_products(activation)).on_host
+    return launches.call_below(a, b) if bias is None else launches.call_below(a, b, bias)
 
 
 def _matmul_gradients(gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Sequence[bool]) -> Sequence[Any]:
@@ -172,6 +178,7 @@ MATMUL = define(
         _check_matmul,
         _run_matmul,
         _matmul_gradients,
+        again=_matmul_again,
         vmap=_matmul_batches,
         autocast="lower",
     )
@@ -185,6 +192,10 @@ def _check_bmm(a: Any, b: Any) -> Result:
     require_rank(a, "a", 3)
     require_rank(b, "b", 3)
     return _check_matmul(a, b)
+
+
+def _bmm_again(a: Any, b: Any) -> Any:
+    return _matmul_again(a, b) if a.dim() == b.dim() == 3 else UNLIKE
 
 
 def _bmm_gradients(gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Sequence[bool]) -> Sequence[Any]:
@@ -204,6 +215,7 @@ BMM = define(
         _check_bmm,
         _run_matmul,
         _bmm_gradients,
+        again=_bmm_again,
         vmap=_bmm_batches,
         autocast="lower",
     )
