@@ -156,7 +156,7 @@ def _called(options: _Options, a: Any, b: Any, *bias: Any) -> Any:
     asked = (options.activation, options.precision, options.accumulate)
     kinds = (options.kind.name, out.name)
     kernel = product_kernel(
-        options.transposes, (prod(batch), m, k, n), kinds, bool(bias), asked, CPU, False, environment.threads()
+        options.transposes, (prod(batch), m, k, n), kinds, (bool(bias), False), asked, CPU, False, environment.threads()
     )
     arrays = {"a": a, "b": b} | ({"bias": bias[0]} if bias else {})
     return call_kernel(kernel, arrays, "c", (*batch, m, n), out)

@@ -74,18 +74,18 @@ class _Executables:
 
     def __init__(self, kernel: Any):
         self._kernel = kernel
-        self._made: dict[str, Any] = {}
+        self._by_device: dict[str, Any] = {}
         self._given = kernel if isinstance(kernel, Executable | TextExecutable) else None
         self.signature = Signature(self._for("cpu"))
 
     def _for(self, device: str) -> Any:
         if self._given is not None:
             return self._given
-        if device not in self._made:
-            self._made[device] = compile(self._kernel, target=device)
-        return self._made[device]
+        if device not in self._by_device:
+            self._by_device[device] = compile(self._kernel, target=device)
+        return self._by_device[device]
 
-    def run(self, *args: Any) -> Any:
+    def run(self, _: Result | tuple[Result, ...], *args: Any) -> Any:
         """The outputs for tensors and numbers."""
         tensors = [a for a in args if isinstance(a, torch.Tensor)]
         inputs = iter(a.detach() if isinstance(a, torch.Tensor) else a for a in args)
@@ -105,8 +105,8 @@ def _check(signature: Signature, args: Sequence[Any]) -> Result | tuple[Result, 
                 raise ArgumentError(f"{where} holds {kind_of(value, where)}; it must hold {a.dtype}")
     device = next(iter(tensors.values())).device
     shapes = signature.shapes(args)
-    made = tuple(Result(s, dtype_named(a.dtype), device) for s, a in zip(shapes, signature.outputs, strict=True))
-    return made[0] if len(made) == 1 else made
+    results = tuple(Result(s, dtype_named(a.dtype), device) for s, a in zip(shapes, signature.outputs, strict=True))
+    return results[0] if len(results) == 1 else results
 
 
 # -- backward ---------------------------------------------------------------------------------------------
@@ -126,8 +126,8 @@ def _gradients(
     count = len(signature.inputs)
 
     def by_function(gradient: Any, inputs: tuple[Any, ...], output: Any, needed: Sequence[bool]) -> Sequence[Any]:
-        found = backward(gradient, *inputs, output=output) if keeps_output else backward(gradient, *inputs)
-        every = tuple(found) if isinstance(found, tuple | list) else (found,)
+        gradients = backward(gradient, *inputs, output=output) if keeps_output else backward(gradient, *inputs)
+        every = tuple(gradients) if isinstance(gradients, tuple | list) else (gradients,)
         if len(every) != count:
             raise ArgumentError(f"backward of {called} gave {len(every)} gradients; {called} has {count} inputs")
         return every
@@ -152,17 +152,17 @@ def _by_kernels(signature: Signature, called: str, kernels: Mapping[str, Any]) -
         operators[name] = operator(kernel, f"{called}_d{name}"), asked
 
     def by_kernels(gradient: Any, inputs: tuple[Any, ...], output: Any, needed: Sequence[bool]) -> Sequence[Any]:
-        gradients, made = ((v if isinstance(v, tuple) else (v,)) for v in (gradient, output))
+        of_outputs, results = ((v if isinstance(v, tuple) else (v,)) for v in (gradient, output))
         values = dict(zip(names, inputs, strict=True))
-        values |= dict(zip(outputs, made, strict=False))
-        values |= {f"d{name}": g for name, g in zip(outputs, gradients, strict=True)}
-        found = []
+        values |= dict(zip(outputs, results, strict=False))
+        values |= {f"d{name}": g for name, g in zip(outputs, of_outputs, strict=True)}
+        of_inputs = []
         for name, wanted in zip(names, needed, strict=True):
             if wanted and name not in operators:
                 raise ArgumentError(f"backward of {called} has no kernel for the gradient of {name}; give it one")
             call, asked = operators.get(name, (None, []))
-            found.append(call(*(values[a] for a in asked)) if wanted and call is not None else None)
-        return found
+            of_inputs.append(call(*(values[a] for a in asked)) if wanted and call is not None else None)
+        return of_inputs
 
     return by_kernels, any(a in outputs for _, asked in operators.values() for a in asked)
 
@@ -187,9 +187,9 @@ def _batches(signature: Signature, called: str, batch: str) -> Callable[..., tup
             expanded(value, d, info.batch_size).flatten(0, 1) if has(a) else value
             for a, value, d in zip(signature.inputs, args, in_dims, strict=True)
         ]
-        made = call(*flat)
-        if isinstance(made, tuple):
-            return tuple(t.unflatten(0, (info.batch_size, -1)) for t in made), (0,) * len(made)
-        return made.unflatten(0, (info.batch_size, -1)), 0
+        result = call(*flat)
+        if isinstance(result, tuple):
+            return tuple(t.unflatten(0, (info.batch_size, -1)) for t in result), (0,) * len(result)
+        return result.unflatten(0, (info.batch_size, -1)), 0
 
     return rule
