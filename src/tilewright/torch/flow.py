@@ -2,15 +2,52 @@
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 import torch.fx
 
+from tilewright.torch import nn
+
 UNTRACEABLE = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 """Errors that a model's own code may raise where it meets torch.fx's stand-ins for tensors."""
+
+
+class _Proxy(torch.fx.Proxy):
+    """torch.fx's stand-in for a tensor; `x += y` writes to x here too, where torch.fx takes it for `x = x + y`."""
+
+
+def _written(name: str) -> Callable[[Any, Any], Any]:
+    function = getattr(operator, name)
+    return lambda self, other: self.tracer.create_proxy("call_function", function, (self, other), {})
+
+
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor"):
+    setattr(_Proxy, f"__i{_name}__", _written(f"__i{_name}__"))
+
+
+class Tracer(torch.fx.Tracer):
+    """Follows a model's code, but not that of modules of torch and of those that compute the same here."""
+
+    def proxy(self, node: Any) -> Any:
+        """The stand-in for what a node gives."""
+        return _Proxy(node, self)
+
+    def is_leaf_module(self, m: Any, module_qualified_name: str) -> bool:
+        """Whether a module is one node."""
+        return type(m) in _OURS or super().is_leaf_module(m, module_qualified_name)
+
+
+_OURS = frozenset(nn.SWAPS.values())
+
+
+def has_hooks(module: Any) -> bool:
+    """Whether calls of a module call something else, too."""
+    names = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return any(getattr(module, name, None) for name in names)
 
 
 class Flow:
@@ -31,7 +68,7 @@ class Flow:
 
     def _follow(self, module: Any, path: str) -> None:
         try:
-            graph = torch.fx.Tracer().trace(module)
+            graph = Tracer().trace(module)
         except UNTRACEABLE as fault:
             told = str(fault).splitlines() or [""]
             self.why = self.why or f"torch.fx cannot follow {path or 'the model'} ({type(fault).__name__}: {told[0]})"

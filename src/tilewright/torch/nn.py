@@ -21,9 +21,17 @@ def _keeps_packed(weight: Any) -> bool:
 
 
 class Activated:
-    """The option `activation` of modules that multiply: "relu", "gelu", "gelu_tanh", "silu" or None."""
+    """The option `activation` of modules that multiply: "relu", "gelu", "gelu_tanh", "silu" or None.
+
+    A call may say another for itself, and add a residual before it.
+    """
 
     activation: str | None = None
+
+    def _ending(self: Any, residual: Any, activation: str | None) -> dict[str, Any]:
+        """What a call does with sums before they are rounded."""
+        applied = self.activation if activation is None else activation
+        return {"activation": applied, "residual": residual, "keep_packed": _keeps_packed(self.weight)}
 
     def _with_activation(self, told: str) -> str:
         """Return the module's description, its activation too."""
@@ -41,10 +49,9 @@ class Linear(Activated, torch.nn.Linear):
         super().__init__(*args, **options)
         self.activation = known_activation(activation)
 
-    def forward(self, input: Any, residual: Any = None) -> Any:
+    def forward(self, input: Any, residual: Any = None, activation: str | None = None) -> Any:
         """activation(input * weight + bias + residual)."""
-        ending = {"activation": self.activation, "residual": residual, "keep_packed": _keeps_packed(self.weight)}
-        return functional.linear(input, self.weight, self.bias, **ending)
+        return functional.linear(input, self.weight, self.bias, **self._ending(residual, activation))
 
     def extra_repr(self) -> str:
         """Sizes and options."""
@@ -58,7 +65,7 @@ class _Convolution(Activated):
         super().__init__(*args, **options)
         self.activation = known_activation(activation)
 
-    def forward(self: Any, input: Any, residual: Any = None) -> Any:
+    def forward(self: Any, input: Any, residual: Any = None, activation: str | None = None) -> Any:
         """activation(convolution of input and weight + bias + residual)."""
         padding = self.padding
         if self.padding_mode != "zeros":
@@ -72,9 +79,7 @@ class _Convolution(Activated):
             padding,
             self.dilation,
             self.groups,
-            activation=self.activation,
-            residual=residual,
-            keep_packed=_keeps_packed(self.weight),
+            **self._ending(residual, activation),
         )
 
     def extra_repr(self: Any) -> str:
