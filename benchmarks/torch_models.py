@@ -143,8 +143,10 @@ def main() -> None:
             print("Inductor is left out: there is no C++ compiler; (d) is compiled by aot_eager", file=sys.stderr)
     else:
         place = torch.cuda.get_device_name()
-    print(f"{place}, torch {torch.__version__}; milliseconds, ratios to the better of (a) and (b), errors, graphs of (d)\n")
-    print("| network | a eager | b frozen | c replaced | d compiled | c ratio | d ratio | a error | b | c | d | graphs |")
+    print(f"{place}, torch {torch.__version__}; milliseconds, ratios to the better of a and b, errors, graphs of d\n")
+    print(
+        "| network | a eager | b frozen | c replaced | d compiled | c ratio | d ratio | a error | b | c | d | graphs |"
+    )
     print("|---|---|---|---|---|---|---|---|---|---|---|---|")
     for dtype in given.dtypes.split(","):
         for network in networks(Sizes(given.batch, given.image, given.length, given.small)):

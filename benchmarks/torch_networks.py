@@ -1,7 +1,8 @@
-"""Networks in plain torch.nn for `torch_models.py`: ResNet-50, a vision transformer, a block of Llama. Weights are random.
+"""Networks in plain torch.nn for `torch_models.py`: ResNet-50, a vision transformer, a block of Llama.
 
 They are written as such networks usually are: one ReLU that a block calls three times, sums of a residual in place,
-attention as a function. Norms of ResNet-50 hold statistics of random images, so that no layer vanishes.
+attention as a function. Weights are random; norms of ResNet-50 hold statistics of random images, so that no layer
+vanishes.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class Bottleneck(nn.Module):
             )
 
     def forward(self, x: Any) -> Any:
+        """[n, c, h, w] to [n, 4 * width, h / stride, w / stride]."""
         identity = x
         out = self.relu(self.bn1(self.conv1(x)))
         out = self.relu(self.bn2(self.conv2(out)))
@@ -54,12 +56,15 @@ class ResNet(nn.Module):
         for stage, count in enumerate(blocks):
             width = 64 << stage
             strides = [1 if stage == 0 else 2, *[1] * (count - 1)]
-            stages.append(nn.Sequential(*(Bottleneck(channels if n == 0 else 4 * width, width, s) for n, s in enumerate(strides))))
+            stages.append(
+                nn.Sequential(*(Bottleneck(channels if n == 0 else 4 * width, width, s) for n, s in enumerate(strides)))
+            )
             channels = 4 * width
         self.stages = nn.Sequential(*stages)
         self.avgpool, self.fc = nn.AdaptiveAvgPool2d(1), nn.Linear(channels, 1000)
 
     def forward(self, x: Any) -> Any:
+        """Scores of 1000 classes for images [n, 3, h, w]."""
         x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
         x = self.avgpool(self.stages(x))
         return self.fc(torch.flatten(x, 1))
@@ -77,6 +82,7 @@ class SelfAttention(nn.Module):
         self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
 
     def forward(self, x: Any) -> Any:
+        """[batch, length, width] to the same."""
         batch, length, width = x.shape
         qkv = self.qkv(x).reshape(batch, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
         q, k, v = qkv.unbind(0)
@@ -94,6 +100,7 @@ class EncoderBlock(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, x: Any) -> Any:
+        """[batch, length, width] to the same."""
         x = x + self.attn(self.norm1(x))
         return x + self.mlp(self.norm2(x))
 
@@ -110,6 +117,7 @@ class VisionTransformer(nn.Module):
         self.norm, self.head = nn.LayerNorm(width, eps=1e-6), nn.Linear(width, 1000)
 
     def forward(self, x: Any) -> Any:
+        """Scores of 1000 classes for images [n, 3, h, w]."""
         x = self.patches(x).flatten(2).transpose(1, 2)
         x = torch.cat((self.token.expand(x.shape[0], -1, -1), x), dim=1) + self.places
         return self.head(self.norm(self.blocks(x))[:, 0])
@@ -139,6 +147,7 @@ class LlamaBlock(nn.Module):
         return x * self.cos + torch.cat((-second, first), -1) * self.sin
 
     def forward(self, x: Any) -> Any:
+        """[batch, length, width] to the same."""
         batch, length, width = x.shape
         h = self.norm1(x)
         q = self.q(h).view(batch, length, self.heads, self.size).transpose(1, 2)
@@ -177,10 +186,10 @@ def networks(sizes: Sizes) -> list[Network]:
     """The networks; small ones have fewer blocks, of the same kinds."""
     images = (sizes.batch, 3, sizes.image, sizes.image)
     depth = 2 if sizes.small else 12
-    blocks = (2, 2, 2, 2) if sizes.small else (3, 4, 6, 3)
+    blocks = (2, 1, 1, 1) if sizes.small else (3, 4, 6, 3)
     of_llama = (512, 8, 2, 1536) if sizes.small else (2048, 32, 8, 8192)
     return [
-        Network("ResNet-26" if sizes.small else "ResNet-50", lambda: ResNet(blocks), images),
+        Network("ResNet-17" if sizes.small else "ResNet-50", lambda: ResNet(blocks), images),
         Network(f"ViT-B/16, {depth} blocks", lambda: VisionTransformer(sizes.image, depth), images),
         Network(
             f"Llama block {of_llama[0]}",

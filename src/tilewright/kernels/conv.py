@@ -53,11 +53,10 @@ def conv(
     sizes: with one, images are [N, W, C], filters [F, S, C] and outputs [N, Q, F]; with three, [N, D, H, W, C],
     [F, T, R, S, C] and [N, Z, P, Q, F]. Stride, padding and dilation are one number for all axes or one for each;
     padding may differ at both ends of an axis, see `padding_of`. With groups, filters f of group g see the channels of
-    that group only. With `residual`, an array of the output's shape and type is added before the activation. Sums, bias,
-    residual and activation are in the accumulator's type; the output's type is the data's unless `out_dtype` says
-    another. With `precision="tf32"` factors of f32 are rounded to tf32 before they are multiplied.
-    With `accumulate="f16"` factors of f16 are summed in f16; bias and activation stay in f32. Sizes come with the
-    arguments.
+    that group only. With `residual`, an array of the output's shape and type is added before the activation. Sums,
+    bias, residual and activation are in the accumulator's type; the output's type is the data's unless `out_dtype` says
+    another. With `precision="tf32"` factors of f32 are rounded to tf32 before they are multiplied. With
+    `accumulate="f16"` factors of f16 are summed in f16; bias and activation stay in f32. Sizes come with the arguments.
 
     >>> import numpy as np, tilewright
     >>> kernel = conv((3,), "f32", padding=((2, 0),), bias=True)

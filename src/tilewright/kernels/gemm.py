@@ -36,8 +36,9 @@ def gemm(
     has N elements all the same. Or `batched` says for each batch dimension, B0, B1, ..., which of the factors have it:
     with ("ab", "b"), a[B0, M, K] times b[B0, B1, K, N] is c[B0, B1, M, N]. With `residual`, an array of c's shape and
     type is added before the activation. Sums, bias, residual and activation are in the accumulator's type, f32 for
-    floats and i32 for integers (f64, i64 for f64, i64), which is also the output's unless `out_dtype` says another. With `precision="tf32"` factors of f32 are rounded to tf32 before they are multiplied.
-    With `accumulate="f16"` factors of f16 are summed in f16, as is the output; bias and activation stay in f32.
+    floats and i32 for integers (f64, i64 for f64, i64), which is also the output's unless `out_dtype` says another.
+    With `precision="tf32"` factors of f32 are rounded to tf32 before they are multiplied. With
+    `accumulate="f16"` factors of f16 are summed in f16, as is the output; bias and activation stay in f32.
 
     >>> import numpy as np, tilewright
     >>> a, b = np.array([[1, 2, 3], [4, 5, 6]], np.float16), np.array([[1, 0, 2]], np.float16)

@@ -167,7 +167,7 @@ class Layer:
         if made is not None:
             return made[0]
         if is_on_gpu(x):
-            made = learnt.on_gpu((*given, *self._tensors(x)))
+            made = learnt.on_gpu((x, *self._tensors(x), *given[1:]))
             if made is not None:
                 return made[0]
         ran = self._run_at_length(x, residual)
@@ -175,7 +175,7 @@ class Layer:
             names = [self.names[place] for place in (0, *([] if residual is None else [3]), -1)]
             learnt.learn_on_host(given, ran.out, ran.whole, names)
         elif ran.launch is not None and is_on_gpu(x):
-            learnt.on_gpu.learn((*given, *self._tensors(x)), [ran.result], ran.launch)
+            learnt.on_gpu.learn((x, *self._tensors(x), *given[1:]), [ran.result], ran.launch)
         return ran.result
 
     def _tensors(self, x: Any) -> list[Any]:

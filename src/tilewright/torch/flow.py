@@ -25,8 +25,11 @@ def _written(name: str) -> Callable[[Any, Any], Any]:
     return lambda self, other: self.tracer.create_proxy("call_function", function, (self, other), {})
 
 
-for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor"):
-    setattr(_Proxy, f"__i{_name}__", _written(f"__i{_name}__"))
+_BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor", "lshift", "rshift")
+IN_PLACE = tuple(f"__i{name}__" for name in _BINARY)
+"""Python's operators that write to what stands on their left."""
+for _name in IN_PLACE:
+    setattr(_Proxy, _name, _written(_name))
 
 
 class Tracer(torch.fx.Tracer):
@@ -50,6 +53,26 @@ def has_hooks(module: Any) -> bool:
     return any(getattr(module, name, None) for name in names)
 
 
+def traced(module: Any) -> tuple[Any, str]:
+    """(the graph of a module's code, ""), or (None, why torch.fx cannot follow it). The module stays as it was.
+
+    Code that keeps what it computes in attributes is not followed: it would keep torch.fx's stand-ins for tensors.
+    """
+    attributes = [(m, dict(m.__dict__)) for m in module.modules()]
+    try:
+        graph, why = Tracer().trace(module), ""
+    except UNTRACEABLE as fault:
+        graph, why = None, f"{type(fault).__name__}: {(str(fault).splitlines() or [''])[0]}"
+    for m, before in attributes:
+        names = [*dict.fromkeys((*before, *m.__dict__))]
+        changed = [n for n in names if before.get(n, m) is not m.__dict__.get(n, m)]
+        if changed:
+            m.__dict__.clear()
+            m.__dict__.update(before)
+            graph, why = None, why or f"its code writes to the attribute {changed[0]}"
+    return graph, why
+
+
 class Flow:
     """The modules of a model, by path: how often each is called, and the one module that takes its result.
 
@@ -67,15 +90,13 @@ class Flow:
         self._follow(model, "")
 
     def _follow(self, module: Any, path: str) -> None:
-        try:
-            graph = Tracer().trace(module)
-        except UNTRACEABLE as fault:
-            told = str(fault).splitlines() or [""]
-            self.why = self.why or f"torch.fx cannot follow {path or 'the model'} ({type(fault).__name__}: {told[0]})"
-            for name, child in _parts(module):
-                self._follow(child, f"{path}.{name}".lstrip("."))
-        else:
+        graph, why = traced(module)
+        if graph is not None:
             self._add(graph, path)
+            return
+        self.why = self.why or f"torch.fx cannot follow {path or 'the model'} ({why})"
+        for name, child in _parts(module):
+            self._follow(child, f"{path}.{name}".lstrip("."))
 
     def _add(self, graph: Any, path: str) -> None:
         def within(target: str) -> str:

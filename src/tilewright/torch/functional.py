@@ -147,7 +147,7 @@ def _conv(
 ) -> Any:
     if x.dim() == rank + 1:  # one image, and a result without a dimension for it
         images, more = x.unsqueeze(0), None if residual is None else residual.unsqueeze(0)
-        ending = {"activation": activation, "residual": more, "keep_packed": keep_packed}
+        ending: dict[str, Any] = {"activation": activation, "residual": more, "keep_packed": keep_packed}
         return _conv(rank, images, weight, bias, geometry, **ending).squeeze(0)
     stride, padding, dilation, groups = geometry
     steps, far = _of_axes(stride, rank, "stride"), _of_axes(dilation, rank, "dilation")

@@ -1,7 +1,7 @@
 """Tensors of the host as numpy arrays, and back; memory is shared.
 
-Kernels and layers know calls like one before by numpy's arrays: such a call only moves addresses. Of a tensor they would
-check everything again.
+Kernels and layers know a call like one before by its numpy arrays: such a call only moves addresses. Of tensors they
+would check everything again.
 """
 
 from __future__ import annotations

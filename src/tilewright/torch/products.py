@@ -88,14 +88,14 @@ def _linear_batches(
     info: Any, in_dims: Sequence[int | None], x: Any, weight: Any, bias: Any = None, *given: Any
 ) -> tuple[Any, Any]:
     options = LinearOptions(*given)
-    of_x, of_weight, of_bias, *_, of_residual = (*in_dims, *(None,) * (6 - len(in_dims)))
+    dims = [*in_dims, *[None] * (6 - len(in_dims))]
+    of_x, of_weight, of_bias, of_residual = *dims[:3], dims[5]
     if of_weight is None and of_bias is None:
         if options.residual is None:
             return torch.ops.tilewright.linear(batch_first(x, of_x), weight, bias, *options), 0
         rows, residuals = expanded(x, of_x, info.batch_size), expanded(options.residual, of_residual, info.batch_size)
         return torch.ops.tilewright.linear(rows, weight, bias, *options[:2], residuals), 0
     if of_bias is not None or options.residual is not None:  # the product has one bias for all of the batch
-        dims = (of_x, of_weight, of_bias, None, None, of_residual)
         return looped("linear", torch.ops.tilewright.linear.default)(info, dims, x, weight, bias, *options)
     rows = expanded(x, of_x, info.batch_size)
     flat = rows.reshape(rows.shape[0], -1, rows.shape[-1])

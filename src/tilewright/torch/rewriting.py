@@ -1,4 +1,4 @@
-"""Code of modules that is rewritten: what is added to a result, and what is applied to it, is done by the module before.
+"""Code of modules, rewritten: what is added to a result, and what is applied to it, is done by the module before.
 
 `out = self.conv(x); out += x; return self.relu(out)` becomes `return self.conv(x, residual=x, activation="relu")`. The
 code is torch.fx's graph of a module's `forward`; the module becomes a GraphModule with the same parts and attributes.
@@ -16,11 +16,11 @@ import torch
 import torch.fx
 
 from tilewright.torch import nn
-from tilewright.torch.flow import UNTRACEABLE, Tracer, has_hooks
+from tilewright.torch.flow import IN_PLACE, Tracer, has_hooks, traced
 
 _SUMS = (operator.add, operator.iadd, torch.add, "add", "add_")
 """Functions, and names of methods, that add two tensors."""
-_IN_PLACE = (operator.iadd, "add_")
+_SUMS_IN_PLACE = (operator.iadd, "add_")
 """Those of them that write to the first one."""
 _FUNCTIONS: dict[Any, str] = {
     torch.relu: "relu",
@@ -55,7 +55,7 @@ class Rewritten:
 
 
 def rewritten(module: Any) -> Rewritten | None:
-    """The module with its code rewritten; None where there is nothing to fuse, or torch.fx may not see all that it does.
+    """The module with its code rewritten; None where nothing is to be fused, or torch.fx may not see all that it does.
 
     >>> class Block(torch.nn.Module):
     ...     def __init__(self):
@@ -68,21 +68,14 @@ def rewritten(module: Any) -> Rewritten | None:
     {'add, relu': 'layer'}
     >>> print(block.module.code.strip())
     def forward(self, x):
-        layer = self.layer(x, residual = x, activation = 'relu');  x = None
-        return layer
+        layer_1 = self.layer(x, residual = x, activation = 'relu');  x = None
+        return layer_1
     """
     if module.training or not _is_followable(module):
         return None
-    attributes = [(m, dict(m.__dict__)) for m in module.modules()]
-    try:
-        graph = Tracer().trace(module)
-    except UNTRACEABLE:
-        graph = None
-    written = [(m, before) for m, before in attributes if m.__dict__ != before]
-    for m, before in written:  # what the code keeps of a call would be torch.fx's stand-ins for tensors
-        m.__dict__.clear()
-        m.__dict__.update(before)
-    if graph is None or written or any(n.op == "get_attr" and "_tensor_constant" in n.target for n in graph.nodes):
+    graph, _ = traced(module)
+    # A tensor that no argument goes into, as a random one, was made once and stands in the graph.
+    if graph is None or any(n.op == "get_attr" and "_tensor_constant" in n.target for n in graph.nodes):
         return None
     called = _called(graph)
     fused = {}
@@ -210,7 +203,7 @@ def _residual(node: Any, term: Any) -> Any | None:
     if len(node.args) != 2 or not all(isinstance(a, torch.fx.Node) for a in node.args):
         return None
     first, second = node.args
-    if first is second or (node.target in _IN_PLACE and term is not first):
+    if first is second or (node.target in _SUMS_IN_PLACE and term is not first):
         return None
     return second if term is first else first
 
@@ -251,6 +244,6 @@ def _may_write(node: Any, root: Any) -> bool:
         return False
     place, name = getattr(node.target, "__module__", None) or "", getattr(node.target, "__name__", "")
     if place in ("_operator", "operator"):
-        return name.startswith("i") and name not in ("index", "inv", "invert", "is_", "is_not") or name == "setitem"
+        return name in ("setitem", "delitem") or f"__{name}__" in IN_PLACE
     known = place.partition(".")[0] in ("torch", "builtins", "math") or not place
     return not known or name.endswith("_") or "out" in node.kwargs or bool(node.kwargs.get("inplace"))
