@@ -16,6 +16,7 @@ torch.export, make_fx and torch.jit.trace keep it as one node.
 | library      | what makes a function an operator: fake, autograd, autocast, vmap               |
 | batching     | rules of vmap: batches first, or a loop with a warning                          |
 | checks       | what operators ask of their tensors, and the words in which they refuse         |
+| host         | tensors of the host as numpy arrays, by which kernels know a call like another  |
 | packed       | weights that are packed once for each version                                   |
 | activations  | activations as torch computes them, and their gradients                         |
 | products     | linear, matmul, bmm, with their gradients                                       |
@@ -27,6 +28,7 @@ torch.export, make_fx and torch.jit.trace keep it as one node.
 | functional   | functions with the signatures of torch.nn.functional                            |
 | nn           | modules with the parameters and state_dict of torch.nn                          |
 | flow         | which module takes what another gives                                           |
+| rewriting    | code of modules whose sums and activations go into the kernel before them       |
 | replacing    | `replace`: modules of a model swapped, batch norms folded, activations fused    |
 """
 

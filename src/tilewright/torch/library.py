@@ -69,11 +69,11 @@ class Definition:
     """"lower" casts floats to autocast's type, "f32" widens them; None leaves them."""
 
 
-class Checked:
+class CheckedForms:
     """A check of real tensors that is made once for arguments of the same forms.
 
     >>> seen = []
-    >>> checked = Checked(lambda x, n: seen.append(n) or Result((n,), x.dtype, x.device))
+    >>> checked = CheckedForms(lambda x, n: seen.append(n) or Result((n,), x.dtype, x.device))
     >>> [checked((torch.ones(2), n)).shape for n in (3, 3, 4)], seen
     ([(3,), (3,), (4,)], [3, 4])
     """
@@ -111,7 +111,7 @@ def define(definition: Definition) -> Any:
     torch.library.define(qualified, definition.schema, lib=LIBRARY, tags=_tags())
     packet = getattr(getattr(torch.ops, NAMESPACE), name)
 
-    checked = Checked(definition.check)
+    checked = CheckedForms(definition.check)
 
     def run(*args: Any) -> Any:
         expected = checked(args)
