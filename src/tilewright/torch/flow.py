@@ -32,7 +32,7 @@ for _name in IN_PLACE:
     setattr(_Proxy, _name, _written(_name))
 
 
-class Tracer(torch.fx.Tracer):
+class FlowTracer(torch.fx.Tracer):
     """Follows a model's code, but not that of modules of torch and of those that compute the same here."""
 
     def proxy(self, node: Any) -> Any:
@@ -60,7 +60,7 @@ def traced(module: Any) -> tuple[Any, str]:
     """
     attributes = [(m, dict(m.__dict__)) for m in module.modules()]
     try:
-        graph, why = Tracer().trace(module), ""
+        graph, why = FlowTracer().trace(module), ""
     except UNTRACEABLE as fault:
         graph, why = None, f"{type(fault).__name__}: {(str(fault).splitlines() or [''])[0]}"
     for m, before in attributes:

@@ -16,7 +16,7 @@ import torch
 import torch.fx
 
 from tilewright.torch import nn
-from tilewright.torch.flow import IN_PLACE, Tracer, has_hooks, traced
+from tilewright.torch.flow import IN_PLACE, FlowTracer, has_hooks, traced
 
 _SUMS = (operator.add, operator.iadd, torch.add, "add", "add_")
 """Functions, and names of methods, that add two tensors."""
@@ -112,7 +112,7 @@ def _is_followable(module: Any) -> bool:
         return False
     if parameters[0].default is not parameters[0].empty:  # it may be None, which the code may ask for
         return False
-    inner = [m for m in module.modules() if not Tracer().is_leaf_module(m, "")]
+    inner = [m for m in module.modules() if not FlowTracer().is_leaf_module(m, "")]
     return not any(has_hooks(m) or _asks(type(m)) for m in inner)
 
 
