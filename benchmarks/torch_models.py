@@ -36,13 +36,17 @@ def options() -> argparse.Namespace:
     parser.add_argument("--image", type=int, help="height and width of images")
     parser.add_argument("--length", type=int, help="of Llama's sequence")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--contiguous", action="store_true", help="images contiguous, not channels last")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kept", action="store_true", help="list every module that is not swapped")
     given = parser.parse_args()
-    usual = {"batch": 1, "image": 96, "length": 64} if given.small else {"batch": 8, "image": 224, "length": 512}
+    usual = (
+        {"batch": 1, "image": 96, "length": 64, "rounds": 5}
+        if given.small
+        else {"batch": 8, "image": 224, "length": 512, "rounds": 7}
+    )
     for name, value in usual.items():
         if getattr(given, name) is None:
             setattr(given, name, value)
@@ -85,18 +89,16 @@ def error(result: Any, exact: Any) -> float:
     return float((result.double() - exact).abs().max() / exact.abs().max())
 
 
-def print_kept(report: Any, at_length: bool) -> None:
-    """What was not swapped, and why: modules by their class unless each is to be listed."""
-    print(f"  {str(report).splitlines()[0]}")
+def kept_lines(report: Any, at_length: bool) -> list[str]:
+    """What was not swapped, and why: modules by the reason, unless each is to be listed."""
     if at_length:
-        print("\n".join(f"  kept {path}: {why}" for path, why in report.kept.items()))
-        return
-    for why, count in Counter(report.kept.values()).items():
-        print(f"  kept {count} {'module' if count == 1 else 'modules'}: {why}")
+        return [f"kept {path or 'the model'}: {why}" for path, why in report.kept.items()]
+    counts = Counter(report.kept.values())
+    return [f"kept {count} {'module' if count == 1 else 'modules'}: {why}" for why, count in counts.items()]
 
 
-def measure(network: Any, dtype: str, given: argparse.Namespace) -> None:
-    """Prints a network's row for an element type, and what was swapped in it."""
+def measure(network: Any, dtype: str, given: argparse.Namespace) -> list[str]:
+    """Prints a network's row for an element type; gives lines on what was swapped in it and what was not."""
     import torch
     from torch_networks import prepared
 
@@ -118,13 +120,14 @@ def measure(network: Any, dtype: str, given: argparse.Namespace) -> None:
         rounds = [{name: milliseconds(call, wait) for name, call in ways.items()} for _ in range(given.rounds)]
     times = {name: median(each[name] for each in rounds) for name in ways}
     better = min(times[name] for name in ("eager", "frozen") if name in times)
-    row = [f"{network.name} {'x'.join(map(str, network.shape))} {dtype}"]
+    name = f"{network.name} {'x'.join(map(str, network.shape))} {dtype}"
+    row = [name]
     row += [f"{times[name]:.1f}" if name in times else "-" for name in WAYS]
     row += [f"{better / times[name]:.2f}" for name in ("replaced", "compiled")]
     row += [f"{errors[name]:.1e}" if name in errors else "-" for name in WAYS]
     print(f"| {' | '.join([*row, str(graphs)])} |", flush=True)
-    print_kept(report, given.kept)
-    print(f"  compiled and checked in {seconds:.0f} s", flush=True)
+    swapped = f"{name}: {str(report).splitlines()[0]}; compiled and checked in {seconds:.0f} s"
+    return [swapped, *(f"  {line}" for line in kept_lines(report, given.kept))]
 
 
 def main() -> None:
@@ -148,10 +151,12 @@ def main() -> None:
         "| network | a eager | b frozen | c replaced | d compiled | c ratio | d ratio | a error | b | c | d | graphs |"
     )
     print("|---|---|---|---|---|---|---|---|---|---|---|---|")
+    lines = []
     for dtype in given.dtypes.split(","):
         for network in networks(Sizes(given.batch, given.image, given.length, given.small)):
             if given.only.lower() in network.name.lower():
-                measure(network, dtype, given)
+                lines += measure(network, dtype, given)
+    print("", *lines, sep="\n")
 
 
 if __name__ == "__main__":

@@ -148,6 +148,14 @@ def test_channels_last_images_give_channels_last_results() -> None:
     assert functional.group_norm(made, 2).is_contiguous(memory_format=torch.channels_last)
 
 
+def test_channels_last_filters_give_channels_last_results() -> None:
+    """A model that was brought to channels last copied every image, where the first one was contiguous."""
+    x, weight = numbers(2, 3, 6, 5), numbers(4, 3, 3, 3).to(memory_format=torch.channels_last)
+    made, expected = functional.conv2d(x, weight, padding=1), F.conv2d(x, weight, padding=1)
+    assert torch.equal(made, expected)
+    assert made.stride() == expected.stride()
+
+
 def test_sums_of_nothing_are_the_bias() -> None:
     bias = numbers(4)
     assert torch.equal(functional.linear(torch.ones(3, 0), torch.ones(4, 0), bias), bias.expand(3, 4))

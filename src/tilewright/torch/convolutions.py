@@ -1,7 +1,7 @@
 """Convolutions over one, two and three axes in torch's order of dimensions, [n, c, ...], with their gradients.
 
-Results lie in memory as images do: channels last where the image does, contiguous otherwise. Kernels work on channels
-last: a contiguous image is copied before, and its result after.
+Results lie in memory as torch's do: channels last where the image or the filters do, contiguous otherwise. Kernels work
+on channels last: a contiguous image is copied before, and a contiguous result after.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _check(rank: int, x: Any, weight: Any, bias: Any, *given: Any) -> Result:
     require_bias(bias, "bias", kind_of(x, "x"), (f,), "one for each filter")
     shape = (n, f, *output_sizes(image, taps, options.stride, options.padding, options.dilation))
     require_shape(options.residual, "residual", shape, "as the result")
-    return Result(shape, x.dtype, x.device, is_channels_last(x))
+    return Result(shape, x.dtype, x.device, is_channels_last(x) or is_channels_last(weight))
 
 
 def _run(rank: int, expected: Result, x: Any, weight: Any, bias: Any, *given: Any) -> Any:
