@@ -218,3 +218,42 @@ def test_wrong_arguments_of_operators_are_named_though_calls_are_compared_first(
         OURS.matmul(x, weight)
     with pytest.raises(ArgumentError, match="weight has shape"):
         OURS.linear(x, x, None, None, True)
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_residual_is_not_taken_for_the_bias_of_a_call_before(keep: bool) -> None:
+    """Their tensors stand in the same place: the check of a residual's shape was left out."""
+    x, weight, bias = numbers(3, 5), numbers(7, 5, start=2), numbers(7, start=3)
+    images, filters = numbers(2, 3, 6, 5), numbers(7, 3, 3, 3, start=1)
+    geometry = [1, 1], [1, 1], [1, 1], 1
+    for _ in range(3):
+        OURS.linear(x, weight, bias, None, keep)
+        OURS.conv2d(images, filters, bias, *geometry, None, keep)
+    with pytest.raises(ArgumentError, match=r"residual has shape \(7,\); it must be \(3, 7\), as the result"):
+        OURS.linear(x, weight, None, None, keep, bias)
+    with pytest.raises(ArgumentError, match=r"residual has shape \(7,\); it must be \(2, 7, 6, 5\), as the result"):
+        OURS.conv2d(images, filters, None, *geometry, None, keep, bias)
+
+
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_calls_with_residuals_are_checked_at_length_once(
+    keep: bool, has_bias: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weight, filters = numbers(7, 5, start=2), numbers(7, 3, 3, 3, start=1)
+    bias = numbers(7, start=3) if has_bias else None
+    geometry = [1, 1], [1, 1], [1, 1], 1
+
+    def check(start: int) -> None:
+        x, images = numbers(4, 3, 5, start=start), numbers(2, 3, 6, 5, start=start)
+        added, more = numbers(4, 7, 3, start=start).mT, numbers(2, 7, 6, 5, start=start + 1)
+        result = OURS.linear(x, weight, bias, "relu", keep, added)
+        expected = torch.nn.functional.linear(x, weight, bias) + added
+        assert torch.equal(result, expected.relu())
+        result = OURS.conv2d(images, filters, bias, *geometry, None, keep, more)
+        assert torch.equal(result, torch.nn.functional.conv2d(images, filters, bias, padding=1) + more)
+
+    check(0)
+    monkeypatch.setattr("tilewright.ops.layers.Layer._run_at_length", lambda *_: pytest.fail("checked at length again"))
+    monkeypatch.setattr("tilewright.torch.library.CheckedForms.__call__", lambda *_: pytest.fail("checked again"))
+    check(1)

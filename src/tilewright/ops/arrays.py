@@ -219,8 +219,3 @@ def option(value: Any) -> Any:
 def learnt_of(function: str, *options: Any) -> Learnt:
     """Return the launches learnt from calls of a function with these options."""
     return Learnt()
-
-
-def taken_as_they_are(given: Sequence[Any], arrays: Sequence[Any]) -> bool:
-    """Whether arrays are the given tensors themselves, none of them copied or converted."""
-    return all(isinstance(a, DeviceArray) and a.given is g for g, a in zip(given, arrays, strict=True))

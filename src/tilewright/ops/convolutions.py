@@ -131,7 +131,7 @@ class Conv(Layer):
     def _shape(self, x: Any) -> tuple[int, ...]:
         return (x.shape[0], *self.sizes(x), self.weight.shape[0])
 
-    def _kernel(self, x: Any, target: str) -> Compiled:
+    def _kernel(self, x: Any, target: str, residual: bool) -> Compiled:
         shape: tuple[int | None, ...] = x.shape[:-1]
         if self.dynamic is not None:
             shape = (None, *shape[1:]) if self.dynamic == "batch" else (None,) * len(shape)
@@ -145,7 +145,7 @@ class Conv(Layer):
             self.stride,
             self.padding,
             self.dilation,
-            self.bias is not None,
+            (self.bias is not None, residual),
             self.activation,
             self.precision,
             self.accumulate,
@@ -241,7 +241,7 @@ def _conv(
     stride: tuple[int, ...],
     padding: tuple[tuple[int, int], ...],
     dilation: tuple[int, ...],
-    bias: bool,
+    added: tuple[bool, bool],
     activation: str | None,
     precision: str | None,
     accumulate: str | None,
@@ -249,8 +249,9 @@ def _conv(
     constant: bool,
     threads: int,
 ) -> Compiled:
-    """A kernel for these sizes, planned for a machine with so many threads."""
+    """A kernel for these sizes, planned for a machine with so many threads; `added` says: a bias, a residual?"""
     f, *taps, c = weight
+    bias, residual = added
     kernel = conv_kernel(
         taps,
         *dtypes,
@@ -259,6 +260,7 @@ def _conv(
         padding=padding,
         dilation=dilation,
         bias=bias,
+        residual=residual,
         activation=activation,
         precision=precision,
         accumulate=accumulate,

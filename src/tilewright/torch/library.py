@@ -48,12 +48,23 @@ def is_channels_last(x: Any) -> bool:
     return x.dim() > 2 and not x.is_contiguous() and bool(x.movedim(1, -1).is_contiguous())
 
 
+def as_called(tensor: Any) -> Any:
+    """A tensor as layers and kernels are called with it, without gradients.
+
+    On the host it lies as it lies: a call like it is known by its strides, and copies it. On a GPU it is contiguous:
+    launches there are not learnt for copies.
+    """
+    plain = tensor.detach()
+    return plain if plain.is_cpu else plain.contiguous()
+
+
 @dataclass(frozen=True)
 class Definition:
     """An operator: its schema, what it computes, and what torch's transforms make of it.
 
     `check` raises for arguments that do not fit and gives the result's form: fake tensors and real ones go through it
-    alike. `run` computes the result of real tensors.
+    alike. It may look at forms alone, not at values. `run` takes that form, then the arguments, and computes the result
+    of real tensors.
     """
 
     name: str
@@ -72,6 +83,43 @@ class Definition:
     """"lower" casts floats to autocast's type, "f32" widens them; None leaves them."""
 
 
+class CheckedForms:
+    """A check of real tensors that is made once for arguments of the same forms.
+
+    It is for calls that `Definition.again` does not make: those of operators without one, and those on GPUs.
+
+    >>> seen = []
+    >>> checked = CheckedForms(lambda x, n: seen.append(n) or Result((n,), x.dtype, x.device))
+    >>> [checked((torch.ones(2), n)).shape for n in (3, 3, 4)], seen
+    ([(3,), (3,), (4,)], [3, 4])
+    """
+
+    MOST = 4096
+    """Forms, at most, that are remembered; then all are forgotten."""
+
+    def __init__(self, check: Callable[..., Result | tuple[Result, ...]]):
+        self._check = check
+        self._known: dict[Any, Result | tuple[Result, ...]] = {}
+
+    def __call__(self, args: Sequence[Any]) -> Result | tuple[Result, ...]:
+        """The form of the result; raises for arguments that do not fit."""
+        key = tuple([_form(a) for a in args])
+        expected = self._known.get(key)
+        if expected is None:
+            expected = self._check(*args)
+            if len(self._known) >= self.MOST:
+                self._known.clear()
+            self._known[key] = expected
+        return expected
+
+
+def _form(value: Any) -> Any:
+    """What a check may see of an argument, as a key."""
+    if isinstance(value, torch.Tensor):
+        return value.shape, value.stride(), value.dtype, value.device
+    return (list, *value) if isinstance(value, list | tuple) else (type(value), value)
+
+
 def define(definition: Definition) -> Any:
     """The operator `torch.ops.tilewright.NAME`, registered with all its rules."""
     name = _free_name(definition.name)
@@ -79,16 +127,16 @@ def define(definition: Definition) -> Any:
     torch.library.define(qualified, definition.schema, lib=LIBRARY, tags=_tags())
     packet = getattr(getattr(torch.ops, NAMESPACE), name)
 
-    again = definition.again or _unlike
+    again, checked = definition.again or _unlike, CheckedForms(definition.check)
 
     def run(*args: Any) -> Any:
         result = again(*args)
         if result is not UNLIKE:
             return result
-        definition.check(*args)
+        expected = checked(args)
         # torch.jit.trace follows the operator, not what it is made of.
         with _Untraced():
-            return definition.run(*args)
+            return definition.run(expected, *args)
 
     def fake(*args: Any) -> Any:
         expected = definition.check(*args)

@@ -76,7 +76,7 @@ class _Executables:
 
     def __init__(self, kernel: Any):
         self._kernel = kernel
-        self._made: dict[str, Any] = {}
+        self._by_device: dict[str, Any] = {}
         self._given = kernel if isinstance(kernel, Executable | TextExecutable) else None
         self._on_host = self._for("cpu")
         self.signature = Signature(self._on_host)
@@ -84,11 +84,11 @@ class _Executables:
     def _for(self, device: str) -> Any:
         if self._given is not None:
             return self._given
-        if device not in self._made:
-            self._made[device] = compile(self._kernel, target=device)
-        return self._made[device]
+        if device not in self._by_device:
+            self._by_device[device] = compile(self._kernel, target=device)
+        return self._by_device[device]
 
-    def run(self, *args: Any) -> Any:
+    def run(self, _: Result | tuple[Result, ...], *args: Any) -> Any:
         """The outputs for tensors and numbers."""
         tensors = [a for a in args if isinstance(a, torch.Tensor)]
         inputs = iter(a.detach() if isinstance(a, torch.Tensor) else a for a in args)
@@ -160,17 +160,17 @@ def _by_kernels(signature: Signature, called: str, kernels: Mapping[str, Any]) -
         operators[name] = operator(kernel, f"{called}_d{name}"), asked
 
     def by_kernels(gradient: Any, inputs: tuple[Any, ...], output: Any, needed: Sequence[bool]) -> Sequence[Any]:
-        gradients, returned = ((v if isinstance(v, tuple) else (v,)) for v in (gradient, output))
+        of_outputs, results = ((v if isinstance(v, tuple) else (v,)) for v in (gradient, output))
         values = dict(zip(names, inputs, strict=True))
-        values |= dict(zip(outputs, returned, strict=False))
-        values |= {f"d{name}": g for name, g in zip(outputs, gradients, strict=True)}
-        gradients_of_inputs = []
+        values |= dict(zip(outputs, results, strict=False))
+        values |= {f"d{name}": g for name, g in zip(outputs, of_outputs, strict=True)}
+        of_inputs = []
         for name, wanted in zip(names, needed, strict=True):
             if wanted and name not in operators:
                 raise ArgumentError(f"backward of {called} has no kernel for the gradient of {name}; give it one")
             call, asked = operators.get(name, (None, []))
-            gradients_of_inputs.append(call(*(values[a] for a in asked)) if wanted and call is not None else None)
-        return gradients_of_inputs
+            of_inputs.append(call(*(values[a] for a in asked)) if wanted and call is not None else None)
+        return of_inputs
 
     return by_kernels, any(a in outputs for _, asked in operators.values() for a in asked)
 

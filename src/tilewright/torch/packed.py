@@ -43,17 +43,20 @@ _LAYERS: Any = WeakTensorKeyDictionary()
 
 def layer_of(
     weight: Any, bias: Any, options: Hashable, make: Make, keep: bool, view: View = torch.Tensor.detach
-) -> Callable[[Any], Any]:
+) -> Callable[[Any, Any], Any]:
     """The layer with these weights; with `keep`, packed already where they were met before and not written to since.
 
-    `make` makes it of the view of a weight that `view` gives, and of the bias.
+    It is called with x, and a residual or None. `make` makes it of the view of a weight that `view` gives, and of the
+    bias.
 
     torch counts no writes through `tensor.data`, and none to inference tensors: `keep` does not see the former, and
     layers of the latter are made anew.
     """
     if not _is_kept(weight, bias, keep):
         held, added = view(weight.detach()), None if bias is None else bias.detach()
-        return lambda x: call_once(_learnt(options), lambda: make(held, added), x, held, added)
+        return lambda x, residual: call_once(
+            _learnt(options, residual is not None), lambda: make(held, added), x, held, added, residual
+        )
     layers = _LAYERS.get(weight)
     if layers is None:
         layers = _LAYERS[weight] = {}
@@ -64,16 +67,21 @@ def layer_of(
     return layer
 
 
-def again(x: Any, weight: Any, bias: Any, options: Hashable, keep: bool, view: View | None = None) -> Any:
+def again(
+    x: Any, weight: Any, bias: Any, residual: Any, options: Hashable, keep: bool, view: View | None = None
+) -> Any:
     """The result of a call like one before of the layer that `layer_of` gives; `UNLIKE`: there was none like it.
 
     Nothing is asked of gradients and tracers.
     """
     if not keep or not _is_kept(weight, bias, keep):
-        launches, held = _learnt(options).on_host, weight if view is None else view(weight)
-        return launches.call_below(x, held) if bias is None else launches.call_below(x, held, bias)
+        call, held = _learnt(options, residual is not None).on_host.call_below, weight if view is None else view(weight)
+        given = (x, held) if bias is None else (x, held, bias)
+        return call(*given) if residual is None else call(*given, residual)
     kept = _LAYERS.get(weight, {}).get(options)
-    return UNLIKE if kept is None or not kept.is_of(weight, bias) else call_below(kept.layer, x)
+    if kept is None or not kept.is_of(weight, bias):
+        return UNLIKE
+    return call_below(kept.layer, x) if residual is None else call_below(kept.layer, x, residual)
 
 
 def _is_kept(weight: Any, bias: Any, keep: bool) -> bool:
@@ -82,7 +90,8 @@ def _is_kept(weight: Any, bias: Any, keep: bool) -> bool:
 
 
 _learnt = partial(learnt_of, "torch")
-"""The launches learnt from calls of layers with these options, whose weights are not kept."""
+"""The launches learnt from calls of layers whose weights are not kept: of those with these options, and with a residual
+or none. Among the tensors of a call, a residual may stand where a bias stands in another."""
 
 
 def _state(tensor: Any) -> Any:

@@ -113,6 +113,22 @@ def test_a_tensor_with_strides_is_like_another_with_these(torch: Any) -> None:
     assert again.call(tensor(0x5000, (4, 1, 8), (8, 3, 1)), tensor(0x6000), tensor(0x7000)) is UNLIKE
 
 
+def test_a_launch_on_a_copy_is_not_started_at_the_tensor_it_was_copied_from(torch: Any) -> None:
+    """A layer copies a tensor with gaps: the second call read the tensor itself as if it were contiguous."""
+    kernel = Kernel()
+    gaps = tensor(0x1000, (4, 8), (16, 1))
+    copied = Launch(
+        kernel.loaded,
+        Emitted("", "kernel", 32, 0, 1, (), (False, False, True)),
+        [tensor(pointer).array for pointer in (0x4000, 0x2000, 0x3000)],
+        None,
+    )
+    again = Again()
+    again.learn([gaps, tensor(0x2000)], [tensor(0x3000)], copied)
+    assert again.call(gaps, tensor(0x2000)) is UNLIKE
+    assert kernel.started == []
+
+
 def test_a_library_without_exchange_functions_is_always_checked(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(Tensor, "__dlpack_c_exchange_api__")
     assert Kernel().learnt().call(tensor(0x5000), tensor(0x6000), tensor(0x7000)) is UNLIKE

@@ -22,12 +22,15 @@ KINDS = 256
 
 
 class MovableCall(NamedTuple):
-    """A launch on tensors that may be others: the code of its calls; which tensors it writes, and their bytes."""
+    """A launch on tensors that may be others: the code of its calls; of the tensors that it was bound to, which are
+    written, their bytes and their addresses (0: on the host).
+    """
 
     code: NativeCode
     launch: CallLaunch
     written: tuple[bool, ...]
     extents: tuple[Extent, ...]
+    addresses: tuple[int, ...]
 
 
 class Again(LearntCalls):
@@ -53,8 +56,8 @@ class Again(LearntCalls):
         call: MovableCall = first.again(whole)
         table = self.table_for(call.code, args)
         described = table.described(args)
-        if described is None:
-            return
+        if described is None or list(call.addresses[: len(args)]) != described.addresses:
+            return  # of one of them the launch has a copy
         given = range(len(args))
         written = [n for n in given if call.written[n]]
         record = CallRecord(

@@ -165,17 +165,18 @@ class Launch:
 
         With the call of a `whole` host program, of which this is the first launch, it starts all of them.
         """
-        given: Sequence[DeviceArray] = self._arrays if whole is None else whole.arrays
+        given: Sequence[Any] = self._arrays if whole is None else whole.arrays
         written = self._emitted.written if whole is None else whole.written
         launches = ((self, tuple(range(len(given)))),) if whole is None else whole.launches
         extents = [Extent(0, a.nbytes) for a in given]
+        addresses = [a.pointer if isinstance(a, DeviceArray) else 0 for a in given]
         before: Launch | None = None
         for launch, places in launches:
             launch._follow(before, places, alone=whole is not None and whole.works)
             before = launch
         code = native_code()
         launch_all = CallLaunch(code.address("all"), self._record.address, (code, self), self.once_more)
-        return MovableCall(code, launch_all, tuple(written), tuple(extents))
+        return MovableCall(code, launch_all, tuple(written), tuple(extents), tuple(addresses))
 
     def _follow(self, before: Launch | None, places: tuple[int | None, ...], alone: bool) -> None:
         """Its arrays are these arguments of a call; `alone`: on the stream that is the current one now."""
