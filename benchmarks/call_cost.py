@@ -1,14 +1,16 @@
 """The cost of a plain call above a bound launch, and how long a program takes from its import to its first result.
 
-    python benchmarks/call_cost.py           # both tables
+    python benchmarks/call_cost.py            # all tables
     python benchmarks/call_cost.py calls
+    python benchmarks/call_cost.py operators  # torch's operators beside an empty one (where torch is installed)
     python benchmarks/call_cost.py faults    # page faults of calls that make an output of 3 MB
     python benchmarks/call_cost.py import 9  # so many processes of each kind
 
 All times are CPU time of the process, all its threads (`time.process_time`): workers that spin between launches count
 too, and TILEWRIGHT_THREADS=1 shows what the caller's own thread does. Calls are timed in batches, the kinds of
-one row in turn within a round, and the medians over rounds are shown. Programs are fresh processes, with an empty cache
-and with a full one; the time to import numpy and llvmlite is measured in the same process, before Tilewright's.
+one row in turn within a round, and the medians over rounds are shown. Rows of tensors need torch. Programs are fresh
+processes, with an empty cache and with a full one; the time to import numpy and llvmlite is measured in the same
+process, before Tilewright's.
 """
 
 from __future__ import annotations
@@ -20,12 +22,17 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from itertools import cycle
 from statistics import median
 from time import process_time
 from typing import Any
 
 BATCH, ROUNDS = 500, 40
 BARS_US = {"plain": 5.0, "layer": 10.0}
+OPERATOR_BAR = 2.0
+SIZES = 40
+"""How many sizes the calls of a dynamic kernel take turns with."""
 BAR_MS = 150.0
 PROGRAMS = {
     "kernel, 16 elements": """
@@ -92,6 +99,10 @@ def rows() -> dict[str, tuple[str, dict[str, Callable[[], Any]]]]:
     linear = tilewright.Linear(a)
     conv = tilewright.Conv2d(np.ones((8, 3, 3, 8), np.float32), np.ones(8, np.float32), padding=1)
     image, filtered = np.ones((1, 8, 8, 8), np.float32), np.empty((1, 8, 8, 8), np.float32)
+    transposed, sliced = a.T, np.ones((8, 16), np.float32)[:, ::2]
+    dynamic = tilewright.compile(double, dynamic=[count])
+    several = cycle([np.ones(n, np.float32) for n in range(1, SIZES + 1)])
+    tensors = _tensor_rows(product, linear, conv) if find_spec("torch") else {}
     return {
         "kernel, 16 elements": (
             "plain",
@@ -109,20 +120,119 @@ def rows() -> dict[str, tuple[str, dict[str, Callable[[], Any]]]]:
             "plain",
             {"bound": product.bind(a, a, c), "output made": lambda: tilewright.matmul(a, a)},
         ),
+        "gemm kernel, transposed": (
+            "plain",
+            {"bound": product.bind(transposed, a, c), "output made": lambda: product(transposed, a)},
+        ),
+        "gemm kernel, sliced": (
+            "plain",
+            {
+                "bound": product.bind(a, sliced, c),
+                "output given": lambda: product(a, sliced, c),
+                "output made": lambda: product(a, sliced),
+            },
+        ),
+        "matmul, transposed": (
+            "plain",
+            {"bound": product.bind(a, transposed, c), "output made": lambda: tilewright.matmul(a, transposed)},
+        ),
+        f"dynamic, {SIZES} sizes": (
+            "plain",
+            {"bound": dynamic.bind(x, y), "output made": lambda: dynamic(next(several))},
+        ),
         "Linear 8x8": ("layer", {"bound": linear.bind(a, c), "output made": lambda: linear(a)}),
         "Conv2d 1x8x8x8": ("layer", {"bound": conv.bind(image, filtered), "output made": lambda: conv(image)}),
+        **tensors,
     }
+
+
+def _tensor_rows(product: Any, linear: Any, conv: Any) -> dict[str, tuple[str, dict[str, Callable[[], Any]]]]:
+    """The rows of torch's tensors on the CPU."""
+    import torch
+
+    import tilewright
+
+    a, c = torch.ones(8, 8), torch.empty(8, 8)
+    transposed, image, filtered = a.T, torch.ones(1, 8, 8, 8), torch.empty(1, 8, 8, 8)
+    follows = tilewright.Linear(torch.ones(8, 8))
+    return {
+        "gemm kernel, tensors": (
+            "plain",
+            {
+                "bound": product.bind(a, a, c),
+                "output given": lambda: product(a, a, c),
+                "output made": lambda: product(a, a),
+            },
+        ),
+        "the same, transposed": (
+            "plain",
+            {"bound": product.bind(transposed, a, c), "output made": lambda: product(transposed, a)},
+        ),
+        "matmul, tensors": (
+            "plain",
+            {"bound": product.bind(a, a, c), "output made": lambda: tilewright.matmul(a, a)},
+        ),
+        "Linear, tensors": ("layer", {"bound": linear.bind(a, c), "output made": lambda: linear(a)}),
+        "Linear of a tensor": ("layer", {"bound": follows.bind(a, c), "output made": lambda: follows(a)}),
+        "Conv2d, tensors": ("layer", {"bound": conv.bind(image, filtered), "output made": lambda: conv(image)}),
+    }
+
+
+def operators(library: Any) -> dict[str, dict[str, Callable[[], Any]]]:
+    """Each operator of torch, and an empty one of `library` with the same tensors."""
+    import torch
+
+    import tilewright
+    import tilewright.torch
+
+    def empty(name: str, schema: str) -> Any:
+        torch.library.define(f"tilewright_empty::{name}", schema, lib=library)
+        make = lambda x, *_: torch.empty_like(x)  # noqa: E731
+        torch.library.impl(f"tilewright_empty::{name}", "CompositeExplicitAutograd", make, lib=library)
+        return getattr(torch.ops.tilewright_empty, name)
+
+    one, two = empty("one", "(Tensor x) -> Tensor"), empty("two", "(Tensor x, Tensor y) -> Tensor")
+    square = tilewright.torch.operator(tilewright.kernels.softmax("f32"), "softmax_of_call_cost")
+    ours, a = torch.ops.tilewright, torch.ones(8, 8)
+    image, weight = torch.ones(1, 8, 8, 8), torch.ones(8, 8, 3, 3)
+    return {
+        "a kernel": {"empty": lambda: one(a), "ours": lambda: square(a)},
+        "matmul": {"empty": lambda: two(a, a), "ours": lambda: ours.matmul(a, a)},
+        "linear": {"empty": lambda: two(a, a), "ours": lambda: ours.linear(a, a)},
+        "linear, kept": {"empty": lambda: two(a, a), "ours": lambda: ours.linear(a, a, None, None, True)},
+        "conv2d": {
+            "empty": lambda: two(image, weight),
+            "ours": lambda: ours.conv2d(image, weight, None, [1, 1], [1, 1], [1, 1], 1),
+        },
+        "softmax": {"empty": lambda: one(a), "ours": lambda: ours.softmax(a, 1)},
+    }
+
+
+def show_operators() -> None:
+    """Prints a row for each operator of torch."""
+    if find_spec("torch") is None:
+        print("operators: torch is not installed")
+        return
+    print(f"{'an operator, us of CPU time':<32}{'empty':>9}{'ours':>9}{'times':>8}{'bar':>6}")
+    import torch
+
+    library = torch.library.Library("tilewright_empty", "FRAGMENT")  # its operators live as long as it
+    for name, runs in operators(library).items():
+        times = {kind: 1e6 * seconds for kind, seconds in per_call(runs).items()}
+        ratio = times["ours"] / times["empty"]
+        print(f"{name:<32}{times['empty']:>9.2f}{times['ours']:>9.2f}{ratio:>8.2f}{OPERATOR_BAR:>6.0f}")
 
 
 def show_calls() -> None:
     """Prints a row for each kind of call."""
     print(f"{'a call, us of CPU time':<24}{'bound':>9}{'output given':>14}{'output made':>13}{'above':>8}{'bar':>6}")
     for name, (bar, runs) in rows().items():
-        found = {kind: 1e6 * seconds for kind, seconds in per_call(runs).items()}
-        given = f"{found['output given']:.2f}" if "output given" in found else ""
-        above = max(found.values()) - found["bound"]
-        made = f"{found['output made']:.2f}"
-        print(f"{name:<24}{found['bound']:>9.2f}{given:>14}{made:>13}{above:>8.2f}{BARS_US[bar]:>6.0f}")
+        times = {kind: 1e6 * seconds for kind, seconds in per_call(runs).items()}
+        given = f"{times['output given']:.2f}" if "output given" in times else ""
+        above = max(times.values()) - times["bound"]
+        print(
+            f"{name:<24}{times['bound']:>9.2f}{given:>14}{times['output made']:>13.2f}{above:>8.2f}{BARS_US[bar]:>6.0f}"
+        )
 
 
 def show_faults() -> None:
@@ -158,17 +268,19 @@ def show_imports(samples: int) -> None:
 
 def measured(text: str, folder: str) -> dict[str, float]:
     """The output of a fresh process; `folder` is its cache. Its byte code is kept, as that of installed packages is."""
-    own = {n: v for n, v in os.environ.items() if n != "PYTHONDONTWRITEBYTECODE"}
-    command = [sys.executable, "-c", MEASURED, text]
-    done = subprocess.run(command, env={**own, "TILEWRIGHT_CACHE_DIR": folder}, stdout=subprocess.PIPE, check=True)
-    found: dict[str, float] = json.loads(done.stdout)
-    return found
+    variables = {n: v for n, v in os.environ.items() if n != "PYTHONDONTWRITEBYTECODE"}
+    command, variables["TILEWRIGHT_CACHE_DIR"] = [sys.executable, "-c", MEASURED, text], folder
+    done = subprocess.run(command, env=variables, stdout=subprocess.PIPE, check=True)
+    seconds: dict[str, float] = json.loads(done.stdout)
+    return seconds
 
 
 def main() -> None:
     asked = sys.argv[1] if len(sys.argv) > 1 else ""
     if asked in ("", "calls"):
         show_calls()
+    if asked in ("", "operators"):
+        show_operators()
     if asked in ("", "faults"):
         show_faults()
     if asked in ("", "import"):

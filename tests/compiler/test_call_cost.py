@@ -19,8 +19,8 @@ import tilewright.wave as tkw
 from tilewright.compiler.native import NativeExecutable
 from tilewright.errors import ArgumentError
 from tilewright.runtime.outputs import LEAST
+from tilewright.targets.calls.table import CallRecord
 from tilewright.targets.cpu import launch_cache
-from tilewright.targets.cpu.launch_cache import LaunchCache
 
 M, N, K = tkl.sym.M, tkl.sym.N, tkl.sym.K
 GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
@@ -46,16 +46,21 @@ def numbers(*shape: int, start: int = 0) -> Any:
 
 @pytest.fixture
 def at_length(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The calls that were checked at length."""
-    found: list[str] = []
+    """The names of the kernels whose calls were checked at length."""
+    names: list[str] = []
     whole = NativeExecutable._run
 
     def run(self: Any, *args: Any) -> Any:
-        found.append(self.name)
+        names.append(self.name)
         return whole(self, *args)
 
     monkeypatch.setattr(NativeExecutable, "_run", run)
-    return found
+    return names
+
+
+def remembered(run: Any) -> list[CallRecord]:
+    """The records of the calls that an executable remembers."""
+    return [] if run.launches.table is None else [record for _, record in run.launches.table.kinds]
 
 
 def test_a_call_like_one_before_was_checked_at_length_each_time(at_length: list[str]) -> None:
@@ -119,6 +124,104 @@ def test_an_output_that_shares_memory_in_a_later_call_is_still_refused() -> None
         run(x, y, locked)
 
 
+@pytest.mark.parametrize("columns", [5, 700])  # copied by the call itself, and by numpy
+def test_arrays_that_are_not_contiguous_were_checked_at_length_each_time(at_length: list[str], columns: int) -> None:
+    run = tilewright.compile(minus)
+    for start in range(4):
+        wide = numbers(3, 2 * columns, start=start)
+        y = numbers(3, columns, start=7 * start)
+        for x in (wide[:, ::2], wide[:, ::-2], wide[::-1, :columns], numbers(columns, 3, start=start).T):
+            assert np.array_equal(run(x, y), x - y)
+            assert np.array_equal(run(y, x), y - x)
+    assert len(at_length) == 8
+    assert len(remembered(run)) == 8
+
+
+@pytest.mark.parametrize("columns", [5, 700])
+def test_an_output_that_is_not_contiguous_was_checked_at_length_each_time(at_length: list[str], columns: int) -> None:
+    run = tilewright.compile(minus)
+    for start in range(4):
+        x, y = numbers(3, columns, start=start), numbers(3, columns, start=7 * start)
+        room = np.full((3, 2 * columns), -7, np.float32)
+        assert run(x, y, out=room[:, ::2]) is not None
+        assert np.array_equal(room[:, ::2], x - y)
+        assert (room[:, 1::2] == -7).all()
+    assert len(at_length) == 1
+
+
+def test_an_output_between_the_elements_of_an_input_stays_there(at_length: list[str]) -> None:
+    """Their memory overlaps, and no element is shared: only arrays at the same distance are like them."""
+    run = tilewright.compile(minus)
+    for start in range(4):
+        room, y = numbers(3, 10, start=start), numbers(3, 5, start=7 * start)
+        wanted = room[:, ::2] - y
+        run(room[:, ::2], y, room[:, 1::2])
+        assert np.array_equal(room[:, 1::2], wanted)
+    assert len(at_length) == 1
+    room = numbers(3, 10)
+    with pytest.raises(ArgumentError, match="shares memory with x"):
+        run(room[:, ::2], y, room[::-1, ::2])
+    apart = np.empty((3, 10), np.float32)
+    run(room[:, ::2], y, apart[:, 1::2])
+    assert np.array_equal(apart[:, 1::2], room[:, ::2] - y)
+
+
+def test_an_element_type_that_is_gone_is_not_taken_for_another() -> None:
+    """What describes an array names its element type by an address, which another one may have afterwards."""
+    run, y = tilewright.compile(minus), numbers(3, 5)
+    for kind in ["f4", *["i4"] * 50]:
+        x = np.zeros((3, 5), np.dtype(kind, metadata={"unit": kind}))  # an object of its own
+        if kind == "f4":
+            assert np.array_equal(run(x, y), -y)
+        else:
+            with pytest.raises(ArgumentError, match="x holds i32"):
+                run(x, y)
+        del x
+
+
+def test_an_array_that_is_not_aligned_is_copied_each_time(at_length: list[str]) -> None:
+    run = tilewright.compile(minus)
+    y = numbers(3, 5, start=4)
+    for start in range(4):
+        x = np.zeros(61, np.uint8)[1:].view(np.float32).reshape(3, 5)
+        x[...] = numbers(3, 5, start=start)
+        assert not x.flags.aligned
+        assert np.array_equal(run(x, y), x - y)
+    assert len(at_length) == 1
+
+
+def test_a_dynamic_kernel_of_many_sizes_was_checked_at_length_each_time(at_length: list[str]) -> None:
+    run = tilewright.compile(minus, dynamic=[M])
+    for _ in range(3):
+        for m in range(1, 41):
+            x, y = numbers(m, 5, start=m), numbers(m, 5, start=3 * m)
+            assert np.array_equal(run(x, y), x - y)
+    assert len(at_length) == 40
+
+
+def test_products_and_layers_of_arrays_that_are_not_contiguous_are_learnt() -> None:
+    layer = tilewright.Linear(numbers(4, 6), numbers(4))
+    conv = tilewright.Conv2d(numbers(2, 3, 3, 5) % 3, padding=1)
+    wanted = tilewright.Conv2d(numbers(2, 3, 3, 5) % 3, padding=1)
+    for start in range(3):
+        x = numbers(6, 3, start=start).T
+        assert np.array_equal(tilewright.matmul(x, numbers(7, 6).T), x @ numbers(7, 6).T)
+        assert np.array_equal(layer(x), x @ numbers(4, 6).T + numbers(4))
+        image = numbers(5, 4, 3, 2, start=start).T % 5
+        assert np.array_equal(conv(image), wanted(image.copy()))
+    assert len(layer._learnt.on_host.table.kinds) == len(conv._learnt.on_host.table.kinds) == 1
+
+
+def test_a_convolution_like_one_before_takes_other_weights() -> None:
+    x = numbers(1, 4, 5, 3) % 5
+    for start in range(3):
+        w, bias = numbers(2, 3, 3, 3, start=start) % 4, numbers(2, start=start)
+        layer = tilewright.Conv2d(w, bias, padding=1)
+        assert np.array_equal(tilewright.conv2d(x, w, bias, padding=1), layer(x))
+        turned = tilewright.conv2d(x[:, ::-1], w[::-1], bias[::-1], padding=1)
+        assert np.array_equal(turned[..., ::-1], layer(x[:, ::-1].copy()))
+
+
 def test_calls_in_place_were_checked_at_length_each_time(at_length: list[str]) -> None:
     run = tilewright.compile(minus)
     x, y = numbers(3, 5), numbers(3, 5, start=4)
@@ -147,7 +250,7 @@ def test_a_number_of_an_earlier_call_is_not_used_for_another(at_length: list[str
 def test_a_changed_number_of_threads_makes_a_new_launch(monkeypatch: pytest.MonkeyPatch, at_length: list[str]) -> None:
     run = tilewright.compile(tilewright.kernels.gemm("nn", "f32"))
     a, b = numbers(40, 24), numbers(24, 32)
-    made = []
+    cores = []
     for threads in ("2", "1", None, "1"):
         if threads is None:
             monkeypatch.delenv("TILEWRIGHT_THREADS")
@@ -155,9 +258,9 @@ def test_a_changed_number_of_threads_makes_a_new_launch(monkeypatch: pytest.Monk
             monkeypatch.setenv("TILEWRIGHT_THREADS", threads)
         for _ in range(2):
             assert np.array_equal(run(a, b), a @ b)
-        made.append(run._last.machine.limits.cores)
-    assert made[:2] == [2, 1]
-    assert made[2] == len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else True
+        cores.append(run._last.machine.limits.cores)
+    assert cores[:2] == [2, 1]
+    assert cores[2] == len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else True
     assert len(at_length) == 3  # the last is like the second
 
 
@@ -231,10 +334,10 @@ def test_an_output_that_is_written_in_part_holds_zeros_elsewhere() -> None:
         wanted = np.zeros(2 * count, np.float32)
         wanted[::2] = numbers(count, start=start)
         for _ in range(2):
-            found = run(wanted[::2].copy())
-            assert np.array_equal(found, wanted)
-            found += 1  # what the next one is made of
-            del found
+            y = run(wanted[::2].copy())
+            assert np.array_equal(y, wanted)
+            y += 1  # what the next one is made of
+            del y
 
 
 def test_threads_call_one_kernel_at_the_same_time() -> None:
@@ -299,12 +402,12 @@ def test_programs_as_text_are_called_like_before() -> None:
         run(x, x)
 
 
-def test_only_so_many_kinds_of_calls_are_remembered() -> None:
+def test_only_so_many_kinds_of_calls_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch_cache, "KINDS", 16)
     run = tilewright.compile(scaled, dynamic=[M])
     for count in range(1, 40):
         assert np.array_equal(run(numbers(count), 2.0), 2 * numbers(count))
-    assert isinstance(run._on_host, LaunchCache)
-    assert len(run._on_host._known) <= 16
+    assert len(remembered(run)) == 16
 
 
 def test_workspaces_of_remembered_calls_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,17 +421,18 @@ def test_workspaces_of_remembered_calls_are_bounded(monkeypatch: pytest.MonkeyPa
             a, b = numbers(m, k), np.ones((k, n), np.float32)
             for _ in range(2):
                 assert np.array_equal(run(a, b), a @ b)
-        assert sum(known.room for known in run._on_host._known) <= limit
-        assert len(run._on_host._known) == count
-        last_two = sum(sorted(known.room for known in run._on_host._known)[-2:])
+        rooms = [record.room for record in remembered(run)]
+        assert sum(rooms) <= limit
+        assert len(rooms) == count
+        last_two = sum(sorted(rooms)[-2:])
         run.path = "best"  # forgets
 
 
 def test_a_sum_of_nothing_is_written_where_memory_held_something() -> None:
     run = tilewright.compile(tilewright.kernels.gemm("nn", "f32"))
     for _ in range(3):
-        found = run(np.ones((64, 0), np.float32), np.ones((0, 96), np.float32))
-        assert found.shape == (64, 96)
-        assert not found.any()
-        found.fill(7)
-        del found
+        c = run(np.ones((64, 0), np.float32), np.ones((0, 96), np.float32))
+        assert c.shape == (64, 96)
+        assert not c.any()
+        c.fill(7)
+        del c

@@ -20,9 +20,9 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(("bias", "residual"), [(False, False), (True, False), (False, True), (True, True)])
 @pytest.mark.parametrize(("image", "taps", "c", "f", "groups", "stride", "ends", "dilation"), CASES)
-def test_convolutions_are_exact(image, taps, c, f, groups, stride, ends, dilation, bias):
+def test_convolutions_are_exact(image, taps, c, f, groups, stride, ends, dilation, bias, residual):
     rng = np.random.default_rng(len(image))
     x, w = small_integers(rng, (2, *image, c), "bf16"), small_integers(rng, (f, *taps, c // groups), "bf16")
     padded = tuple(n + sum(pair) for n, pair in zip(image, ends, strict=True))
@@ -36,10 +36,14 @@ def test_convolutions_are_exact(image, taps, c, f, groups, stride, ends, dilatio
     assert problem.o == sizes
     whole = around[(slice(None), *cut)]
     wanted = conv_forward(problem, whole, w.astype(np.int64), x_layout="nxc", w_layout="oxi", y_layout="nxc")
-    made = conv(taps, "bf16", "f32", stride=stride, padding=ends, dilation=dilation, groups=groups, bias=bias)
-    added = small_integers(rng, (f,), "f32")
-    inputs = (x, w, added) if bias else (x, w)
-    same(run(made, inputs, wanted.shape, "f32"), wanted + (added.astype(np.int64) if bias else 0))
+    options = {"stride": stride, "padding": ends, "dilation": dilation, "groups": groups}
+    kernel = conv(taps, "bf16", "f32", bias=bias, residual=residual, **options)
+    inputs = [x, w]
+    for is_added, shape in ((bias, (f,)), (residual, wanted.shape)):
+        if is_added:
+            inputs.append(small_integers(rng, shape, "f32"))
+            wanted = wanted + inputs[-1].astype(np.int64)
+    same(run(kernel, tuple(inputs), wanted.shape, "f32"), wanted)
 
 
 @pytest.mark.parametrize(

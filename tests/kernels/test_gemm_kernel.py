@@ -82,19 +82,24 @@ def test_a_factor_is_repeated_along_batches_that_it_has_not(transposes, batched)
 
 @pytest.mark.parametrize("dtype", ["f16", "i8"])
 @pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize("residual", [False, True])
 @pytest.mark.parametrize("activation", [None, "relu"])
-def test_a_bias_and_an_activation_come_last(dtype, batched, activation):
+def test_a_bias_a_residual_and_an_activation_come_last(dtype, batched, activation, residual):
     rng = np.random.default_rng(4)
     batch = (2,) if batched else ()
     sums = "i32" if dtype == "i8" else "f32"
     a, b = small_integers(rng, (*batch, 6, 10), dtype), small_integers(rng, (*batch, 10, 11), dtype)
     bias = small_integers(rng, (11,), sums, 40)
-    kernel = kernels.gemm("tt", dtype, batched=batched, bias=True, activation=activation)
+    kernel = kernels.gemm("tt", dtype, batched=batched, bias=True, residual=residual, activation=activation)
     expected = product(a, b) + bias.astype(np.int64)
+    inputs = [*as_stored(a, b, "tt"), bias]
+    if residual:
+        inputs.append(small_integers(rng, (*batch, 6, 11), sums, 40))
+        expected += inputs[-1].astype(np.int64)
     if activation == "relu":
         assert (expected < 0).any()
         expected[expected < 0] = 0
-    same(run(kernel, (*as_stored(a, b, "tt"), bias), (*batch, 6, 11), sums), expected)
+    same(run(kernel, tuple(inputs), (*batch, 6, 11), sums), expected)
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f32"])

@@ -88,6 +88,23 @@ def test_convolutions_are_exact(image, taps, f, c, groups, stride, padding, ends
     assert np.array_equal(call(x, w, **options, out_dtype=out_dtype), wanted)
     layer = tilewright.Conv(w, bias, activation="relu", out_dtype=out_dtype, **options)
     assert np.array_equal(layer(x), np.maximum(wanted + bias.astype(np.int64), 0))
+    residual = small(rng, *wanted.shape, dtype=np.int32 if dtype is np.int8 else np.float32)
+    for _ in range(2):  # the second call is like the first one
+        added = wanted + bias.astype(np.int64) + residual.astype(np.int64)
+        assert np.array_equal(layer(x, residual), np.maximum(added, 0))
+        residual = residual + residual.dtype.type(1)
+
+
+def test_a_residual_is_as_the_result_or_named():
+    rng = np.random.default_rng(7)
+    layer, x = tilewright.Linear(small(rng, 5, 3)), small(rng, 2, 7, 3)
+    residual = small(rng, 2, 7, 5)
+    assert np.array_equal(layer(x, residual), layer(x) + residual)
+    assert np.array_equal(layer(x, residual.transpose(2, 1, 0).copy().transpose(2, 1, 0)), layer(x) + residual)
+    with pytest.raises(ArgumentError, match="residual is 2x7x4 of float32; it must be as the result, 2x7x5 of f32"):
+        layer(x, residual[..., :4])
+    with pytest.raises(ArgumentError, match="residual is 2x7x5 of float64"):
+        layer(x, residual.astype(np.float64))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, BF16, np.int8])

@@ -43,7 +43,10 @@ def conv(rank: int) -> Callable[[Any, int], tuple[Any, ...]]:
 
 
 ARGUMENTS: dict[str, Callable[[Any, int], tuple[Any, ...]]] = {
-    "linear": lambda kind, n: (numbers(kind, n, 3, 5), numbers(kind, 7, 5), numbers(kind, 7), "silu"),
+    "linear": lambda kind, n: (
+        *(numbers(kind, n, 3, 5), numbers(kind, 7, 5), numbers(kind, 7)),
+        *("silu", False, numbers(kind, n, 3, 7)),
+    ),
     "matmul": lambda kind, n: (numbers(kind, n, 3, 5), numbers(kind, n, 5, 4), numbers(kind, 4)),
     "bmm": lambda kind, n: (numbers(kind, n, 3, 5), numbers(kind, n, 5, 4)),
     "conv1d": conv(1),

@@ -63,12 +63,97 @@ def test_convolutions_and_their_gradients_are_exactly_torchs(
     assert torch.equal(ours(x[0], weight, bias, stride, padding, dilation, groups), expected[0])
 
 
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.float16, torch.float64], ids=str)
+def test_a_residual_is_added_before_the_activation(kind: Any) -> None:
+    x, weight, bias, added = (numbers(*s, kind=kind) for s in ((2, 3, 5), (7, 5), (7,), (2, 3, 7)))
+    expected = (F.linear(x, weight, bias) + added).relu()
+    assert torch.equal(functional.linear(x, weight, bias, activation="relu", residual=added), expected)
+    images, filters, added = (numbers(*s, kind=kind) for s in ((2, 4, 6, 5), (8, 2, 3, 3), (2, 8, 6, 5)))
+    expected = (F.conv2d(images, filters, padding=1, groups=2) + added).relu()
+    for form in (torch.contiguous_format, torch.channels_last):
+        tensors = (t.to(memory_format=form) for t in (images, added))
+        image, residual = tensors
+        made = functional.conv2d(image, filters, padding=1, groups=2, activation="relu", residual=residual)
+        assert torch.equal(made, expected)
+        assert made.is_contiguous(memory_format=form)
+    one = functional.conv2d(images[0], filters, padding=1, groups=2, activation="relu", residual=added[0])
+    assert torch.equal(one, expected[0])
+
+
+def test_a_residual_of_another_shape_or_type_is_added_as_torch_adds() -> None:
+    x, weight, images, filters = numbers(2, 3, 5), numbers(7, 5), numbers(2, 4, 6, 5), numbers(8, 4, 3, 3)
+    for added in (numbers(7), numbers(4, 2, 3, 7), numbers(2, 3, 7, kind=torch.float64)):
+        made, expected = functional.linear(x, weight, residual=added), F.linear(x, weight) + added
+        assert torch.equal(made, expected)
+        assert made.dtype is expected.dtype
+    added = numbers(8, 1, 1)
+    assert torch.equal(functional.conv2d(images, filters, residual=added), F.conv2d(images, filters) + added)
+    assert torch.equal(functional.linear(x, weight[0], residual=numbers(3)), F.linear(x, weight[0]) + numbers(3))
+    with pytest.raises(ArgumentError, match=r"residual has shape \(7,\); it must be \(2, 3, 7\), as the result"):
+        OURS.linear(x, weight, None, None, False, numbers(7))
+    with pytest.raises(ArgumentError, match=r"x has shape .* 2 dimensions; it takes 4"):
+        functional.conv2d(numbers(4, 4), filters, residual=added)
+
+
+@pytest.mark.parametrize("activation", [None, "relu", "silu"])
+def test_gradients_of_a_residual_are_torchs(activation: str | None) -> None:
+    act = {None: lambda x: x, "relu": F.relu, "silu": F.silu}[activation]
+    cases = [
+        (functional.linear, F.linear, ((2, 3, 5), (7, 5), (7,), (2, 3, 7))),
+        (functional.conv2d, F.conv2d, ((2, 4, 6, 5), (8, 4, 3, 3), (8,), (2, 8, 4, 3))),
+    ]
+    for ours, theirs, shapes in cases:
+        x, weight, bias, residual = tensors = [numbers(*s, kind=torch.float64).requires_grad_() for s in shapes]
+        made = ours(x, weight, bias, activation=activation, residual=residual)
+        expected = act(theirs(x, weight, bias) + residual)
+        gradient = numbers(*expected.shape, kind=torch.float64)
+        for mine, other in zip(*(torch.autograd.grad(y, tensors, gradient) for y in (made, expected)), strict=True):
+            torch.testing.assert_close(mine, other)
+
+
+def test_vmap_takes_residuals_with_their_batch() -> None:
+    x, weight, added = numbers(3, 2, 5), numbers(7, 5), numbers(3, 2, 7)
+    made = torch.vmap(lambda x, r: functional.linear(x, weight, residual=r))(x, added)
+    assert torch.equal(made, F.linear(x, weight) + added)
+    shared = torch.vmap(lambda r: functional.linear(x[0], weight, residual=r))(added)
+    assert torch.equal(shared, F.linear(x[0], weight) + added)
+    images, filters, added = numbers(3, 2, 4, 5, 5), numbers(3, 6, 4, 3, 3), numbers(3, 2, 6, 3, 3)
+    made = torch.vmap(lambda x, w, r: functional.conv2d(x, w, residual=r))(images, filters, added)
+    assert torch.equal(made, torch.stack([F.conv2d(*t) for t in zip(images, filters, strict=True)]) + added)
+
+
+def test_a_call_like_one_before_is_not_bound_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call of an operator was checked and bound at length, which took longer than many convolutions."""
+    kinds = (torch.float32, torch.bfloat16)
+    weights, gains = ({kind: numbers(*s, kind=kind) for kind in kinds} for s in ((6, 4, 3, 3), (5,)))
+
+    def call(kind: Any, first: int) -> None:
+        x, added = numbers(2, 4, 6, 5, kind=kind) + first, numbers(2, 6, 4, 3, kind=kind)
+        functional.conv2d(x, weights[kind], residual=added, keep_packed=True)
+        functional.layer_norm(x, (5,), gains[kind], gains[kind])
+
+    for kind in kinds:
+        call(kind, 0)
+    for name in ("tilewright.ops.layers.Layer._run_at_length", "tilewright.compiler.native.NativeExecutable._run"):
+        monkeypatch.setattr(name, lambda *_: pytest.fail("it was bound again"))
+    for kind in kinds:
+        call(kind, 1)
+
+
 def test_channels_last_images_give_channels_last_results() -> None:
     x, weight = numbers(2, 3, 6, 5).to(memory_format=torch.channels_last), numbers(4, 3, 3, 3)
     made = functional.conv2d(x, weight, padding=1)
     assert made.is_contiguous(memory_format=torch.channels_last)
     assert torch.equal(made, F.conv2d(x, weight, padding=1))
     assert functional.group_norm(made, 2).is_contiguous(memory_format=torch.channels_last)
+
+
+def test_channels_last_filters_give_channels_last_results() -> None:
+    """A model that was brought to channels last copied every image, where the first one was contiguous."""
+    x, weight = numbers(2, 3, 6, 5), numbers(4, 3, 3, 3).to(memory_format=torch.channels_last)
+    made, expected = functional.conv2d(x, weight, padding=1), F.conv2d(x, weight, padding=1)
+    assert torch.equal(made, expected)
+    assert made.stride() == expected.stride()
 
 
 def test_sums_of_nothing_are_the_bias() -> None:

@@ -42,13 +42,15 @@ from tilewright.runtime.arguments import Arguments
 from tilewright.runtime.calls import arranged, known_level, signature_of
 from tilewright.runtime.eager import eager
 from tilewright.runtime.tensors import count_writes
+from tilewright.targets.calls.table import UNLIKE
 from tilewright.targets.names import CPU, GPU
 from tilewright.targets.registry import check_target
 from tilewright.wave.kernel import Kernel
 
-if TYPE_CHECKING:  # a tile kernel needs neither
+if TYPE_CHECKING:  # a tile kernel needs none of them
     from tilewright.block.kernel import BlockKernel as BlockKernel
     from tilewright.compiler.text import TextExecutable
+    from tilewright.targets.cpu.launch_cache import LaunchCache
 
 _LOG = logging.getLogger("tilewright.compile")
 EXECUTOR = "executor"
@@ -186,14 +188,14 @@ def _dynamic(program: Program, known: Mapping[Symbol, Expr], dynamic: Collection
     if dynamic and target == EXECUTOR:
         raise ArgumentError(f"dynamic=: with target={target!r} every size is; leave it out")
     there = {s.name: s for a in program.args if isinstance(a.type, MemoryType) for d in a.type.dims for s in d.symbols}
-    found = []
+    symbols = []
     for each in dynamic:
         name = each if isinstance(each, str) else getattr(each, "name", str(each))
         if name not in there or there[name] in known:
             left = [n for n, s in there.items() if s not in known]
             raise ArgumentError(f"dynamic: {name} is no size that arguments tell; there are {', '.join(left)}")
-        found.append(there[name])
-    return found
+        symbols.append(there[name])
+    return symbols
 
 
 def _executable(
@@ -235,7 +237,7 @@ def _program_of(kernel: Any) -> Program:
 
 def _bindings(symbols: Mapping[Any, Any]) -> dict[Expr, Any]:
     """Symbols and their values; address spaces say nothing on the tile level and are left out."""
-    found: dict[Expr, Any] = {}
+    bindings: dict[Expr, Any] = {}
     for key, value in symbols.items():
         name = key if isinstance(key, str) else getattr(key, "name", str(key))
         if isinstance(value, AddressSpace) or any(value is s for s in (GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE)):
@@ -245,12 +247,12 @@ def _bindings(symbols: Mapping[Any, Any]) -> dict[Expr, Any]:
                 raise ArgumentError(f"symbols: {written(key, 80)} is neither a symbol nor a name")
             key = symbol(key, 0)
         try:
-            found[key] = as_expr(value)
+            bindings[key] = as_expr(value)
         except TilewrightError:
             raise ArgumentError(
                 f"symbols: {name} = {written(value, 80)} is neither an integer nor an expression"
             ) from None
-    return found
+    return bindings
 
 
 def resolve(bindings: Mapping[Expr, Any]) -> dict[Symbol, Expr]:
@@ -425,24 +427,33 @@ class Executable:
     @eager
     def __call__(self, *args: Any, debug_logs: dict[str, Any] | None = None, **named: Any) -> Any:
         """Runs the kernel; `debug_logs` receives what tkw.debug_log keeps, as `logs[label]["value"]`."""
+        if debug_logs is None and not named:
+            result = self._like_before(args)
+            if result is not UNLIKE:
+                return result
         if debug_logs is not None and not isinstance(debug_logs, dict):
             raise ArgumentError(f"{self.name}: debug_logs={written(debug_logs, 80)} is no dictionary to receive logs")
         placed = self._arranged(args, named) if named else args
-        if debug_logs is None:
-            made = self._like_before(tuple(a for a in placed if a is not None) if named else placed)
-            if made is not None:
-                return (made[0] if len(made) == 1 else made) if made else named.get("out")
+        if debug_logs is None and named:
+            result = self._like_before(tuple(a for a in placed if a is not None))
+            if result is not UNLIKE:
+                return named.get("out") if result is None else result
         try:
-            made = self._run(placed, debug_logs)
+            result = self._run(placed, debug_logs)
         except ProgramError as fault:
             raise fault.with_traceback(None) from None
         if len(placed) == len(self.program.args):
             count_writes(a for v, a in zip(self.program.args, placed, strict=True) if v in self.outputs)
-        return named.get("out") if made is None else made
+        return named.get("out") if result is None else result
 
-    def _like_before(self, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        """Runs a call that is like one before, and gives the outputs that it made; None: there was none like it."""
+    @property
+    def launches(self) -> LaunchCache | None:
+        """The launches learnt from calls on the host, by position; None: calls are not launches."""
         return None
+
+    def _like_before(self, args: tuple[Any, ...]) -> Any:
+        """Makes a call that is like one before and returns the outputs that it made; `UNLIKE`: there was none."""
+        return UNLIKE
 
     def _arranged(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
         """All arguments by position."""

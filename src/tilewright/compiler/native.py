@@ -28,8 +28,8 @@ from tilewright.runtime.device_arrays import DeviceArray
 from tilewright.runtime.dump import Dump
 from tilewright.runtime.eager import eager
 from tilewright.runtime.scripts import Whole
-from tilewright.runtime.tensors import count_writes
 from tilewright.runtime.timing import benchmark
+from tilewright.targets.calls.table import UNLIKE
 from tilewright.targets.cpu.launch_cache import LaunchCache
 from tilewright.targets.gpu.again import Again
 from tilewright.targets.names import CPU, INTERPRETER, is_gpu, is_native
@@ -151,19 +151,19 @@ class NativeExecutable(Executable):
         """The machine code for these sizes; made once."""
         if self.dynamic and not logs:
             longer = self._job(symbols, shapes, logs=False).longer() if self.lenient else None
-            found = self._open(symbols) if longer is None else None
-            if found is not None and self._takes(found, symbols):
-                return found
+            kernel = self._open(symbols) if longer is None else None
+            if kernel is not None and self._takes(kernel, symbols):
+                return kernel
         sizes = tuple(sorted((s.name, n) for s, n in symbols.items()))
         key = (sizes, tuple(shapes[a] for a in self.program.args), logs, environment.threads())
-        found = self._kernels.get(key)
-        if found is None:
+        kernel = self._kernels.get(key)
+        if kernel is None:
             again = self._again(symbols, shapes, logs)
             plan = partial(self._planned, partial(self._job, symbols, shapes, logs=logs))
             cache_key = None if logs else self._cache_key(symbols, shapes)
-            found = self._kernels[key] = self._found(cache_key, again, plan)
-        self._last = found
-        return found
+            kernel = self._kernels[key] = self._found(cache_key, again, plan)
+        self._last = kernel
+        return kernel
 
     def _planned(self, job: Callable[[], Job]) -> PlannedKernel:
         """A kernel as the passes make it."""
@@ -192,10 +192,10 @@ class NativeExecutable(Executable):
     def _found(self, key: str | None, again: tuple[Any, ...], plan: Callable[[], PlannedKernel]) -> Compiled:
         """A kernel as the cache keeps it, or else planned, and kept."""
         stored = None if key is None else kept.find(key, self.program)
-        found = Compiled(self.target, again, plan, stored)
+        kernel = Compiled(self.target, again, plan, stored)
         if key is not None and stored is None:
-            kept.keep(key, found.planned, self.program)
-        return found
+            kept.keep(key, kernel.planned, self.program)
+        return kernel
 
     def _again(
         self, symbols: Mapping[Symbol, int], shapes: Mapping[Value, tuple[int, ...]] | None, logs: bool
@@ -216,12 +216,12 @@ class NativeExecutable(Executable):
         left = {s: e for s, e in self.known.items() if s not in self.dynamic}
         fixed = {s: n for s, n in symbols.items() if s not in self.dynamic and not left.get(s, ONE).symbols}
         key = ("open", tuple(sorted((s.name, n) for s, n in fixed.items())), environment.threads())
-        found = self._kernels.get(key)
-        if found is None:
+        kernel = self._kernels.get(key)
+        if kernel is None:
             plan = partial(self._planned, partial(self._open_job, symbols))
-            found = self._kernels[key] = Compiled(self.target, self._again(symbols, None, False), plan)
-        self._last = found
-        return found
+            kernel = self._kernels[key] = Compiled(self.target, self._again(symbols, None, False), plan)
+        self._last = kernel
+        return kernel
 
     def _open_job(self, symbols: Mapping[Symbol, int]) -> Job:
         """The job of any program: its sizes are expressions of those that are dynamic, planned as if typical."""
@@ -229,7 +229,9 @@ class NativeExecutable(Executable):
 
         extents, names = opened_sizes(symbols, self.program.bindings, self.dynamic)
         said = {} if self.plan is None else {d.name: d.extent for axis in self.plan.axes for d in axis.digits}
-        least = {s: max(TYPICAL, int(own.lo)) for s, own in zip(self._opened(), names.parameters, strict=True)}
+        least = {
+            s: max(TYPICAL, int(parameter.lo)) for s, parameter in zip(self._opened(), names.parameters, strict=True)
+        }
         larger = {**symbols, **{s: said.get(s.name) or max(symbols[s], least[s]) for s in self.dynamic}}
         numbers = Substitution(larger)
         typical = {s: int(numbers(self.known.get(s, s))) for s in symbols}
@@ -241,11 +243,11 @@ class NativeExecutable(Executable):
         job.arguments = self._arguments(given)
         return job
 
-    def _takes(self, found: Compiled, symbols: Mapping[Symbol, int]) -> bool:
+    def _takes(self, kernel: Compiled, symbols: Mapping[Symbol, int]) -> bool:
         """Whether a kernel runs for these values of the dynamic sizes: none is empty, or larger than any it is for."""
         from tilewright.ir.binding import allowed
 
-        opened = zip(self._opened(), found.parameters, strict=True)
+        opened = zip(self._opened(), kernel.parameters, strict=True)
         return all(symbols[s] in allowed(parameter) for s, parameter in opened)
 
     @property
@@ -292,8 +294,8 @@ class NativeExecutable(Executable):
         refuse_unknown(self.name, named, sorted(s.name for s in every))
         bindings: dict[Expr, Any] = dict(self.known.items())
         bindings |= {s: as_expr(named[s.name]) for s in every if s.name in named}
-        found = resolve(bindings)
-        numbers = {s: int(e) for s, e in found.items() if e.is_constant}
+        resolved = resolve(bindings)
+        numbers = {s: int(e) for s, e in resolved.items() if e.is_constant}
         for s, n in numbers.items():
             if n < s.lo:
                 raise ArgumentError(f"{self.name}: {s} comes out as {n}; it must be at least {s.lo}")
@@ -325,11 +327,11 @@ class NativeExecutable(Executable):
             return self._in_place(bound).bind(*bound.apart)
         if bound.is_empty:
             return lambda: None
-        found, _ = self._bound(bound, self.compiled(self._sizes(bound), self._shapes(bound)), [])
-        return getattr(found, "alone", found)
+        launch, _ = self._bound(bound, self.compiled(self._sizes(bound), self._shapes(bound)), [])
+        return getattr(launch, "alone", launch)
 
     def _bound(
-        self, bound: Arguments, found: Compiled, logged: list[Array], passing: bool = False
+        self, bound: Arguments, kernel: Compiled, logged: list[Array], passing: bool = False
     ) -> tuple[Callable[[], None], Whole | None]:
         """A kernel bound to the arguments of a call, and what it consists of where it only launches."""
         given: list[Any] = [
@@ -338,18 +340,18 @@ class NativeExecutable(Executable):
             else np.asarray(value).astype(a.type.dtype.numpy, copy=False)
             for a in self.program.args
         ]
-        return found.running.bind_whole([*given, *logged], self._told(bound, found), passing=passing)
+        return kernel.running.bind_whole([*given, *logged], self._told(bound, kernel), passing=passing)
 
     def member(self, bound: Arguments) -> tuple[Compiled, dict[str, int] | None]:
         """The machine code for the arguments of a call, and the sizes that the call tells it."""
-        found = self.compiled(self._sizes(bound), self._shapes(bound))
-        return found, self._told(bound, found)
+        kernel = self.compiled(self._sizes(bound), self._shapes(bound))
+        return kernel, self._told(bound, kernel)
 
-    def _told(self, bound: Arguments, found: Compiled) -> dict[str, int] | None:
+    def _told(self, bound: Arguments, kernel: Compiled) -> dict[str, int] | None:
         """The sizes that stay open in a kernel, by name; None where there are none."""
-        if not found.parameters:
+        if not kernel.parameters:
             return None
-        names = [s.name for s in found.parameters]
+        names = [s.name for s in kernel.parameters]
         return {name: bound.symbols[s] for name, s in zip(names, self._opened(), strict=True)}
 
     def _opened(self) -> list[Symbol]:
@@ -365,11 +367,11 @@ class NativeExecutable(Executable):
             for name, value in r.attrs.items()
             for s in attr_symbols(r.spec.attrs[name], value)
         }
-        found = dict(bound.symbols)
+        sizes = dict(bound.symbols)
         for op in self.program.body.ops if self._grid else ():
             if op.name == "set_symbol" and op.operands[0] in bound.values and op.attrs["symbol"] in asked:
-                found[op.attrs["symbol"]] = int(bound.values[op.operands[0]])
-        return found
+                sizes[op.attrs["symbol"]] = int(bound.values[op.operands[0]])
+        return sizes
 
     def _shapes(self, bound: Arguments) -> dict[Value, tuple[int, ...]]:
         return {a: bound.values[a].shape if isinstance(a.type, MemoryType) else () for a in self.program.args}
@@ -379,15 +381,16 @@ class NativeExecutable(Executable):
         hooks = self.program.hooks
         return bool(hooks) and any(function is not None for pair in hooks.values() for function in pair)
 
-    def _like_before(self, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        if self._is_hooked():
-            return None
-        made = self._on_host(args)
-        if made is None:
-            made = self._on_gpu(args)
-            if made is not None and len(args) == len(self.program.args):
-                count_writes(a for v, a in zip(self.program.args, args, strict=True) if v in self.outputs)
-        return made
+    @property
+    def launches(self) -> LaunchCache | None:
+        """The launches learnt from calls on the host, by position; None: calls do more."""
+        return None if self.program.hooks and self._is_hooked() else self._on_host
+
+    def _like_before(self, args: tuple[Any, ...]) -> Any:
+        if self.program.hooks and self._is_hooked():
+            return UNLIKE
+        result = self._on_host.call(*args)
+        return self._on_gpu.call(*args) if result is UNLIKE else result
 
     def _run(
         self, args: tuple[Any, ...], logs: dict[str, Any] | None, caller: tuple[Self, Arguments] | None = None
@@ -399,12 +402,12 @@ class NativeExecutable(Executable):
         if logs is None and self._is_hooked():
             logs = {}
         if not bound.is_empty:
-            found = self.compiled(self._sizes(bound), self._shapes(bound), logs=logs is not None)
-            logged = found.made_logs()
-            launch, whole = self._bound(bound, found, logged, passing=True)
+            kernel = self.compiled(self._sizes(bound), self._shapes(bound), logs=logs is not None)
+            logged = kernel.made_logs()
+            launch, whole = self._bound(bound, kernel, logged, passing=True)
             launch()
             if logs is not None:
-                found.report_logs(logged, logs)
+                kernel.report_logs(logged, logs)
             else:
                 called, given = caller or (self, bound)
                 called._learn(given, bound.made, launch, whole)
@@ -414,11 +417,9 @@ class NativeExecutable(Executable):
     def _run_in_place(self, bound: Arguments, logs: dict[str, Any] | None) -> Any:
         """A call whose inputs are in part the arrays of outputs."""
         alias = self._in_place(bound)
-        made = alias._like_before(bound.apart) if logs is None else None
-        if made is None:
+        results = alias._like_before(bound.apart) if logs is None else UNLIKE
+        if results is UNLIKE:
             results = alias._run(bound.apart, logs, None if is_gpu(self.target) else (self, bound))
-        else:
-            results = made[0] if len(made) == 1 else made or None
         self._last = alias._last
         return results
 

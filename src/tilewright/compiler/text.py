@@ -31,6 +31,7 @@ from tilewright.runtime.overlap import require_own_memory
 from tilewright.runtime.scripts import Launched, Script, Whole
 from tilewright.runtime.sizes import extent, sizes_of
 from tilewright.runtime.tensors import Form, as_array, count_writes
+from tilewright.targets.calls.table import UNLIKE
 from tilewright.targets.cpu.launch_cache import LaunchCache
 from tilewright.targets.gpu.again import Again
 from tilewright.targets.names import CPU, GPU, INTERPRETER
@@ -150,6 +151,11 @@ class TextExecutable:
         return None if self._launchable is None else self._launchable.kernel
 
     @property
+    def launches(self) -> LaunchCache | None:
+        """The launches learnt from calls on the host, by position; None: calls run elsewhere."""
+        return self._like_before if isinstance(self._like_before, LaunchCache) else None
+
+    @property
     def name(self) -> str:
         """The first program's name."""
         return self.main.name
@@ -163,10 +169,10 @@ class TextExecutable:
         programs = [self.main, *(p for p in self.programs.values() if p.name != self.main.name)]
         if level is None:
             return "\n".join(map(str, programs))
-        own = list(dict.fromkeys(p.level.name for p in programs))
+        levels = list(dict.fromkeys(p.level.name for p in programs))
         lower = {} if self._kernel is None else {"loop": "loop", **machine_levels(self._kernel)}
-        known_level(level, list(dict.fromkeys((*own, *lower))), f"{self.name} on {self.target}")
-        if level in own:
+        known_level(level, list(dict.fromkeys((*levels, *lower))), f"{self.name} on {self.target}")
+        if level in levels:
             return "\n".join(str(p) for p in programs if p.level.name == level)
         return str(self._kernel.loop) if level == "loop" else machine_code(self._kernel, level)
 
@@ -175,8 +181,8 @@ class TextExecutable:
         """The object code that a block or loop program became."""
         if self._kernel is None:
             raise ArgumentError(f"{self.name} is no machine code on {self.target}")
-        found: bytes = self._kernel.object
-        return found
+        code: bytes = self._kernel.object
+        return code
 
     @eager
     def __call__(self, *args: Any, params: Mapping[str, int] | None = None, **named: Any) -> Any:
@@ -186,28 +192,26 @@ class TextExecutable:
         as `out=`, which is returned.
         """
         if not named and params is None:
-            outputs = self._like_before(args)
-            if outputs is not None:
-                if isinstance(self.device, GpuDevice):
-                    self._count_writes(args)
-                return outputs[0] if len(outputs) == 1 else outputs or None
-        arrays, made = self._arguments(args, params, named)
+            result = self._like_before.call(*args)
+            if result is not UNLIKE:
+                return result
+        arrays, left_out = self._arguments(args, params, named)
         form, kinds = Form([*args, *named.values()]), {a.name: a.type.dtype for a in self.main.args}
-        for name in made:
+        for name in left_out:
             form.require(kinds[name], f"{self.name}: the output {name}")
         launch, whole = self._bound(arrays, params, passing=True)
         launch()
         self._count_writes(args, named)
-        found = [a.given if isinstance(a := arrays[name], DeviceArray) else form.of(a) for name in made]
+        results = [a.given if isinstance(a := arrays[name], DeviceArray) else form.of(a) for name in left_out]
         if not named and params is None:
             if isinstance(self._like_before, Again):
-                self._like_before.learn(args, found, launch)
-            elif whole is not None and len(args) + len(made) == len(arrays):
+                self._like_before.learn(args, results, launch)
+            elif whole is not None and len(args) + len(left_out) == len(arrays):
                 place = {name: n for n, name in enumerate(arrays)}  # in the order of arguments, then those made
                 self._like_before.learn(
-                    args, [(arrays[name], True) for name in made], whole, [place[name] for name in whole.names]
+                    args, [(arrays[name], True) for name in left_out], whole, [place[name] for name in whole.names]
                 )
-        return found[0] if len(found) == 1 else tuple(found) or named.get("out")
+        return results[0] if len(results) == 1 else tuple(results) or named.get("out")
 
     def _count_writes(self, args: tuple[Any, ...], named: Mapping[str, Any] | None = None) -> None:
         """Tells torch of the tensors that a call wrote to."""
@@ -221,11 +225,11 @@ class TextExecutable:
 
         `params` gives open parameters that no shape of the arguments tells.
         """
-        arrays, made = self._arguments(args, params, named)
-        if made:
-            raise ArgumentError(f"{self.name}: bind takes all arguments; {', '.join(made)} is missing")
-        found, _ = self._bound(arrays, params)
-        return getattr(found, "alone", found)
+        arrays, left_out = self._arguments(args, params, named)
+        if left_out:
+            raise ArgumentError(f"{self.name}: bind takes all arguments; {', '.join(left_out)} is missing")
+        launch, _ = self._bound(arrays, params)
+        return getattr(launch, "alone", launch)
 
     def _arguments(
         self, args: tuple[Any, ...], params: Mapping[str, int] | None, named: Mapping[str, Any]
@@ -242,12 +246,12 @@ class TextExecutable:
         }
         arrays: dict[str, Any] = dict(given)
         self._check_written(arrays)
-        made = [a for a in self.main.args if a.name not in arrays]
-        for arg in made:
+        left_out = [a for a in self.main.args if a.name not in arrays]
+        for arg in left_out:
             if arg.type.role != "out":
                 raise ArgumentError(f"{self.name}: the argument {arg.name} is missing")
-        known = sizes_of(self.main, arrays, params) if made and self._open else {}
-        for arg in made:
+        known = sizes_of(self.main, arrays, params) if left_out and self._open else {}
+        for arg in left_out:
             if self._open:
                 shape = tuple(extent(e, known, arg.name or "", dim) for dim, e in enumerate(arg.type.shape))
             else:
@@ -257,7 +261,7 @@ class TextExecutable:
                 if isinstance(self.device, GpuDevice)
                 else maker(shape, arg.type.dtype.numpy, zeroed=True)()
             )
-        return arrays, [a.name or "" for a in made]
+        return arrays, [a.name or "" for a in left_out]
 
     def _array(self, argument: Any, where: str) -> Any:
         """The argument as its device takes it: an array of numpy's, or one that lies on a GPU."""
@@ -267,11 +271,11 @@ class TextExecutable:
         """Raises where what is written coincides with itself or with another argument."""
         written = [a.name or "" for a in self.main.args if a.type.role != "in" and a.name in arrays]
         for name in written:
-            own = arrays[name]
-            if isinstance(own, np.ndarray):
-                require_own_memory(own, f"{self.name}: argument {name}")
+            output = arrays[name]
+            if isinstance(output, np.ndarray):
+                require_own_memory(output, f"{self.name}: argument {name}")
             for other, array in arrays.items():
-                if other != name and share_memory(own, array):
+                if other != name and share_memory(output, array):
                     raise ArgumentError(
                         f"{self.name}: {name}, which is written, shares memory with {other}; "
                         "give them memory of their own"
@@ -287,8 +291,8 @@ class TextExecutable:
         given = [arrays[a.name or ""] for a in args]
         try:
             if self._executor is not None:
-                found, whole = self._executor.bind_whole(given, params, passing=passing)
-                return (found if isinstance(self.device, GpuDevice) else _shown(found)), whole
+                launch, whole = self._executor.bind_whole(given, params, passing=passing)
+                return (launch if isinstance(self.device, GpuDevice) else _shown(launch)), whole
             assert self._launchable is not None
             launch = self._launchable.launch(given, self.workers, params)
         except ProgramError as fault:

@@ -90,7 +90,8 @@ class _Product(OperatorOptions):
         asked = (self.activation, self.precision, self.accumulate)
         kinds = (self.kind.name, self.out.name)
         sizes = (prod(batch), m, k, n)
-        kernel = product_kernel(self.transposes, sizes, kinds, bool(bias), asked, CPU, False, environment.threads())
+        added, threads = (bool(bias), False), environment.threads()
+        kernel = product_kernel(self.transposes, sizes, kinds, added, asked, CPU, False, threads)
         given = {"a": a, "b": b} | ({"bias": bias[0]} if bias else {})
         return call_kernel(kernel, given, "c", (*batch, m, n), self.out)
 

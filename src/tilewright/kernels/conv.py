@@ -1,5 +1,5 @@
 """Convolution, forward, over one, two or three axes: channels last, any filter, stride, padding and dilation, groups,
-with a bias and an activation at the end.
+with a bias, a residual and an activation at the end.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ def conv(
     dilation: PerAxis = 1,
     groups: int = 1,
     bias: bool = False,
+    residual: bool = False,
     activation: str | None = None,
     precision: str | None = None,
     accumulate: str | None = None,
@@ -52,10 +53,10 @@ def conv(
     sizes: with one, images are [N, W, C], filters [F, S, C] and outputs [N, Q, F]; with three, [N, D, H, W, C],
     [F, T, R, S, C] and [N, Z, P, Q, F]. Stride, padding and dilation are one number for all axes or one for each;
     padding may differ at both ends of an axis, see `padding_of`. With groups, filters f of group g see the channels of
-    that group only. Sums, bias and activation are in the accumulator's type; the output's type is the data's unless
-    `out_dtype` says another. With `precision="tf32"` factors of f32 are rounded to tf32 before they are multiplied.
-    With `accumulate="f16"` factors of f16 are summed in f16; bias and activation stay in f32. Sizes come with the
-    arguments.
+    that group only. With `residual`, an array of the output's shape and type is added before the activation. Sums,
+    bias, residual and activation are in the accumulator's type; the output's type is the data's unless `out_dtype` says
+    another. With `precision="tf32"` factors of f32 are rounded to tf32 before they are multiplied. With
+    `accumulate="f16"` factors of f16 are summed in f16; bias and activation stay in f32. Sizes come with the arguments.
 
     >>> import numpy as np, tilewright
     >>> kernel = conv((3,), "f32", padding=((2, 0),), bias=True)
@@ -73,7 +74,7 @@ def conv(
     ends = padding_of(padding, taps, steps, far)
     of_data = element_type(dtype)
     of_sums, of_bias = sum_type(of_data, accumulate), of_data.accumulator
-    plain = of_sums is of_bias or not (bias or activation)
+    plain = of_sums is of_bias or not (bias or residual or activation)
     of_result = of_data if out_dtype is None else element_type(out_dtype)
     grouped = groups > 1
     image, filters, output = IMAGE[-rank:], FILTER[-rank:], OUTPUT[-rank:]
@@ -101,6 +102,11 @@ def conv(
         inputs={**of_group, M: i, columns: j},
         outputs={N: n, **dict(zip(output, pixel, strict=True)), F: first_filter + j},
     )
+    at_residual = tkw.IndexMapping(
+        num_iterators=count,
+        inputs={N: n, **dict(zip(output, pixel, strict=True)), F: first_filter + j},
+        outputs={**of_group, M: i, columns: j},
+    )
     first, second = tkw.IndexMapping.iterator(0), tkw.IndexMapping.iterator(1)
     at_bias = tkw.IndexMapping(num_iterators=2, inputs={F: first * FG + second}, outputs={G: first, FG: second})
     outside = 0 if any(n > 0 for pair in ends for n in pair) else None
@@ -116,23 +122,37 @@ def conv(
     def finish(total: Any, y: Any) -> None:
         tkw.write(tkw.cast(apply_activation(activation, total), of_result), y, mapping=at_y)
 
+    def with_bias(total: Any, bias: Any) -> Any:
+        return total + (tkw.read(bias, mapping=at_bias) if grouped else tkw.read(bias))
+
+    def with_residual(total: Any, residual: Any) -> Any:
+        return total + tkw.cast(tkw.read(residual, mapping=at_residual), of_bias)
+
     Image: Any = tkl.Memory[(N, *image, C, GLOBAL, of_data)]
     Filters: Any = tkl.Memory[(F, *filters, depth, GLOBAL, of_data)]
+    Bias: Any = tkl.Memory[F, GLOBAL, of_bias]
     Out: Any = tkl.Memory[(N, *output, F, GLOBAL, of_result)]
-    if bias:
 
-        @tkw.wave()
-        def conv_with_bias(x: Image, w: Filters, bias: tkl.Memory[F, GLOBAL, of_bias], y: Out) -> None:
-            finish(product(x, w) + (tkw.read(bias, mapping=at_bias) if grouped else tkw.read(bias)), y)
+    @tkw.wave()
+    def conv(x: Image, w: Filters, y: Out) -> None:
+        finish(product(x, w), y)
 
-        kernel = conv_with_bias
+    @tkw.wave()
+    def conv_with_bias(x: Image, w: Filters, bias: Bias, y: Out) -> None:
+        finish(with_bias(product(x, w), bias), y)
+
+    @tkw.wave()
+    def conv_with_residual(x: Image, w: Filters, residual: Out, y: Out) -> None:
+        finish(with_residual(product(x, w), residual), y)
+
+    @tkw.wave()
+    def conv_with_bias_and_residual(x: Image, w: Filters, bias: Bias, residual: Out, y: Out) -> None:
+        finish(with_residual(with_bias(product(x, w), bias), residual), y)
+
+    if residual:
+        kernel = conv_with_bias_and_residual if bias else conv_with_residual
     else:
-
-        @tkw.wave()
-        def conv(x: Image, w: Filters, y: Out) -> None:
-            finish(product(x, w), y)
-
-        kernel = conv
+        kernel = conv_with_bias if bias else conv
 
     symbols: dict[Any, Any] = dict(zip(filters, taps, strict=True))
     for size, out, r, s, d, pair in zip(image, output, taps, steps, far, ends, strict=True):

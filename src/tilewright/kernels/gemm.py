@@ -1,4 +1,4 @@
-"""Matrix products: any transposes, batches, output types, with a bias and an activation at the end."""
+"""Matrix products: any transposes, batches, output types, with a bias, a residual and an activation at the end."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ def gemm(
     *,
     batched: bool | Sequence[str] = False,
     bias: bool = False,
+    residual: bool = False,
     activation: str | None = None,
     precision: str | None = None,
     accumulate: str | None = None,
@@ -33,10 +34,11 @@ def gemm(
     `transposes` says for a and b how they lie in memory: a is [M, K] ("n") or [K, M] ("t"), b is [K, N] or [N, K].
     Dimensions go by name, so this is all there is to it. Batched, every matrix has the first dimension B; the bias
     has N elements all the same. Or `batched` says for each batch dimension, B0, B1, ..., which of the factors have it:
-    with ("ab", "b"), a[B0, M, K] times b[B0, B1, K, N] is c[B0, B1, M, N]. Sums, bias and activation are in the
-    accumulator's type, f32 for floats and i32 for integers (f64, i64 for f64, i64), which is also the output's unless
-    `out_dtype` says another. With `precision="tf32"` factors of f32 are rounded to tf32 before they are multiplied.
-    With `accumulate="f16"` factors of f16 are summed in f16, as is the output; bias and activation stay in f32.
+    with ("ab", "b"), a[B0, M, K] times b[B0, B1, K, N] is c[B0, B1, M, N]. With `residual`, an array of c's shape and
+    type is added before the activation. Sums, bias, residual and activation are in the accumulator's type, f32 for
+    floats and i32 for integers (f64, i64 for f64, i64), which is also the output's unless `out_dtype` says another.
+    With `precision="tf32"` factors of f32 are rounded to tf32 before they are multiplied. With
+    `accumulate="f16"` factors of f16 are summed in f16, as is the output; bias and activation stay in f32.
 
     >>> import numpy as np, tilewright
     >>> a, b = np.array([[1, 2, 3], [4, 5, 6]], np.float16), np.array([[1, 0, 2]], np.float16)
@@ -52,7 +54,7 @@ def gemm(
     of_sums, of_bias = sum_type(of_data, accumulate), of_data.accumulator
     of_result = of_sums if out_dtype is None else element_type(out_dtype)
 
-    plain = of_sums is of_bias or not (bias or activation)
+    plain = of_sums is of_bias or not (bias or residual or activation)
     axes = [str(axis) for axis in batched] if not isinstance(batched, bool) else ["ab"] if batched else []
     if any(axis not in ("ab", "a", "b") for axis in axes):
         raise ArgumentError(f"batched={batched!r}: True, or 'ab', 'a' or 'b' for each batch dimension")
@@ -85,16 +87,27 @@ def gemm(
     def finish(total: Any, c: Any) -> None:
         tkw.write(tkw.cast(apply_activation(activation, total), of_result), c)
 
-    if bias:
+    def with_residual(total: Any, residual: Any) -> Any:
+        return total + tkw.cast(tkw.read(residual), of_bias)
 
-        @tkw.wave()
-        def gemm_with_bias(a: Left, b: Right, bias: tkl.Memory[N, GLOBAL, of_bias], c: Out) -> None:
-            finish(product(a, b) + tkw.read(bias), c)
-
-        return gemm_with_bias
+    Bias: Any = tkl.Memory[N, GLOBAL, of_bias]
 
     @tkw.wave()
     def gemm(a: Left, b: Right, c: Out) -> None:
         finish(product(a, b), c)
 
-    return gemm
+    @tkw.wave()
+    def gemm_with_bias(a: Left, b: Right, bias: Bias, c: Out) -> None:
+        finish(product(a, b) + tkw.read(bias), c)
+
+    @tkw.wave()
+    def gemm_with_residual(a: Left, b: Right, residual: Out, c: Out) -> None:
+        finish(with_residual(product(a, b), residual), c)
+
+    @tkw.wave()
+    def gemm_with_bias_and_residual(a: Left, b: Right, bias: Bias, residual: Out, c: Out) -> None:
+        finish(with_residual(product(a, b) + tkw.read(bias), residual), c)
+
+    if residual:
+        return gemm_with_bias_and_residual if bias else gemm_with_residual
+    return gemm_with_bias if bias else gemm

@@ -16,6 +16,7 @@ from tilewright.runtime.outputs import maker
 from tilewright.runtime.scripts import Whole
 from tilewright.runtime.tensors import Form, torch_of
 from tilewright.runtime.traced import refuse_traced
+from tilewright.targets.calls.table import UNLIKE
 from tilewright.targets.cpu.launch_cache import LaunchCache
 from tilewright.targets.gpu.again import Again
 from tilewright.targets.names import CPU, CUDA, GPU, is_gpu
@@ -30,21 +31,21 @@ def array(value: Any, name: str, ranks: tuple[int, ...] = ()) -> Any:
     >>> array([[1, 2]], "x").shape
     (1, 2)
     """
-    found = _listed(value, name) if isinstance(value, list | tuple) else array_of(value, name)
-    found = _packed(found, name) if isinstance(found, DeviceArray) else np.ascontiguousarray(found)
-    if found.ndim not in ranks if ranks else found.ndim < 2:
+    taken = _listed(value, name) if isinstance(value, list | tuple) else array_of(value, name)
+    taken = _packed(taken, name) if isinstance(taken, DeviceArray) else np.ascontiguousarray(taken)
+    if taken.ndim not in ranks if ranks else taken.ndim < 2:
         wanted = " or ".join(map(str, ranks)) or "at least 2"
-        raise ArgumentError(f"{name} has shape {found.shape}, {found.ndim} dimensions; it takes {wanted}")
-    return found
+        raise ArgumentError(f"{name} has shape {taken.shape}, {taken.ndim} dimensions; it takes {wanted}")
+    return taken
 
 
-def _packed(found: DeviceArray, name: str) -> DeviceArray:
+def _packed(array: DeviceArray, name: str) -> DeviceArray:
     """An array on a device without gaps: itself, or torch's copy of it."""
-    if found.packed:
-        return found
-    if not hasattr(found.given, "contiguous"):
+    if array.packed:
+        return array
+    if not hasattr(array.given, "contiguous"):
         raise ArgumentError(f"{name} lies on a device, and is not contiguous; pass a contiguous copy of it")
-    copied: DeviceArray = array_of(found.given.contiguous(), name)
+    copied: DeviceArray = array_of(array.given.contiguous(), name)
     return copied
 
 
@@ -53,12 +54,12 @@ def _listed(value: Any, name: str) -> Array:
     for part in _leaves(value):
         refuse_traced(part, f"{name}, in a list,")
     try:
-        found = np.asarray(value)
+        listed = np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as fault:  # nested lists of unequal lengths, say
         raise ArgumentError(f"{name}={written(value, 80)} is no array of numbers: {fault}") from None
-    if found.dtype.kind in "OSUMmV":
-        raise ArgumentError(f"{name}={written(value, 80)} is no array of numbers: it holds {found.dtype}")
-    return found
+    if listed.dtype.kind in "OSUMmV":
+        raise ArgumentError(f"{name}={written(value, 80)} is no array of numbers: it holds {listed.dtype}")
+    return listed
 
 
 def _leaves(value: Any, depth: int = 8) -> Iterator[Any]:
@@ -72,26 +73,26 @@ def _leaves(value: Any, depth: int = 8) -> Iterator[Any]:
 
 def in_place(value: Any, name: str) -> Any:
     """The argument as an array that shares its memory, which must be contiguous."""
-    found = array_of(value, name)
-    if not (found.packed if isinstance(found, DeviceArray) else found.flags.c_contiguous):
+    taken = array_of(value, name)
+    if not (taken.packed if isinstance(taken, DeviceArray) else taken.flags.c_contiguous):
         raise ArgumentError(f"{name} is not contiguous; pass np.ascontiguousarray({name})")
-    return found
+    return taken
 
 
 def bias_of(value: Any, kind: DType, count: int, what: str) -> Any:
     """A bias in the type of sums: where it lies if it has that type already, else on the host."""
-    found = array(value, "bias", (1,))
-    if found.size != count:
-        raise ArgumentError(f"bias has {found.size} elements; there are {count} {what}")
+    bias = array(value, "bias", (1,))
+    if bias.size != count:
+        raise ArgumentError(f"bias has {bias.size} elements; there are {count} {what}")
     wanted = kind.accumulator.numpy
-    return found if found.dtype == wanted else on_host(found).astype(wanted)
+    return bias if bias.dtype == wanted else on_host(bias).astype(wanted)
 
 
-def dtype_of(found: Any, name: str) -> DType:
+def dtype_of(array: Any, name: str) -> DType:
     """The element type of an array."""
-    kind = from_numpy(found.dtype)
+    kind = from_numpy(array.dtype)
     if kind is None:
-        raise ArgumentError(f"{name} holds {found.dtype}, which is no element type here")
+        raise ArgumentError(f"{name} holds {array.dtype}, which is no element type here")
     return kind
 
 
@@ -150,34 +151,34 @@ def result(target: str, others: Sequence[Any], shape: tuple[int, ...], kind: DTy
     return made_like(list(others), shape, kind, lambda arrays: memory_near(gpu_machine(target), arrays))
 
 
-def returned(found: Any, form: Form) -> Any:
+def returned(array: Any, form: Form) -> Any:
     """A result as callers get it."""
-    return found.given if isinstance(found, DeviceArray) else form.of(found)
+    return array.given if isinstance(array, DeviceArray) else form.of(array)
 
 
-def on_host(found: Any) -> Array:
+def on_host(array: Any) -> Array:
     """What an array holds, for the host to read."""
-    if not isinstance(found, DeviceArray):
-        held: Array = found
+    if not isinstance(array, DeviceArray):
+        held: Array = array
         return held
     from tilewright.compiler.device import memory_near
 
-    return memory_near(gpu_machine(CUDA), [found]).numpy(found)
+    return memory_near(gpu_machine(CUDA), [array]).numpy(array)
 
 
-def on_device(found: Any, target: str, others: Sequence[Any]) -> DeviceArray:
+def on_device(array: Any, target: str, others: Sequence[Any]) -> DeviceArray:
     """An array in the memory of the GPU that the others lie on: itself, or a copy of it."""
     there = next((o for o in others if isinstance(o, DeviceArray)), None)
-    if isinstance(found, DeviceArray) and (there is None or found.device == there.device):
-        return found
+    if isinstance(array, DeviceArray) and (there is None or array.device == there.device):
+        return array
     if there is not None and there.given is not there:  # as one of torch's too, which calls like this one need
-        moved: DeviceArray = array_of(Form([there.given]).of(on_host(found)).to(there.given.device), "weight")
+        moved: DeviceArray = array_of(Form([there.given]).of(on_host(array)).to(there.given.device), "weight")
         return moved
     from tilewright.compiler.device import memory_near
 
     memory = memory_near(gpu_machine(target), others)
-    goal: DeviceArray = memory.empty(found.shape, found.dtype)
-    memory.copy(on_host(found), goal)
+    goal: DeviceArray = memory.empty(array.shape, array.dtype)
+    memory.copy(on_host(array), goal)
     return goal
 
 
@@ -197,6 +198,11 @@ class Learnt:
     def __init__(self) -> None:
         self.on_gpu, self.on_host = Again(), LaunchCache()
 
+    def call(self, *args: Any) -> Any:
+        """Makes a call like one before, wherever it was, and returns its result; `UNLIKE`: there was none like it."""
+        result = self.on_host.call(*args)
+        return self.on_gpu.call(*args) if result is UNLIKE else result
+
     def learn_on_host(self, given: Sequence[Any], out: Any, whole: Whole | None, names: Sequence[str]) -> None:
         """A call of a kernel was right; `names` are what the kernel calls the given arrays and, last, the result."""
         if whole is not None:
@@ -213,8 +219,3 @@ def option(value: Any) -> Any:
 def learnt_of(function: str, *options: Any) -> Learnt:
     """Return the launches learnt from calls of a function with these options."""
     return Learnt()
-
-
-def taken_as_they_are(given: Sequence[Any], arrays: Sequence[Any]) -> bool:
-    """Whether arrays are the given tensors themselves, none of them copied or converted."""
-    return all(isinstance(a, DeviceArray) and a.given is g for g, a in zip(given, arrays, strict=True))

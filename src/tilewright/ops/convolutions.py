@@ -17,12 +17,10 @@ from tilewright.ops.arrays import (
     array,
     by,
     dtype_of,
-    is_on_gpu,
     known_precision,
     learnt_of,
-    taken_as_they_are,
 )
-from tilewright.ops.layers import Layer
+from tilewright.ops.layers import Layer, call_once
 from tilewright.runtime import environment
 from tilewright.runtime.eager import eager
 
@@ -133,7 +131,7 @@ class Conv(Layer):
     def _shape(self, x: Any) -> tuple[int, ...]:
         return (x.shape[0], *self.sizes(x), self.weight.shape[0])
 
-    def _kernel(self, x: Any, target: str) -> Compiled:
+    def _kernel(self, x: Any, target: str, residual: bool) -> Compiled:
         shape: tuple[int | None, ...] = x.shape[:-1]
         if self.dynamic is not None:
             shape = (None, *shape[1:]) if self.dynamic == "batch" else (None,) * len(shape)
@@ -147,7 +145,7 @@ class Conv(Layer):
             self.stride,
             self.padding,
             self.dilation,
-            self.bias is not None,
+            (self.bias is not None, residual),
             self.activation,
             self.precision,
             self.accumulate,
@@ -228,20 +226,9 @@ def conv3d(x: Any, w: Any, bias: Any = None, **options: Any) -> Any:
 
 
 def _convolved(kind: type[Conv], x: Any, w: Any, bias: Any, options: dict[str, Any]) -> Any:
-    """A convolution by a layer for this call alone; on a GPU, one like a call before only moves addresses."""
-    given = (x, w) if bias is None else (x, w, bias)
-    learnt = learnt_of(kind.__name__, f"{sorted(options.items())}").on_gpu if is_on_gpu(x) else None
-    found = None if learnt is None else learnt(given)
-    if found is not None:
-        return found[0]
-    layer = kind(w, bias, **options)
-    layer.constant = learnt is None
-    made, launch = layer.run(x)
-    if learnt is not None and launch is not None:
-        held = [layer.weight] if bias is None else [layer.weight, layer.bias]
-        if taken_as_they_are(given[1:], held):
-            learnt.learn(given, [made], launch)
-    return made
+    """A convolution by a layer for this call alone."""
+    learnt = learnt_of(kind.__name__, f"{sorted(options.items())}")
+    return call_once(learnt, lambda: kind(w, bias, **options), x, w, bias)
 
 
 @lru_cache(maxsize=512)
@@ -254,7 +241,7 @@ def _conv(
     stride: tuple[int, ...],
     padding: tuple[tuple[int, int], ...],
     dilation: tuple[int, ...],
-    bias: bool,
+    added: tuple[bool, bool],
     activation: str | None,
     precision: str | None,
     accumulate: str | None,
@@ -262,9 +249,10 @@ def _conv(
     constant: bool,
     threads: int,
 ) -> Compiled:
-    """A kernel for these sizes, planned for a machine with so many threads."""
+    """A kernel for these sizes, planned for a machine with so many threads; `added` says: a bias, a residual?"""
     f, *taps, c = weight
-    made = conv_kernel(
+    bias, residual = added
+    kernel = conv_kernel(
         taps,
         *dtypes,
         groups=groups,
@@ -272,6 +260,7 @@ def _conv(
         padding=padding,
         dilation=dilation,
         bias=bias,
+        residual=residual,
         activation=activation,
         precision=precision,
         accumulate=accumulate,
@@ -280,4 +269,4 @@ def _conv(
     sizes = {name: size for name, size in zip(names, image, strict=True) if size is not None}
     usual = {name: size for name, size in zip(names, typical, strict=False) if name not in sizes}
     sizes |= {"F": f, "CG" if groups > 1 else "C": c, **usual}
-    return kernel_for(made, sizes, target=target, dynamic=list(usual), constant=["w"] if constant else [])
+    return kernel_for(kernel, sizes, target=target, dynamic=list(usual), constant=["w"] if constant else [])

@@ -13,6 +13,7 @@ from tilewright.ir.dtypes import DType, DTypeLike
 from tilewright.limits import written
 from tilewright.ops.arrays import (
     Learnt,
+    array,
     by,
     dtype_of,
     in_place,
@@ -31,9 +32,10 @@ from tilewright.runtime.eager import eager
 from tilewright.runtime.overlap import require_own_memory
 from tilewright.runtime.scripts import Kept, Whole
 from tilewright.runtime.tensors import Form
+from tilewright.targets.calls.table import UNLIKE
 from tilewright.targets.names import is_gpu
 
-NAMES = ("x", "w", "bias", "y")
+NAMES = ("x", "w", "bias", "residual", "y")
 """What a layer's arrays are, in the order of its kernel's arguments."""
 
 
@@ -47,6 +49,36 @@ class LayerCall(NamedTuple):
     out: Any
     launch: Any = None
     whole: Whole | None = None
+
+
+def call_once(learnt: Learnt, make: Callable[[], Layer], x: Any, weight: Any, bias: Any, residual: Any = None) -> Any:
+    """The result of a layer that is used for this call alone; one like a call before only moves addresses.
+
+    `learnt` is of calls of the same layer with perhaps other weights, all with a residual or none; `make` makes the
+    layer of this weight and bias, in this order of dimensions.
+    """
+    arrays = (x, weight, bias, residual)
+    given = tuple(a for a in arrays if a is not None)
+    result = learnt.call(*given)
+    if result is not UNLIKE:
+        return result
+    layer = make()
+    layer.constant = False
+    ran = layer._run_at_length(x, residual)
+    if isinstance(ran.out, np.ndarray):
+        names = [name for name, a in zip(layer.names, arrays, strict=False) if a is not None]
+        learnt.learn_on_host(given, ran.out, ran.whole, [*names, layer.names[-1]])
+    elif ran.launch is not None and is_on_gpu(x):
+        learnt.on_gpu.learn(given, [ran.result], ran.launch)
+    return ran.result
+
+
+def call_below(layer: Layer, *given: Any) -> Any:
+    """The result of a call of a layer like one before, for torch's operators; `UNLIKE`: there was none like it.
+
+    `given` is x, and perhaps a residual. Who calls has seen to changed weights, gradients and tracers.
+    """
+    return layer._learnt.on_host.call_below(*given)
 
 
 class Layer:
@@ -119,14 +151,14 @@ class Layer:
 
     def __copy__(self) -> Layer:
         """A layer of the same arrays."""
-        made = object.__new__(type(self))
-        made.__setstate__({**self.__dict__, "_source": Source(*self._source.given)})
-        return made
+        copy = object.__new__(type(self))
+        copy.__setstate__({**self.__dict__, "_source": Source(*self._source.given)})
+        return copy
 
     # -- what kinds of layers say --------------------------------------------------------------------------
 
     names: tuple[str, ...] = NAMES
-    """What the kernel calls the array, the weights, the bias and the result."""
+    """What the kernel calls the array, the weights, the bias, the residual and the result."""
     rows: str
     """The word for the first dimension of the weights, in messages."""
 
@@ -143,63 +175,80 @@ class Layer:
         """The shape of the result; raises where the array does not go with the weights."""
         raise NotImplementedError
 
-    def _kernel(self, x: Any, target: str) -> Compiled:
-        """The kernel for an array of this shape."""
+    def _kernel(self, x: Any, target: str, residual: bool) -> Compiled:
+        """The kernel for an array of this shape, which adds a residual or none."""
         raise NotImplementedError
 
     # -- calling ---------------------------------------------------------------------------------------------
 
     @eager
-    def __call__(self, x: Any) -> Any:
-        """The layer's result; a torch tensor where the array is one, on its device."""
-        self._follow()
-        return self._called(x)
+    def __call__(self, x: Any, residual: Any = None) -> Any:
+        """The layer's result; a torch tensor where the array is one, on its device.
 
-    def _called(self, x: Any) -> Any:
+        A residual is an array of the result's shape and type, and is added before the activation.
+        """
+        self._follow()
+        return self._called(x, residual)
+
+    def _called(self, x: Any, residual: Any = None) -> Any:
         """The result with the weights that were read last."""
         learnt = self._learnt
-        made = learnt.on_host((x,))
-        if made is not None:
-            return made[0]
+        given = (x,) if residual is None else (x, residual)
+        result = learnt.on_host.call(*given)
+        if result is not UNLIKE:
+            return result
         if is_on_gpu(x):
-            made = learnt.on_gpu((x, *self._tensors(x)))
-            if made is not None:
-                return made[0]
-        ran = self._run_at_length(x)
+            result = learnt.on_gpu.call(x, *self._tensors(x), *given[1:])
+            if result is not UNLIKE:
+                return result
+        ran = self._run_at_length(x, residual)
         if ran.whole is not None and isinstance(ran.out, np.ndarray):
-            learnt.learn_on_host([x], ran.out, ran.whole, (self.names[0], self.names[-1]))
+            names = [self.names[place] for place in (0, *([] if residual is None else [3]), -1)]
+            learnt.learn_on_host(given, ran.out, ran.whole, names)
         elif ran.launch is not None and is_on_gpu(x):
-            learnt.on_gpu.learn((x, *self._tensors(x)), [ran.result], ran.launch)
+            learnt.on_gpu.learn((x, *self._tensors(x), *given[1:]), [ran.result], ran.launch)
         return ran.result
-
-    def _tensors(self, x: Any) -> list[Any]:
-        """Weights and bias as tensors beside one of torch's, where they were brought there."""
-        placed = self._placed.get(x.device.index or 0, ())
-        return [a.given for a in placed if a is not None]
 
     def run(self, x: Any) -> tuple[Any, Any]:
         """(the result, the launch that gave it; None where nothing was to be computed)."""
         ran = self._run_at_length(x)
         return ran.result, ran.launch
 
-    def _run_at_length(self, x: Any) -> LayerCall:
-        """Runs the layer on an array that is checked at length."""
+    def _tensors(self, x: Any) -> list[Any]:
+        """Weights and bias as tensors beside one of torch's, where they were brought there."""
+        placed = self._placed.get(x.device.index or 0, ())
+        return [a.given for a in placed if a is not None]
+
+    def _run_at_length(self, x: Any, residual: Any = None) -> LayerCall:
+        """Runs the layer on arrays that are checked at length."""
         taken, form = self._taken(x), Form([x])
         form.require(self.out, "the result")
         shape, target = self._shape(taken), target_for(self.target, {"x": taken})
+        added = None if residual is None else self._taken_residual(residual, shape, taken)
         out = result(target, [taken], shape, self.out)
         if not out.size:
             return LayerCall(returned(out, form), out)
-        launch, whole = self._launch(self._kernel(taken, target), taken, out, target)
+        kernel = self._kernel(taken, target, added is not None)
+        launch, whole = self._launch(kernel, taken, out, target, added)
         launch()
         return LayerCall(returned(out, form), out, launch, whole)
+
+    def _taken_residual(self, residual: Any, shape: tuple[int, ...], x: Any) -> Any:
+        """A residual for a result of this shape, where x lies; raises where it does not fit."""
+        taken = array(residual, "residual", (len(shape),))
+        if taken.shape != shape or dtype_of(taken, "residual") is not self.out:
+            raise ArgumentError(
+                f"residual is {by(taken.shape)} of {taken.dtype}; it must be as the result, {by(shape)} of {self.out}"
+            )
+        common_device("the call", [x, taken])
+        return taken
 
     @eager
     def kernel(self, x: Any) -> tuple[Compiled, Any]:
         """The kernel for an array of this shape, and an output for it."""
         taken = self._taken(x)
         shape, target = self._shape(taken), target_for(self.target, {"x": taken})
-        return self._kernel(taken, target), result(target, [taken], shape, self.out)
+        return self._kernel(taken, target, False), result(target, [taken], shape, self.out)
 
     @eager
     def bind(self, x: Any, out: Any, kernel: Compiled | None = None) -> Callable[[], None]:
@@ -219,19 +268,21 @@ class Layer:
         target = target_for(self.target, {"x": taken, "out": goal})
         if kernel is not None and not isinstance(kernel, Compiled):
             raise ArgumentError(f"kernel={written(kernel, 80)}: what `kernel(x)` of this layer gives, or nothing")
-        return self._launch(self._kernel(taken, target) if kernel is None else kernel, taken, goal, target)[0]
+        return self._launch(self._kernel(taken, target, False) if kernel is None else kernel, taken, goal, target)[0]
 
-    def _launch(self, made: Compiled, x: Any, out: Any, target: str) -> tuple[Callable[[], None], Whole | None]:
+    def _launch(
+        self, kernel: Compiled, x: Any, out: Any, target: str, residual: Any = None
+    ) -> tuple[Callable[[], None], Whole | None]:
         """A kernel bound to arrays and to the weights, which are packed already or now; and what it consists of."""
         weight, bias = self._factors(x, target)
-        arrays = dict(zip(self.names, (x, weight, bias, out), strict=True))
+        arrays = dict(zip(self.names, (x, weight, bias, residual, out), strict=True))
         arrays = {name: array for name, array in arrays.items() if array is not None}
         if not self.constant:
-            return made.bind_whole(arrays)
-        key = made, common_device("the call", [x])
+            return kernel.bind_whole(arrays)
+        key = kernel, common_device("the call", [x])
         if key not in self._packed:
-            self._packed[key] = made.keep(arrays)
-        return made.bind_whole(arrays, self._packed[key])
+            self._packed[key] = kernel.keep(arrays)
+        return kernel.bind_whole(arrays, self._packed[key])
 
     def _factors(self, x: Any, target: str) -> tuple[Any, Any]:
         """Weights and bias where a call runs; brought there once."""

@@ -27,17 +27,24 @@ from tilewright.ops.arrays import (
     out_type,
     result,
     returned,
-    taken_as_they_are,
     target_for,
 )
 from tilewright.ops.layers import Layer
 from tilewright.runtime import environment
 from tilewright.runtime.eager import eager
 from tilewright.runtime.tensors import Form
+from tilewright.targets.calls.table import UNLIKE
 from tilewright.targets.names import is_gpu
 
-_PLAIN = Learnt()
+PLAIN = Learnt()
 """The launches learnt from products without options."""
+
+
+def learnt_products(
+    activation: Any, out_dtype: Any = None, precision: Any = None, accumulate: Any = None, target: Any = None
+) -> Learnt:
+    """The launches learnt from calls of `matmul` with these options."""
+    return learnt_of("matmul", *map(option, (activation, out_dtype, precision, accumulate, target)))
 
 
 @eager
@@ -66,12 +73,12 @@ def matmul(
     """
     given = (a, b) if bias is None else (a, b, bias)
     if activation is out_dtype is precision is accumulate is target is None:
-        learnt = _PLAIN
+        learnt = PLAIN
     else:
-        learnt = learnt_of("matmul", *map(option, (activation, out_dtype, precision, accumulate, target)))
-    made = learnt.on_host(given) or learnt.on_gpu(given)
-    if made is not None:
-        return made[0]
+        learnt = learnt_products(activation, out_dtype, precision, accumulate, target)
+    like_before = learnt.call(*given)
+    if like_before is not UNLIKE:
+        return like_before
     known_activation(activation), known_precision(precision), known_target(target)
     left, right = array(a, "a"), array(b, "b")
     kind = require_fit(left, right)
@@ -91,16 +98,15 @@ def matmul(
     kinds = (kind.name, kind_of_result.name)
     asked = (activation, precision, accumulate)
     kernel = product_kernel(
-        "nn", (count, m, k, n), kinds, added is not None, asked, where, False, environment.threads()
+        "nn", (count, m, k, n), kinds, (added is not None, False), asked, where, False, environment.threads()
     )
     arrays = {"a": left, "b": right, "c": out} | ({} if added is None else {"bias": added})
     launch, whole = kernel.bind_whole(arrays)
     launch()
     result_given = returned(out, form)
-    taken = [left, right] if added is None else [left, right, added]
     if not is_gpu(where):
         learnt.learn_on_host(given, out, whole, ["a", "b", *(["bias"] if added is not None else []), "c"])
-    elif len(batch) == (count > 1) and taken_as_they_are(given, taken):
+    elif len(batch) == (count > 1):
         learnt.on_gpu.learn(given, [result_given], launch)
     return result_given
 
@@ -125,7 +131,7 @@ class Linear(Layer):
            [ 0.,  0.,  0.]], dtype=float32)
     """
 
-    names = ("a", "b", "bias", "c")
+    names = ("a", "b", "bias", "residual", "c")
     rows = "rows of weights"
     ranks = (2,)
 
@@ -153,10 +159,11 @@ class Linear(Layer):
         parts = [f"weight {kind}{list(self.weight.shape)}", *([] if self.bias is None else ["bias"])]
         return f"Linear({', '.join([*parts, *(f'{n}={v!r}' for n, v in options.items())])})"
 
-    def _called(self, x: Any) -> Any:
-        if is_on_gpu(x) and x.dim() > 2 and x.numel() and x.is_contiguous():  # as one matrix it is like other calls
+    def _called(self, x: Any, residual: Any = None) -> Any:
+        if residual is None and is_on_gpu(x) and x.dim() > 2 and x.numel() and x.is_contiguous():
+            # As one matrix it is like other calls.
             return super()._called(x.view(-1, x.shape[-1])).view(*x.shape[:-1], self.weight.shape[0])
-        return super()._called(x)
+        return super()._called(x, residual)
 
     def _taken(self, x: Any) -> Any:
         return array(x, "x")
@@ -169,13 +176,14 @@ class Linear(Layer):
             raise ArgumentError(f"x holds {x.dtype}, the weights {self.weight.dtype}: convert one")
         return (*x.shape[:-1], n)
 
-    def _kernel(self, x: Any, target: str) -> Compiled:
+    def _kernel(self, x: Any, target: str, residual: bool) -> Compiled:
         n, k = self.weight.shape
         kinds = (dtype_of(x, "x").name, self.out.name)
         sizes = (1, prod(x.shape[:-1]), k, n)
         asked = (self.activation, self.precision, self.accumulate)
         threads = environment.threads()
-        return product_kernel("nt", sizes, kinds, self.bias is not None, asked, target, self.constant, threads)
+        added = self.bias is not None, residual
+        return product_kernel("nt", sizes, kinds, added, asked, target, self.constant, threads)
 
 
 def require_fit(left: Any, right: Any) -> DType:
@@ -195,18 +203,19 @@ def product_kernel(
     transposes: str,
     sizes: tuple[int, ...],
     dtypes: tuple[str, str],
-    bias: bool,
+    added: tuple[bool, bool],
     asked: tuple[str | None, str | None, str | None],
     target: str,
     constant: bool,
     threads: int,
 ) -> Compiled:
-    """The kernel of products of `sizes` (how many, m, k, n), of the types of factors and result; `asked` is activation,
-    precision and accumulate; `constant` says that b does not change once it is bound. It is planned for a machine with
-    so many `threads`.
+    """The kernel of products of `sizes` (how many, m, k, n), of the types of factors and result.
+
+    `added` says whether there is a bias, and a residual; `asked` is activation, precision and accumulate; `constant`
+    says that b does not change once it is bound. It is planned for a machine with so many `threads`.
     """
     count, m, k, n = sizes
     options: dict[str, Any] = dict(zip(("activation", "precision", "accumulate"), asked, strict=True))
-    made = gemm_kernel(transposes, *dtypes, batched=count > 1, bias=bias, **options)
+    kernel = gemm_kernel(transposes, *dtypes, batched=count > 1, bias=added[0], residual=added[1], **options)
     batch = {"B": count} if count > 1 else {}
-    return kernel_for(made, {**batch, "M": m, "K": k, "N": n}, target=target, constant=["b"] if constant else [])
+    return kernel_for(kernel, {**batch, "M": m, "K": k, "N": n}, target=target, constant=["b"] if constant else [])

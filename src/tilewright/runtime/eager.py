@@ -28,7 +28,7 @@ def eager(function: Callable[P, R]) -> Callable[P, R]:
         try:  # a graph cannot end inside `try`: torch.compile then leaves this frame as it is, for good
             if _DYNAMO in modules:
                 return (apart[0] if apart else _taken_apart(function, apart))(*args, **options)
-            return function(*args, **options)
+            return function(*args, **options) if options else function(*args)  # type: ignore[call-arg]
         finally:
             pass
 

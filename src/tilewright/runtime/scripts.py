@@ -73,8 +73,8 @@ class HostMemory:
 
     def numpy(self, array: Any) -> Array:
         """The array itself."""
-        found: Array = array
-        return found
+        same: Array = array
+        return same
 
 
 # -- scripts ------------------------------------------------------------------------------------------------
@@ -150,10 +150,10 @@ class Checked:
         faults, slot = self.faults, memory[self.slot]
 
         def check() -> None:
-            found = where.numpy(slot)
-            if found.any():
+            elements = where.numpy(slot)
+            if elements.any():
                 for place, says, loc in faults:
-                    if found[place]:
+                    if elements[place]:
                         raise ExecutionError(says, loc)
 
         return check
@@ -251,8 +251,8 @@ class ScriptExecutor:
     def _keep(self, script: Script, memory: list[Any], where: Memories) -> Kept:
         for step in script.once:
             step.on(memory, where)()
-        made = tuple(m for m in script.memory if m.slot in script.held)
-        return Kept(tuple(script.once), made, {m.slot: memory[m.slot] for m in made})
+        workspaces = tuple(m for m in script.memory if m.slot in script.held)
+        return Kept(tuple(script.once), workspaces, {m.slot: memory[m.slot] for m in workspaces})
 
     def bind(
         self,
@@ -279,7 +279,7 @@ class ScriptExecutor:
         *,
         passing: bool = False,
     ) -> tuple[Call, Whole | None]:
-        """What `bind` gives, and what it consists of where each call only launches on these very arrays."""
+        """What `bind` gives, and what it consists of where each call only copies arrays and launches."""
         script, where = self.script(arrays, params), self.near(arrays, passing)
         staged, copies = self._staged(arrays, where)
         known = kept if kept is not None and kept.fits(script) else None
@@ -287,18 +287,18 @@ class ScriptExecutor:
         if known is None and script.once:
             self._keep(script, memory, where)
         calls = [step.on(memory, where) for step in script.each]
-        if copies:
-            calls = [partial(where.copy, given, copy) for given, copy, _ in copies] + calls
-            calls += [partial(where.copy, copy, given) for given, copy, written in copies if written]
-            return Bound(calls), None
         places = script.places(len(arrays))
         whole = None
         if places:
             names, written = zip(*((a.name, a.role != "in") for a in self.arguments), strict=True)
             launches = tuple(zip(calls, places, strict=True))
-            own = [m.slot for m in script.memory if m.source is None and not (known and m.slot in known.arrays)]
-            room = sum(memory[slot].nbytes for slot in own)
-            whole = Whole(names, tuple(arrays), written, launches, frozenset(script.fixed), room)
+            workspaces = [m.slot for m in script.memory if m.source is None and not (known and m.slot in known.arrays)]
+            room = sum(memory[slot].nbytes for slot in workspaces)
+            whole = Whole(names, tuple(memory[: len(arrays)]), written, launches, frozenset(script.fixed), room)
+        if copies:
+            calls = [partial(where.copy, given, copy) for given, copy, _ in copies] + calls
+            calls += [partial(where.copy, copy, given) for given, copy, written in copies if written]
+            return Bound(calls), whole
         slots = [step.slots for step in script.each if isinstance(step, Launched)]
         as_given = not script.once and places is not None and slots == [tuple(range(len(arrays)))]
         if as_given or (len(calls) == 1 and not hasattr(calls[0], "again")):
@@ -335,8 +335,9 @@ class ScriptExecutor:
 class Whole:
     """A call of a host program that only launches: its arguments by name, which of them are written, and the launches.
 
-    With each launch go the arguments that its arrays are; None: a workspace. `fixed` are arguments that what was done
-    once has used: others cannot take their place.
+    `arrays` are the arguments as launches take them, perhaps contiguous copies. With each launch go the arguments that
+    its arrays are; None: a workspace. `fixed` are arguments that what was done once has used: others cannot take their
+    place.
     """
 
     names: tuple[str, ...]

@@ -8,7 +8,7 @@ an argument can only be a tensor where its program has done that.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -162,13 +162,26 @@ class Form:
 
     def of(self, array: Any) -> Any:
         """The array in this form, where it has one; memory is shared."""
-        kind = from_numpy(array.dtype)
+        finish = self.finisher(array.dtype)
+        return array if finish is None else finish(array)
+
+    def finisher(self, dtype: np.dtype[Any]) -> Callable[[Any], Any] | None:
+        """A function that gives arrays of an element type in this form; None: as they are."""
+        kind = from_numpy(dtype)
         if self._torch is None or kind is None or torch_dtype(self._torch, kind) is None:
-            return array
+            return None
+        from_array: Callable[[Any], Any] = self._torch.from_numpy
         if kind.name not in _BY_BITS:
-            return self._torch.from_numpy(array)
+            return from_array
         name, carrier = _BY_BITS[kind.name]
-        return self._torch.from_numpy(array.view(carrier)).view(getattr(self._torch, name))
+        held = getattr(self._torch, name)
+        return lambda array: from_array(array.view(carrier)).view(held)
+
+
+def torch_dtype_of(torch: Any, dtype: np.dtype[Any]) -> Any:
+    """torch's name of the element type of numpy arrays; None where it has none."""
+    kind = from_numpy(dtype)
+    return None if kind is None else torch_dtype(torch, kind)
 
 
 def torch_dtype(torch: Any, kind: DType) -> Any:

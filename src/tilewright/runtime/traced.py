@@ -42,6 +42,11 @@ def is_transforming(torch: Any) -> bool:
     return _questions(torch).is_transforming()
 
 
+def following_of(torch: Any) -> Callable[[], bool]:
+    """The question of `is_transforming` for this torch, for who asks it often."""
+    return _questions(torch).is_transforming
+
+
 # -- JAX ------------------------------------------------------------------------------------------------------
 
 
@@ -126,36 +131,58 @@ def _recorder(ask: _Questions) -> str | None:
     return "FakeTensorMode" if ask.count_modes() and ask.is_faking() else None
 
 
+class _NoLevel:
+    """Forward-mode differentiation where torch has none."""
+
+    _current_level = -1
+
+
 class _Questions:
     """Functions of torch that tell who traces; one that a version lacks answers no."""
 
     def __init__(self, torch: Any):
-        def found(path: str, otherwise: Any = False) -> Callable[..., Any]:
-            function = reduce(lambda part, name: getattr(part, name, None), path.split("."), torch)
-            return (lambda *_: otherwise) if function is None else function
+        def function(path: str, otherwise: Any = False) -> Callable[..., Any]:
+            there = reduce(lambda part, name: getattr(part, name, None), path.split("."), torch)
+            return (lambda *_: otherwise) if there is None else there
 
-        self.is_jit_tracing = found("_C._is_tracing")
-        self.is_wrapped = found("_C._functorch.is_functorch_wrapped_tensor")
-        self.is_batched = found("_C._functorch.is_batchedtensor")
-        self.is_differentiated = found("_C._functorch.is_gradtrackingtensor")
-        self.is_functional = found("_is_functional_tensor")
-        self.current_transform = found("_C._functorch.peek_interpreter_stack", None)
-        self.count_modes = found("_C._len_torch_dispatch_stack", 0)
-        self.count_modes_before_dispatch = found("_ops._len_torch_dispatch_stack_pre_dispatch", 0)
-        self.unpack_dual = found("autograd.forward_ad.unpack_dual")
-        self.is_forward_enabled = found("_C._is_fwd_grad_enabled")
-        self._mode, self._faking = found("_C._get_dispatch_mode", None), found("_C._TorchDispatchModeKey.FAKE", None)
+        self.is_jit_tracing = function("_C._is_tracing")
+        self.is_wrapped = function("_C._functorch.is_functorch_wrapped_tensor")
+        self.is_batched = function("_C._functorch.is_batchedtensor")
+        self.is_differentiated = function("_C._functorch.is_gradtrackingtensor")
+        self.is_functional = function("_is_functional_tensor")
+        self.current_transform = function("_C._functorch.peek_interpreter_stack", None)
+        self.count_modes = function("_C._len_torch_dispatch_stack", 0)
+        self.unpack_dual = function("autograd.forward_ad.unpack_dual")
+        self.is_forward_enabled = function("_C._is_fwd_grad_enabled")
+        self._mode, self._faking = (
+            function("_C._get_dispatch_mode", None),
+            function("_C._TorchDispatchModeKey.FAKE", None),
+        )
         self._forward = getattr(getattr(torch, "autograd", None), "forward_ad", None)
 
-    def is_transforming(self) -> bool:
+        key = getattr(getattr(getattr(torch, "_C", None), "DispatchKey", None), "PreDispatch", None)
+        is_included = function("_C._dispatch_tls_is_dispatch_key_included")
+        self.is_transforming = self._transforming((lambda _: False) if key is None else is_included, key)
         """Whether something follows calls now."""
-        return bool(
-            self.is_jit_tracing()
-            or self.count_modes()
-            or self.current_transform()
-            or self.forward_level() >= 0
-            or self.count_modes_before_dispatch()
-        )
+
+    def _transforming(self, is_included: Callable[[Any], bool], key: Any) -> Callable[[], bool]:
+        """The question that plain calls ask each time: as few steps of Python as it takes.
+
+        A stack of modes before dispatch shows by a dispatch key: `is_included` says whether the key is in use.
+        """
+        is_jit_tracing, count_modes, current_transform = self.is_jit_tracing, self.count_modes, self.current_transform
+        forward: Any = self._forward if hasattr(self._forward, "_current_level") else _NoLevel
+
+        def is_transforming() -> bool:
+            return bool(
+                is_jit_tracing()
+                or count_modes()
+                or current_transform()
+                or forward._current_level >= 0
+                or is_included(key)
+            )
+
+        return is_transforming
 
     def is_faking(self) -> bool:
         """Whether every new tensor is one without values."""

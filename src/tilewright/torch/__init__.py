@@ -27,6 +27,7 @@ torch.export, make_fx and torch.jit.trace keep it as one node.
 | functional   | functions with the signatures of torch.nn.functional                            |
 | nn           | modules with the parameters and state_dict of torch.nn                          |
 | flow         | which module takes what another gives                                           |
+| rewriting    | code of modules whose sums and activations go into the kernel before them       |
 | replacing    | `replace`: modules of a model swapped, batch norms folded, activations fused    |
 """
 

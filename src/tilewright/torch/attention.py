@@ -21,8 +21,8 @@ TILE = 64
 
 @lru_cache(maxsize=256)
 def _kernel(kind: str, causal: bool, bias: bool, scale: float | None, target: str) -> Any:
-    made = attention_kernel(TILE, kind, causal=causal, bias=bias, scale=scale)
-    return compile(made, strict=True, target=target)
+    kernel = attention_kernel(TILE, kind, causal=causal, bias=bias, scale=scale)
+    return compile(kernel, strict=True, target=target)
 
 
 def _check(q: Any, k: Any, v: Any, bias: Any, is_causal: bool, scale: float | None) -> Result:
@@ -49,8 +49,8 @@ def _check(q: Any, k: Any, v: Any, bias: Any, is_causal: bool, scale: float | No
     return Result((b, h, m, v.shape[-1]), q.dtype, q.device)
 
 
-def _run(q: Any, k: Any, v: Any, bias: Any, is_causal: bool, scale: float | None) -> Any:
-    result = torch.empty((*q.shape[:3], v.shape[-1]), dtype=q.dtype, device=q.device)
+def _run(expected: Result, q: Any, k: Any, v: Any, bias: Any, is_causal: bool, scale: float | None) -> Any:
+    result = expected.empty()
     if not result.numel():
         return result
     if not k.shape[2]:  # a mean of no values
@@ -68,8 +68,8 @@ def _batches(
         None if t is None else expanded(t, d, info.batch_size).flatten(0, 1)
         for t, d in zip((q, k, v, bias), in_dims[:4], strict=True)
     ]
-    made = torch.ops.tilewright.attention(*flat, is_causal, scale)
-    return made.unflatten(0, (info.batch_size, -1)), 0
+    result = torch.ops.tilewright.attention(*flat, is_causal, scale)
+    return result.unflatten(0, (info.batch_size, -1)), 0
 
 
 ATTENTION = define(

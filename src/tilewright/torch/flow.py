@@ -2,15 +2,75 @@
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 import torch.fx
 
+from tilewright.torch import nn
+
 UNTRACEABLE = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 """Errors that a model's own code may raise where it meets torch.fx's stand-ins for tensors."""
+
+
+class _Proxy(torch.fx.Proxy):
+    """torch.fx's stand-in for a tensor; `x += y` writes to x here too, where torch.fx takes it for `x = x + y`."""
+
+
+def _written(name: str) -> Callable[[Any, Any], Any]:
+    function = getattr(operator, name)
+    return lambda self, other: self.tracer.create_proxy("call_function", function, (self, other), {})
+
+
+_BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor", "lshift", "rshift")
+IN_PLACE = tuple(f"__i{name}__" for name in _BINARY)
+"""Python's operators that write to what stands on their left."""
+for _name in IN_PLACE:
+    setattr(_Proxy, _name, _written(_name))
+
+
+class FlowTracer(torch.fx.Tracer):
+    """Follows a model's code, but not that of modules of torch and of those that compute the same here."""
+
+    def proxy(self, node: Any) -> Any:
+        """The stand-in for what a node gives."""
+        return _Proxy(node, self)
+
+    def is_leaf_module(self, m: Any, module_qualified_name: str) -> bool:
+        """Whether a module is one node."""
+        return type(m) in _OURS or super().is_leaf_module(m, module_qualified_name)
+
+
+_OURS = frozenset(nn.SWAPS.values())
+
+
+def has_hooks(module: Any) -> bool:
+    """Whether calls of a module call something else, too."""
+    names = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return any(getattr(module, name, None) for name in names)
+
+
+def traced(module: Any) -> tuple[Any, str]:
+    """(the graph of a module's code, ""), or (None, why torch.fx cannot follow it). The module stays as it was.
+
+    Code that keeps what it computes in attributes is not followed: it would keep torch.fx's stand-ins for tensors.
+    """
+    attributes = [(m, dict(m.__dict__)) for m in module.modules()]
+    try:
+        graph, why = FlowTracer().trace(module), ""
+    except UNTRACEABLE as fault:
+        graph, why = None, f"{type(fault).__name__}: {(str(fault).splitlines() or [''])[0]}"
+    for m, before in attributes:
+        names = [*dict.fromkeys((*before, *m.__dict__))]
+        changed = [n for n in names if before.get(n, m) is not m.__dict__.get(n, m)]
+        if changed:
+            m.__dict__.clear()
+            m.__dict__.update(before)
+            graph, why = None, why or f"its code writes to the attribute {changed[0]}"
+    return graph, why
 
 
 class Flow:
@@ -30,15 +90,13 @@ class Flow:
         self._follow(model, "")
 
     def _follow(self, module: Any, path: str) -> None:
-        try:
-            graph = torch.fx.Tracer().trace(module)
-        except UNTRACEABLE as fault:
-            told = str(fault).splitlines() or [""]
-            self.why = self.why or f"torch.fx cannot follow {path or 'the model'} ({type(fault).__name__}: {told[0]})"
-            for name, child in _parts(module):
-                self._follow(child, f"{path}.{name}".lstrip("."))
-        else:
+        graph, why = traced(module)
+        if graph is not None:
             self._add(graph, path)
+            return
+        self.why = self.why or f"torch.fx cannot follow {path or 'the model'} ({why})"
+        for name, child in _parts(module):
+            self._follow(child, f"{path}.{name}".lstrip("."))
 
     def _add(self, graph: Any, path: str) -> None:
         def within(target: str) -> str:

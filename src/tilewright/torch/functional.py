@@ -1,7 +1,9 @@
 """Functions with the signatures of `torch.nn.functional`, each a call of an operator `torch.ops.tilewright`.
 
-Options that the operators have beyond torch's stand at the end, by name: `activation` is applied to the sums before
-they are rounded, `keep_packed` keeps weights packed for the next call, until torch counts a write to them.
+Options that the operators have beyond torch's stand at the end, by name. `activation` is applied to the sums before
+they are rounded. `residual` is added to them before that; where its shape or type is not that of the result, torch adds
+it to the rounded sums, as it adds any two tensors. `keep_packed` keeps weights packed for the next call, until torch
+counts a write to them.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ import torch
 
 from tilewright.errors import ArgumentError
 from tilewright.kernels.conv import padding_of, per_axis
+from tilewright.torch.activations import activated
+from tilewright.torch.convolutions import output_sizes
 
 PerAxis = int | Sequence[int]
 
@@ -30,19 +34,35 @@ def linear(
     bias: Any = None,
     *,
     activation: str | None = None,
+    residual: Any = None,
     keep_packed: bool = False,
 ) -> Any:
-    """activation(input[..., k] * weight[n, k] + bias[n]), as `torch.nn.functional.linear`.
+    """activation(input[..., k] * weight[n, k] + bias[n] + residual[..., n]), as `torch.nn.functional.linear`.
 
     >>> x, weight = torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 4.0], [-1.0, 0.0]])
     >>> linear(x, weight, torch.tensor([0.5, 0.0]), activation="relu")
     tensor([[11.5000,  0.0000]])
+    >>> linear(x, weight, residual=torch.tensor([[1.0, 2.0]]))
+    tensor([[12.,  1.]])
     """
     _require_tensors(input=input, weight=weight)
     if weight.dim() == 1:  # one row of weights, and results without a dimension for it
         added = None if bias is None else bias.reshape(1)
-        return torch.ops.tilewright.linear(input, weight[None], added, activation, False).squeeze(-1)
-    return torch.ops.tilewright.linear(input, weight, bias, activation, keep_packed)
+        more = _with_axis(residual, -1)
+        return linear(input, weight[None], added, activation=activation, residual=more).squeeze(-1)
+    if residual is not None and not _is_like(residual, (*input.shape[:-1], weight.shape[0]), input):
+        return activated(activation, linear(input, weight, bias, keep_packed=keep_packed) + residual)
+    return torch.ops.tilewright.linear(input, weight, bias, activation, keep_packed, residual)
+
+
+def _with_axis(residual: Any, axis: int) -> Any:
+    """A residual with one more dimension; a number and None have none."""
+    return residual.unsqueeze(axis) if isinstance(residual, torch.Tensor) else residual
+
+
+def _is_like(residual: Any, shape: Sequence[Any], x: Any) -> bool:
+    """Whether a residual has the shape of a result, and the type of the array that it is computed from."""
+    return isinstance(residual, torch.Tensor) and tuple(residual.shape) == tuple(shape) and residual.dtype is x.dtype
 
 
 def matmul(a: Any, b: Any, bias: Any = None, *, activation: str | None = None) -> Any:
@@ -57,9 +77,9 @@ def matmul(a: Any, b: Any, bias: Any = None, *, activation: str | None = None) -
     if right.dim() > 2:
         batch = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])
         left, right = (t.expand(*batch, *t.shape[-2:]) for t in (left, right))
-    made = torch.ops.tilewright.matmul(left, right, bias, activation)
-    made = made.squeeze(-1) if b.dim() == 1 else made
-    return made.squeeze(-1 if b.dim() == 1 else -2) if a.dim() == 1 else made
+    product = torch.ops.tilewright.matmul(left, right, bias, activation)
+    product = product.squeeze(-1) if b.dim() == 1 else product
+    return product.squeeze(-1 if b.dim() == 1 else -2) if a.dim() == 1 else product
 
 
 def bmm(a: Any, b: Any) -> Any:
@@ -73,6 +93,7 @@ def bmm(a: Any, b: Any) -> Any:
 
 
 # -- convolutions -----------------------------------------------------------------------------------------
+# What may stand at the end, by name: activation, residual, keep_packed.
 
 
 def conv1d(
@@ -83,16 +104,14 @@ def conv1d(
     padding: str | PerAxis = 0,
     dilation: PerAxis = 1,
     groups: int = 1,
-    *,
-    activation: str | None = None,
-    keep_packed: bool = False,
+    **ending: Any,
 ) -> Any:
     """Convolution of images [n, c, w] or [c, w] with weights [f, c, s], as `torch.nn.functional.conv1d`.
 
     >>> conv1d(torch.ones(1, 2, 4), torch.ones(1, 2, 3), padding="same")
     tensor([[[4., 6., 6., 4.]]])
     """
-    return _conv(1, input, weight, bias, stride, padding, dilation, groups, activation, keep_packed)
+    return _conv(1, input, weight, bias, (stride, padding, dilation, groups), **ending)
 
 
 def conv2d(
@@ -103,16 +122,14 @@ def conv2d(
     padding: str | PerAxis = 0,
     dilation: PerAxis = 1,
     groups: int = 1,
-    *,
-    activation: str | None = None,
-    keep_packed: bool = False,
+    **ending: Any,
 ) -> Any:
     """Convolution of images [n, c, h, w] or [c, h, w] with weights [f, c, r, s], as `torch.nn.functional.conv2d`.
 
     >>> conv2d(torch.ones(1, 3, 2, 2), torch.ones(1, 3, 2, 2), padding=(1, 0)).ravel()
     tensor([ 6., 12.,  6.])
     """
-    return _conv(2, input, weight, bias, stride, padding, dilation, groups, activation, keep_packed)
+    return _conv(2, input, weight, bias, (stride, padding, dilation, groups), **ending)
 
 
 def conv3d(
@@ -123,16 +140,14 @@ def conv3d(
     padding: str | PerAxis = 0,
     dilation: PerAxis = 1,
     groups: int = 1,
-    *,
-    activation: str | None = None,
-    keep_packed: bool = False,
+    **ending: Any,
 ) -> Any:
     """Convolution of images [n, c, d, h, w] or [c, d, h, w], as `torch.nn.functional.conv3d`.
 
     >>> conv3d(torch.ones(1, 2, 2, 2, 2), torch.ones(1, 2, 2, 1, 1), stride=(1, 2, 1)).ravel()
     tensor([4., 4.])
     """
-    return _conv(3, input, weight, bias, stride, padding, dilation, groups, activation, keep_packed)
+    return _conv(3, input, weight, bias, (stride, padding, dilation, groups), **ending)
 
 
 def _conv(
@@ -140,29 +155,38 @@ def _conv(
     x: Any,
     weight: Any,
     bias: Any,
-    stride: PerAxis,
-    padding: str | PerAxis,
-    dilation: PerAxis,
-    groups: int,
-    activation: str | None,
-    keep_packed: bool,
+    geometry: tuple[PerAxis, str | PerAxis, PerAxis, int],
+    *,
+    activation: str | None = None,
+    residual: Any = None,
+    keep_packed: bool = False,
 ) -> Any:
     _require_tensors(input=x, weight=weight)
-    steps, far = (_of_axes(v, rank, name) for v, name in ((stride, "stride"), (dilation, "dilation")))
+    if x.dim() == rank + 1:  # one image, and a result without a dimension for it
+        images, more = x.unsqueeze(0), _with_axis(residual, 0)
+        ending: dict[str, Any] = {"activation": activation, "residual": more, "keep_packed": keep_packed}
+        return _conv(rank, images, weight, bias, geometry, **ending).squeeze(0)
+    stride, padding, dilation, groups = geometry
+    steps, far = _of_axes(stride, rank, "stride"), _of_axes(dilation, rank, "dilation")
     if isinstance(padding, str):
         pairs = padding_of(padding, tuple(weight.shape[2:]), tuple(steps), tuple(far))
         ends = [n for pair in pairs for n in pair]
     else:
         ends = [padding] * rank if isinstance(padding, int) else list(padding) * (rank if len(padding) == 1 else 1)
-    single = x.dim() == rank + 1
     operator = getattr(torch.ops.tilewright, f"conv{rank}d")
-    images = x.unsqueeze(0) if single else x
-    made = operator(images, weight, bias, steps, ends, far, groups, activation, keep_packed)
-    return made.squeeze(0) if single else made
+    options = (steps, ends, far, groups)
+    # What does not fit is left to the operator, which says so.
+    if residual is not None and x.dim() == weight.dim() == rank + 2 and len(ends) in (rank, 2 * rank):
+        shape = (x.shape[0], weight.shape[0], *output_sizes(x.shape[2:], weight.shape[2:], steps, ends, far))
+        if not _is_like(residual, shape, x):
+            return activated(activation, operator(x, weight, bias, *options, None, keep_packed) + residual)
+    return operator(x, weight, bias, *options, activation, keep_packed, residual)
 
 
 def _of_axes(value: PerAxis, rank: int, name: str) -> list[int]:
     """One number for each axis; torch takes a list of one for all of them, too."""
+    if type(value) is tuple and len(value) == rank and all(type(n) is int for n in value):  # as modules hold it
+        return list(value)
     one = value[0] if isinstance(value, Sequence) and len(value) == 1 else value
     return list(per_axis(one, rank, name))
 
@@ -264,10 +288,10 @@ def scaled_dot_product_attention(
     before = torch.broadcast_shapes(*(t.shape[:-2] for t in (query, key, value)))
     q, k, v = (_four(t, before) for t in (query, key, value))
     bias, seen = _mask(attn_mask, q, k, before)
-    made = torch.ops.tilewright.attention(q, k, v, bias, is_causal, scale)
+    means = torch.ops.tilewright.attention(q, k, v, bias, is_causal, scale)
     if seen is not None:
-        made = made.masked_fill(~seen, 0)
-    return made.reshape(*before, *made.shape[-2:])
+        means = means.masked_fill(~seen, 0)
+    return means.reshape(*before, *means.shape[-2:])
 
 
 def _four(tensor: Any, before: Sequence[int]) -> Any:

@@ -12,6 +12,7 @@ from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 
 from tilewright.errors import ArgumentError, MissingBackward
+from tilewright.targets.calls.table import UNLIKE
 from tilewright.torch.batching import looped
 
 NAMESPACE = "tilewright"
@@ -47,12 +48,23 @@ def is_channels_last(x: Any) -> bool:
     return x.dim() > 2 and not x.is_contiguous() and bool(x.movedim(1, -1).is_contiguous())
 
 
+def as_called(tensor: Any) -> Any:
+    """A tensor as layers and kernels are called with it, without gradients.
+
+    On the host it lies as it lies: a call like it is known by its strides, and copies it. On a GPU it is contiguous:
+    launches there are not learnt for copies.
+    """
+    plain = tensor.detach()
+    return plain if plain.is_cpu else plain.contiguous()
+
+
 @dataclass(frozen=True)
 class Definition:
     """An operator: its schema, what it computes, and what torch's transforms make of it.
 
     `check` raises for arguments that do not fit and gives the result's form: fake tensors and real ones go through it
-    alike. `run` computes the result of real tensors.
+    alike. It may look at forms alone, not at values. `run` takes that form, then the arguments, and computes the result
+    of real tensors.
     """
 
     name: str
@@ -64,8 +76,48 @@ class Definition:
     """Whether the backward reads the output."""
     vmap: Callable[..., tuple[Any, Any]] | None = None
     """torch's rule `(info, in_dims, *args) -> (result, out_dim)`; None: one call for each element of the batch."""
+    again: Callable[..., Any] | None = None
+    """Makes a call like one before, which was checked, and returns its result; `UNLIKE`: there was none like it. It
+    asks nothing of gradients and tracers."""
     autocast: str | None = None
     """"lower" casts floats to autocast's type, "f32" widens them; None leaves them."""
+
+
+class CheckedForms:
+    """A check of real tensors that is made once for arguments of the same forms.
+
+    It is for calls that `Definition.again` does not make: those of operators without one, and those on GPUs.
+
+    >>> seen = []
+    >>> checked = CheckedForms(lambda x, n: seen.append(n) or Result((n,), x.dtype, x.device))
+    >>> [checked((torch.ones(2), n)).shape for n in (3, 3, 4)], seen
+    ([(3,), (3,), (4,)], [3, 4])
+    """
+
+    MOST = 4096
+    """Forms, at most, that are remembered; then all are forgotten."""
+
+    def __init__(self, check: Callable[..., Result | tuple[Result, ...]]):
+        self._check = check
+        self._known: dict[Any, Result | tuple[Result, ...]] = {}
+
+    def __call__(self, args: Sequence[Any]) -> Result | tuple[Result, ...]:
+        """The form of the result; raises for arguments that do not fit."""
+        key = tuple([_form(a) for a in args])
+        expected = self._known.get(key)
+        if expected is None:
+            expected = self._check(*args)
+            if len(self._known) >= self.MOST:
+                self._known.clear()
+            self._known[key] = expected
+        return expected
+
+
+def _form(value: Any) -> Any:
+    """What a check may see of an argument, as a key."""
+    if isinstance(value, torch.Tensor):
+        return value.shape, value.stride(), value.dtype, value.device
+    return (list, *value) if isinstance(value, list | tuple) else (type(value), value)
 
 
 def define(definition: Definition) -> Any:
@@ -75,11 +127,16 @@ def define(definition: Definition) -> Any:
     torch.library.define(qualified, definition.schema, lib=LIBRARY, tags=_tags())
     packet = getattr(getattr(torch.ops, NAMESPACE), name)
 
+    again, checked = definition.again or _unlike, CheckedForms(definition.check)
+
     def run(*args: Any) -> Any:
-        definition.check(*args)
+        result = again(*args)
+        if result is not UNLIKE:
+            return result
+        expected = checked(args)
         # torch.jit.trace follows the operator, not what it is made of.
         with _Untraced():
-            return definition.run(*args)
+            return definition.run(expected, *args)
 
     def fake(*args: Any) -> Any:
         expected = definition.check(*args)
@@ -89,11 +146,15 @@ def define(definition: Definition) -> Any:
     torch.library.register_fake(qualified, fake, lib=LIBRARY)
     vmap = definition.vmap or looped(name, packet.default)
     torch.library.register_vmap(qualified, vmap, lib=LIBRARY)
-    LIBRARY.impl(name, _differentiated(definition, packet.default), "Autograd", with_keyset=True)
+    LIBRARY.impl(name, _differentiated(definition, packet.default), "Autograd")
     if definition.autocast is not None:
         for device, key in AUTOCAST.items():
             LIBRARY.impl(name, _cast_before(packet.default, device, key, definition.autocast), key)
     return packet
+
+
+def _unlike(*_: Any) -> Any:
+    return UNLIKE
 
 
 def _free_name(name: Any) -> str:
@@ -134,20 +195,29 @@ def _differentiated(definition: Definition, operator: Any) -> Callable[..., Any]
         },
     )
 
-    def call(keyset: Any, *args: Any) -> Any:
-        _refuse_tangents(definition.name, args)
-        if torch.is_grad_enabled() and torch._C._any_requires_grad(*args):
+    again = definition.again or _unlike
+    any_requires_grad, is_tracing = torch._C._any_requires_grad, torch._C._is_tracing
+    count_modes, current_transform = torch._C._len_torch_dispatch_stack, torch._C._functorch.peek_interpreter_stack
+
+    def call(*args: Any) -> Any:
+        if forward_ad._current_level >= 0:
+            _refuse_tangents(definition.name, args)
+        if any_requires_grad(*args) and torch.is_grad_enabled():
             with enable_single_level_autograd_function():
                 return function.apply(*args)  # type: ignore[attr-defined]
+        if not (is_tracing() or count_modes() or current_transform()):  # plain tensors would only get to `run`
+            result = again(*args)
+            if result is not UNLIKE:
+                return result
         with torch._C._AutoDispatchBelowAutograd():
-            return operator.redispatch(keyset & torch._C._after_autograd_keyset, *args)
+            return operator(*args)
 
     return call
 
 
 def _refuse_tangents(name: str, args: Sequence[Any]) -> None:
     """Raises where torch follows derivatives forward, in which those of an operator would be lost."""
-    if forward_ad._current_level < 0 or not torch._C._is_fwd_grad_enabled():
+    if not torch._C._is_fwd_grad_enabled():
         return
     for value in args:
         if isinstance(value, torch.Tensor) and forward_ad.unpack_dual(value).tangent is not None:
@@ -185,8 +255,8 @@ def _backward(definition: Definition) -> Callable[..., Any]:
         rest = tuple(saved)
         output = None if not rest else rest if ctx.is_tuple else rest[0]
         needed = [*ctx.needs_input_grad, *[False] * len(left_out)]
-        found = definition.backward(gradients if ctx.is_tuple else gradients[0], inputs, output, needed)
-        return tuple(found)[: ctx.count]
+        gradients_of_inputs = definition.backward(gradients if ctx.is_tuple else gradients[0], inputs, output, needed)
+        return tuple(gradients_of_inputs)[: ctx.count]
 
     return backward
 

@@ -21,9 +21,17 @@ def _keeps_packed(weight: Any) -> bool:
 
 
 class Activated:
-    """The option `activation` of modules that multiply: "relu", "gelu", "gelu_tanh", "silu" or None."""
+    """The option `activation` of modules that multiply: "relu", "gelu", "gelu_tanh", "silu" or None.
+
+    A call may say another for itself, and add a residual before it.
+    """
 
     activation: str | None = None
+
+    def _ending(self: Any, residual: Any, activation: str | None) -> dict[str, Any]:
+        """What a call does with sums before they are rounded."""
+        applied = self.activation if activation is None else activation
+        return {"activation": applied, "residual": residual, "keep_packed": _keeps_packed(self.weight)}
 
     def _with_activation(self, told: str) -> str:
         """Return the module's description, its activation too."""
@@ -31,7 +39,7 @@ class Activated:
 
 
 class Linear(Activated, torch.nn.Linear):
-    """`torch.nn.Linear`, with an `activation` that is applied before sums are rounded.
+    """`torch.nn.Linear`, with a residual and an `activation` that are applied before sums are rounded.
 
     >>> Linear(3, 2, activation="relu")
     Linear(in_features=3, out_features=2, bias=True, activation='relu')
@@ -41,10 +49,9 @@ class Linear(Activated, torch.nn.Linear):
         super().__init__(*args, **options)
         self.activation = known_activation(activation)
 
-    def forward(self, input: Any) -> Any:
-        """activation(input * weight + bias)."""
-        keep = _keeps_packed(self.weight)
-        return functional.linear(input, self.weight, self.bias, activation=self.activation, keep_packed=keep)
+    def forward(self, input: Any, residual: Any = None, activation: str | None = None) -> Any:
+        """activation(input * weight + bias + residual)."""
+        return functional.linear(input, self.weight, self.bias, **self._ending(residual, activation))
 
     def extra_repr(self) -> str:
         """Sizes and options."""
@@ -58,8 +65,8 @@ class _Convolution(Activated):
         super().__init__(*args, **options)
         self.activation = known_activation(activation)
 
-    def forward(self: Any, input: Any) -> Any:
-        """activation(convolution of input and weight + bias)."""
+    def forward(self: Any, input: Any, residual: Any = None, activation: str | None = None) -> Any:
+        """activation(convolution of input and weight + bias + residual)."""
         padding = self.padding
         if self.padding_mode != "zeros":
             input = torch.nn.functional.pad(input, self._reversed_padding_repeated_twice, mode=self.padding_mode)
@@ -72,8 +79,7 @@ class _Convolution(Activated):
             padding,
             self.dilation,
             self.groups,
-            activation=self.activation,
-            keep_packed=_keeps_packed(self.weight),
+            **self._ending(residual, activation),
         )
 
     def extra_repr(self: Any) -> str:
@@ -82,11 +88,11 @@ class _Convolution(Activated):
 
 
 class Conv1d(_Convolution, torch.nn.Conv1d):
-    """`torch.nn.Conv1d`, with an `activation` that is applied before sums are rounded."""
+    """`torch.nn.Conv1d`, with a residual and an `activation` that are applied before sums are rounded."""
 
 
 class Conv2d(_Convolution, torch.nn.Conv2d):
-    """`torch.nn.Conv2d`, with an `activation` that is applied before sums are rounded.
+    """`torch.nn.Conv2d`, with a residual and an `activation` that are applied before sums are rounded.
 
     >>> Conv2d(3, 8, 3, stride=2, activation="silu")
     Conv2d(3, 8, kernel_size=(3, 3), stride=(2, 2), activation='silu')
@@ -94,7 +100,7 @@ class Conv2d(_Convolution, torch.nn.Conv2d):
 
 
 class Conv3d(_Convolution, torch.nn.Conv3d):
-    """`torch.nn.Conv3d`, with an `activation` that is applied before sums are rounded."""
+    """`torch.nn.Conv3d`, with a residual and an `activation` that are applied before sums are rounded."""
 
 
 class LayerNorm(torch.nn.LayerNorm):

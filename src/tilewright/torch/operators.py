@@ -13,6 +13,7 @@ from tilewright.compiler.text import TextExecutable
 from tilewright.errors import ArgumentError
 from tilewright.limits import written
 from tilewright.runtime.tensors import torch_dtype
+from tilewright.targets.calls.table import UNLIKE
 from tilewright.torch.batching import expanded, looped
 from tilewright.torch.checks import dtype_named, kind_of, require_rank, require_together
 from tilewright.torch.library import Backward, Definition, Result, define
@@ -64,6 +65,7 @@ def operator(
             executables.run,
             gradients,
             keeps_output=keeps_output,
+            again=executables.again,
             vmap=None if batch is None else _batches(signature, called, batch),
         )
     )
@@ -74,23 +76,29 @@ class _Executables:
 
     def __init__(self, kernel: Any):
         self._kernel = kernel
-        self._made: dict[str, Any] = {}
+        self._by_device: dict[str, Any] = {}
         self._given = kernel if isinstance(kernel, Executable | TextExecutable) else None
-        self.signature = Signature(self._for("cpu"))
+        self._on_host = self._for("cpu")
+        self.signature = Signature(self._on_host)
 
     def _for(self, device: str) -> Any:
         if self._given is not None:
             return self._given
-        if device not in self._made:
-            self._made[device] = compile(self._kernel, target=device)
-        return self._made[device]
+        if device not in self._by_device:
+            self._by_device[device] = compile(self._kernel, target=device)
+        return self._by_device[device]
 
-    def run(self, *args: Any) -> Any:
+    def run(self, _: Result | tuple[Result, ...], *args: Any) -> Any:
         """The outputs for tensors and numbers."""
         tensors = [a for a in args if isinstance(a, torch.Tensor)]
         inputs = iter(a.detach() if isinstance(a, torch.Tensor) else a for a in args)
         executable = self._for(tensors[0].device.type)
         return executable(**{a.name: next(inputs) for a in self.signature.inputs})
+
+    def again(self, *args: Any) -> Any:
+        """The outputs for tensors on the CPU and numbers like those of a call before; `UNLIKE`: there was none."""
+        launches = self._on_host.launches
+        return UNLIKE if launches is None else launches.call_below(*args)
 
 
 def _check(signature: Signature, args: Sequence[Any]) -> Result | tuple[Result, ...]:
@@ -105,8 +113,8 @@ def _check(signature: Signature, args: Sequence[Any]) -> Result | tuple[Result, 
                 raise ArgumentError(f"{where} holds {kind_of(value, where)}; it must hold {a.dtype}")
     device = next(iter(tensors.values())).device
     shapes = signature.shapes(args)
-    made = tuple(Result(s, dtype_named(a.dtype), device) for s, a in zip(shapes, signature.outputs, strict=True))
-    return made[0] if len(made) == 1 else made
+    results = tuple(Result(s, dtype_named(a.dtype), device) for s, a in zip(shapes, signature.outputs, strict=True))
+    return results[0] if len(results) == 1 else results
 
 
 # -- backward ---------------------------------------------------------------------------------------------
@@ -126,8 +134,8 @@ def _gradients(
     count = len(signature.inputs)
 
     def by_function(gradient: Any, inputs: tuple[Any, ...], output: Any, needed: Sequence[bool]) -> Sequence[Any]:
-        found = backward(gradient, *inputs, output=output) if keeps_output else backward(gradient, *inputs)
-        every = tuple(found) if isinstance(found, tuple | list) else (found,)
+        result = backward(gradient, *inputs, output=output) if keeps_output else backward(gradient, *inputs)
+        every = tuple(result) if isinstance(result, tuple | list) else (result,)
         if len(every) != count:
             raise ArgumentError(f"backward of {called} gave {len(every)} gradients; {called} has {count} inputs")
         return every
@@ -152,17 +160,17 @@ def _by_kernels(signature: Signature, called: str, kernels: Mapping[str, Any]) -
         operators[name] = operator(kernel, f"{called}_d{name}"), asked
 
     def by_kernels(gradient: Any, inputs: tuple[Any, ...], output: Any, needed: Sequence[bool]) -> Sequence[Any]:
-        gradients, made = ((v if isinstance(v, tuple) else (v,)) for v in (gradient, output))
+        of_outputs, results = ((v if isinstance(v, tuple) else (v,)) for v in (gradient, output))
         values = dict(zip(names, inputs, strict=True))
-        values |= dict(zip(outputs, made, strict=False))
-        values |= {f"d{name}": g for name, g in zip(outputs, gradients, strict=True)}
-        found = []
+        values |= dict(zip(outputs, results, strict=False))
+        values |= {f"d{name}": g for name, g in zip(outputs, of_outputs, strict=True)}
+        of_inputs = []
         for name, wanted in zip(names, needed, strict=True):
             if wanted and name not in operators:
                 raise ArgumentError(f"backward of {called} has no kernel for the gradient of {name}; give it one")
             call, asked = operators.get(name, (None, []))
-            found.append(call(*(values[a] for a in asked)) if wanted and call is not None else None)
-        return found
+            of_inputs.append(call(*(values[a] for a in asked)) if wanted and call is not None else None)
+        return of_inputs
 
     return by_kernels, any(a in outputs for _, asked in operators.values() for a in asked)
 
@@ -187,9 +195,9 @@ def _batches(signature: Signature, called: str, batch: str) -> Callable[..., tup
             expanded(value, d, info.batch_size).flatten(0, 1) if has(a) else value
             for a, value, d in zip(signature.inputs, args, in_dims, strict=True)
         ]
-        made = call(*flat)
-        if isinstance(made, tuple):
-            return tuple(t.unflatten(0, (info.batch_size, -1)) for t in made), (0,) * len(made)
-        return made.unflatten(0, (info.batch_size, -1)), 0
+        results = call(*flat)
+        if isinstance(results, tuple):
+            return tuple(t.unflatten(0, (info.batch_size, -1)) for t in results), (0,) * len(results)
+        return results.unflatten(0, (info.batch_size, -1)), 0
 
     return rule

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from functools import partial
 from typing import Any
 
+import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from tilewright.ops.layers import Layer
+from tilewright.ops.arrays import learnt_of
+from tilewright.ops.layers import Layer, call_below, call_once
 from tilewright.runtime.tensors import version_of
+from tilewright.targets.calls.table import UNLIKE
+
+Make = Callable[[Any, Any], Layer]
+"""Makes a layer of a weight and a bias."""
+View = Callable[[Any], Any]
+"""Gives a weight in the order of dimensions that a layer takes; no element is copied."""
 
 
 class _Kept:
@@ -17,7 +26,7 @@ class _Kept:
     It holds views of them: a layer that held the tensors themselves would keep them alive, and so itself.
     """
 
-    def __init__(self, weight: Any, bias: Any, make: Callable[[Any, Any], Layer]):
+    def __init__(self, weight: Any, bias: Any, make: Make):
         self._were = [_state(weight), _state(bias)]
         held = weight.detach(), None if bias is None else bias.detach()
         self._memory = held
@@ -32,25 +41,57 @@ _LAYERS: Any = WeakTensorKeyDictionary()
 """For each tensor that is a weight: its layers by their options, until the tensor goes."""
 
 
-def layer_of(weight: Any, bias: Any, options: Hashable, make: Callable[[Any, Any], Layer], keep: bool) -> Layer:
+def layer_of(
+    weight: Any, bias: Any, options: Hashable, make: Make, keep: bool, view: View = torch.Tensor.detach
+) -> Callable[[Any, Any], Any]:
     """The layer with these weights; with `keep`, packed already where they were met before and not written to since.
+
+    It is called with x, and a residual or None. `make` makes it of the view of a weight that `view` gives, and of the
+    bias.
 
     torch counts no writes through `tensor.data`, and none to inference tensors: `keep` does not see the former, and
     layers of the latter are made anew.
     """
-    if not keep or version_of(weight) is None or (bias is not None and version_of(bias) is None):
-        layer = make(weight.detach(), None if bias is None else bias.detach())
-        layer.constant = False
-        return layer
+    if not _is_kept(weight, bias, keep):
+        held, added = view(weight.detach()), None if bias is None else bias.detach()
+        return lambda x, residual: call_once(
+            _learnt(options, residual is not None), lambda: make(held, added), x, held, added, residual
+        )
     layers = _LAYERS.get(weight)
     if layers is None:
         layers = _LAYERS[weight] = {}
     kept = layers.get(options)
     if kept is None or not kept.is_of(weight, bias):
-        kept = layers[options] = _Kept(weight, bias, make)
-    layer = kept.layer
-    assert isinstance(layer, Layer)
+        kept = layers[options] = _Kept(weight, bias, lambda held, added: make(view(held), added))
+    layer: Layer = kept.layer
     return layer
+
+
+def again(
+    x: Any, weight: Any, bias: Any, residual: Any, options: Hashable, keep: bool, view: View | None = None
+) -> Any:
+    """The result of a call like one before of the layer that `layer_of` gives; `UNLIKE`: there was none like it.
+
+    Nothing is asked of gradients and tracers.
+    """
+    if not keep or not _is_kept(weight, bias, keep):
+        call, held = _learnt(options, residual is not None).on_host.call_below, weight if view is None else view(weight)
+        given = (x, held) if bias is None else (x, held, bias)
+        return call(*given) if residual is None else call(*given, residual)
+    kept = _LAYERS.get(weight, {}).get(options)
+    if kept is None or not kept.is_of(weight, bias):
+        return UNLIKE
+    return call_below(kept.layer, x) if residual is None else call_below(kept.layer, x, residual)
+
+
+def _is_kept(weight: Any, bias: Any, keep: bool) -> bool:
+    """Whether a layer of these weights is kept: torch counts writes to them."""
+    return keep and version_of(weight) is not None and (bias is None or version_of(bias) is not None)
+
+
+_learnt = partial(learnt_of, "torch")
+"""The launches learnt from calls of layers whose weights are not kept: of those with these options, and with a residual
+or none. Among the tensors of a call, a residual may stand where a bias stands in another."""
 
 
 def _state(tensor: Any) -> Any:

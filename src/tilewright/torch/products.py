@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from tilewright.errors import ArgumentError
 from tilewright.kernels.elementwise import known_activation
 from tilewright.ops import products as ops
+from tilewright.targets.calls.table import UNLIKE
 from tilewright.torch.activations import activated, before_activation
 from tilewright.torch.batching import batch_first, expanded, looped
 from tilewright.torch.checks import (
@@ -18,92 +19,101 @@ from tilewright.torch.checks import (
     require_bias,
     require_rank,
     require_same_dtype,
+    require_shape,
     require_together,
 )
-from tilewright.torch.library import Definition, Result, define
-from tilewright.torch.packed import layer_of
+from tilewright.torch.library import Definition, Result, as_called, define
+from tilewright.torch.packed import again, layer_of
 
 # -- linear -----------------------------------------------------------------------------------------------
 
 
-def _check_linear(
-    x: Any, weight: Any, bias: Any = None, activation: str | None = None, keep_packed: bool = False
-) -> Result:
+class LinearOptions(NamedTuple):
+    """What the operator takes after x, weight and bias."""
+
+    activation: str | None = None
+    keep_packed: bool = False
+    residual: Any = None
+
+
+def _check_linear(x: Any, weight: Any, bias: Any = None, *given: Any) -> Result:
+    activation, _, residual = LinearOptions(*given)
     known_activation(activation)
-    require_together({"x": x, "weight": weight, "bias": bias})
+    require_together({"x": x, "weight": weight, "bias": bias, "residual": residual})
     require_rank(x, "x", least=1)
     require_rank(weight, "weight", 2)
-    require_same_dtype({"x": x, "weight": weight})
+    require_same_dtype({"x": x, "weight": weight, "residual": residual})
     n, k = weight.shape
     if x.shape[-1] != k:
         raise ArgumentError(f"x has shape {tuple(x.shape)}, weight {tuple(weight.shape)}: they do not fit")
     require_bias(bias, "bias", kind_of(x, "x"), (n,), "one for each row of weight")
+    require_shape(residual, "residual", (*x.shape[:-1], n), "as the result")
     return Result((*x.shape[:-1], n), x.dtype, x.device)
 
 
-def _run_linear(x: Any, weight: Any, bias: Any = None, activation: str | None = None, keep_packed: bool = False) -> Any:
-    n, k = weight.shape
-    rows = x.detach().reshape(-1, k) if x.numel() else x.detach().new_empty((_count(x.shape[:-1]), k))
-    if not weight.numel() or not rows.numel():  # no sums, or sums of nothing
-        return _of_nothing(x.new_zeros((rows.shape[0], n)), bias, activation).reshape(*x.shape[:-1], n)
-    make = partial(ops.Linear, activation=activation)
-    layer = layer_of(weight, bias, ("linear", activation), make, keep_packed)
-    return layer(rows).reshape(*x.shape[:-1], n)
+def _run_linear(expected: Result, x: Any, weight: Any, bias: Any = None, *given: Any) -> Any:
+    activation, keep_packed, residual = LinearOptions(*given)
+    if not weight.numel() or not x.numel():  # no sums, or sums of nothing
+        return _of_nothing(x.new_zeros(expected.shape), bias, activation, residual)
+    layer = layer_of(weight, bias, ("linear", activation), partial(ops.Linear, activation=activation), keep_packed)
+    rows, added = (None if t is None else as_called(t if t.dim() > 1 else t[None]) for t in (x, residual))
+    return layer(rows, added).view(expected.shape)
 
 
-def _count(shape: Sequence[int]) -> int:
-    total = 1
-    for size in shape:
-        total *= size
-    return total
+def _linear_again(x: Any, weight: Any, bias: Any = None, *given: Any) -> Any:
+    activation, keep_packed, residual = LinearOptions(*given)
+    return again(x, weight, bias, residual, ("linear", activation), keep_packed)
 
 
-def _of_nothing(zeros: Any, bias: Any, activation: str | None) -> Any:
-    """Sums of no products: the bias, after the activation."""
+def _of_nothing(zeros: Any, bias: Any, activation: str | None, residual: Any = None) -> Any:
+    """Sums of no products: the bias and the residual, after the activation."""
     with torch.no_grad():
-        sums = zeros if bias is None else (zeros + bias).to(zeros.dtype)
-        return activated(activation, sums)
+        for added in (bias, residual):
+            zeros = zeros if added is None else (zeros + added).to(zeros.dtype)
+        return activated(activation, zeros)
 
 
 def _linear_gradients(gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Sequence[bool]) -> Sequence[Any]:
-    x, weight, bias, activation, _keep = inputs
-    g = before_activation(activation, gradient, lambda: torch.ops.tilewright.linear(x, weight, bias))
+    x, weight, bias, activation, _keep, residual = inputs
+    g = before_activation(
+        activation, gradient, lambda: torch.ops.tilewright.linear(x, weight, bias, None, False, residual)
+    )
     n, k = weight.shape
     rows = g.reshape(-1, n)
     dx = torch.ops.tilewright.matmul(rows, weight).reshape(x.shape) if needed[0] else None
     dw = torch.ops.tilewright.matmul(rows.mT, x.reshape(-1, k)) if needed[1] else None
     db = rows.sum(0).to(bias.dtype) if needed[2] else None
-    return dx, dw, db, None, None
+    return dx, dw, db, None, None, g if needed[5] else None
 
 
 def _linear_batches(
-    info: Any,
-    in_dims: Sequence[int | None],
-    x: Any,
-    weight: Any,
-    bias: Any = None,
-    activation: str | None = None,
-    keep_packed: bool = False,
+    info: Any, in_dims: Sequence[int | None], x: Any, weight: Any, bias: Any = None, *given: Any
 ) -> tuple[Any, Any]:
-    of_x, of_weight, of_bias = (*in_dims, None)[:3]
+    options = LinearOptions(*given)
+    dims = [*in_dims, *[None] * (6 - len(in_dims))]
+    of_x, of_weight, of_bias, of_residual = *dims[:3], dims[5]
     if of_weight is None and of_bias is None:
-        return torch.ops.tilewright.linear(batch_first(x, of_x), weight, bias, activation, keep_packed), 0
-    if of_bias is not None:  # the product has one bias for all of the batch
-        dims = (of_x, of_weight, of_bias, None)
-        return looped("linear", torch.ops.tilewright.linear.default)(info, dims, x, weight, bias, activation)
+        if options.residual is None:
+            return torch.ops.tilewright.linear(batch_first(x, of_x), weight, bias, *options), 0
+        rows, residuals = expanded(x, of_x, info.batch_size), expanded(options.residual, of_residual, info.batch_size)
+        return torch.ops.tilewright.linear(rows, weight, bias, *options[:2], residuals), 0
+    if of_bias is not None or options.residual is not None:  # the product has one bias for all of the batch
+        return looped("linear", torch.ops.tilewright.linear.default)(info, dims, x, weight, bias, *options)
     rows = expanded(x, of_x, info.batch_size)
     flat = rows.reshape(rows.shape[0], -1, rows.shape[-1])
-    product = torch.ops.tilewright.matmul(flat, batch_first(weight, of_weight).mT, bias, activation)
+    product = torch.ops.tilewright.matmul(flat, batch_first(weight, of_weight).mT, bias, options.activation)
     return product.reshape(*rows.shape[:-1], product.shape[-1]), 0
 
 
 LINEAR = define(
     Definition(
         "linear",
-        "(Tensor x, Tensor weight, Tensor? bias=None, str? activation=None, bool keep_packed=False) -> Tensor",
+        "(Tensor x, Tensor weight, Tensor? bias=None, str? activation=None, bool keep_packed=False, "
+        "Tensor? residual=None) -> Tensor",
         _check_linear,
         _run_linear,
         _linear_gradients,
+        again=_linear_again,
         vmap=_linear_batches,
         autocast="lower",
     )
@@ -129,12 +139,16 @@ def _check_matmul(a: Any, b: Any, bias: Any = None, activation: str | None = Non
     return Result((*a.shape[:-1], b.shape[-1]), a.dtype, a.device)
 
 
-def _run_matmul(a: Any, b: Any, bias: Any = None, activation: str | None = None) -> Any:
-    shape = (*a.shape[:-1], b.shape[-1])
+def _run_matmul(expected: Result, a: Any, b: Any, bias: Any = None, activation: str | None = None) -> Any:
     if not a.numel() or not b.numel():
-        return _of_nothing(a.new_zeros(shape), bias, activation)
-    added = None if bias is None else bias.detach()
-    return ops.matmul(a.detach(), b.detach(), added, activation=activation)
+        return _of_nothing(a.new_zeros(expected.shape), bias, activation)
+    tensors = [as_called(t) for t in ((a, b) if bias is None else (a, b, bias))]
+    return ops.matmul(*tensors, activation=activation)
+
+
+def _matmul_again(a: Any, b: Any, bias: Any = None, activation: str | None = None) -> Any:
+    launches = (ops.PLAIN if activation is None else ops.learnt_products(activation)).on_host
+    return launches.call_below(a, b) if bias is None else launches.call_below(a, b, bias)
 
 
 def _matmul_gradients(gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Sequence[bool]) -> Sequence[Any]:
@@ -172,6 +186,7 @@ MATMUL = define(
         _check_matmul,
         _run_matmul,
         _matmul_gradients,
+        again=_matmul_again,
         vmap=_matmul_batches,
         autocast="lower",
     )
@@ -185,6 +200,10 @@ def _check_bmm(a: Any, b: Any) -> Result:
     require_rank(a, "a", 3)
     require_rank(b, "b", 3)
     return _check_matmul(a, b)
+
+
+def _bmm_again(a: Any, b: Any) -> Any:
+    return _matmul_again(a, b) if a.dim() == b.dim() == 3 else UNLIKE
 
 
 def _bmm_gradients(gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Sequence[bool]) -> Sequence[Any]:
@@ -204,6 +223,7 @@ BMM = define(
         _check_bmm,
         _run_matmul,
         _bmm_gradients,
+        again=_bmm_again,
         vmap=_bmm_batches,
         autocast="lower",
     )

@@ -12,7 +12,8 @@ import torch
 from tilewright.errors import ArgumentError
 from tilewright.limits import written
 from tilewright.torch import nn
-from tilewright.torch.flow import Flow
+from tilewright.torch.flow import Flow, has_hooks
+from tilewright.torch.rewriting import activation_of_module, rewritten
 
 _NORMS: dict[Any, Any] = {
     torch.nn.Conv1d: torch.nn.BatchNorm1d,
@@ -36,7 +37,7 @@ class Report:
     folded: dict[str, str] = field(default_factory=dict)
     """Batch norms that went into the weights of another module, and that module."""
     fused: dict[str, str] = field(default_factory=dict)
-    """Activations that are applied by another module, and that module."""
+    """Activations and sums that another module does, and that module: modules, or names in the code of modules."""
     kept: dict[str, str] = field(default_factory=dict)
     """Modules that torch computes as before, and why."""
 
@@ -56,7 +57,10 @@ def replace(model: Any, *, inplace: bool = False) -> Report:
 
     The model in the report shares no memory with the given one, unless `inplace`. Where modules are called one after
     the other and nothing else sees what is between them, as torch.fx tells, a batch norm in eval mode is folded into
-    the weights before it, and an activation is applied by the module before it. Modules without a backward are swapped
+    the weights before it, and an activation is applied by the module before it. In eval mode the code of modules whose
+    `forward` takes one tensor is rewritten where the result of a module is added to another tensor, or an activation is
+    applied to it: that module does it. What such code asked of the module is then as it was when `replace` was called.
+    Modules without a backward are swapped
     in eval mode only. Weights lie in memory as before, channels last or not.
 
     >>> from torch import nn
@@ -95,13 +99,27 @@ def replace(model: Any, *, inplace: bool = False) -> Report:
         report.swapped[path] = repr(ours)
     for path in (*report.folded, *report.fused):
         _put(report, path, torch.nn.Identity())
-    gone = {*report.swapped, *report.folded, *report.fused}
+    gone = {*report.swapped, *report.folded, *report.fused, *_rewrite(report)}
     for path, module in modules.items():
         is_whole = next(module.children(), None) is None or next(module.parameters(recurse=False), None) is not None
         if path in gone or not is_whole:
             continue
         report.kept[path] = swaps.get(path) or _why_no_operator(module, flow)
     return report
+
+
+def _rewrite(report: Report) -> set[str]:
+    """Rewrites the code of modules, inner ones first, and gives the paths of modules that are called no longer."""
+    uncalled: set[str] = set()
+    for path in sorted(dict(report.model.named_modules()), key=lambda path: -len(path.split(".")) if path else 0):
+        block = rewritten(report.model.get_submodule(path))
+        if block is None:
+            continue
+        _put(report, path, block.module)
+        prefix = f"{path}." if path else ""
+        report.fused |= {f"{prefix}{names}": f"{prefix}{where}" for names, where in block.fused.items()}
+        uncalled |= {f"{prefix}{inner}" for inner in block.uncalled}
+    return uncalled
 
 
 # -- why not ----------------------------------------------------------------------------------------------
@@ -138,14 +156,11 @@ def _why_no_operator(module: Any, flow: Flow) -> str:
         if module.training:
             return "a batch norm is folded in eval mode only: call model.eval() first"
         return flow.why or "it does not follow a convolution or Linear alone, once, and with nothing between"
-    if _named_activation(module) is not None:
+    if activation_of_module(module) is not None:
         return flow.why or "it does not follow a convolution or Linear alone, once, and with nothing between"
+    if next(module.children(), None) is not None:
+        return "modules in it are swapped by themselves; it computes with parameters of its own"
     return f"there is no operator for {type(module).__name__}"
-
-
-def _has_hooks(module: Any) -> bool:
-    names = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    return any(getattr(module, name, None) for name in names)
 
 
 # -- batch norms and activations --------------------------------------------------------------------------
@@ -154,7 +169,7 @@ def _has_hooks(module: Any) -> bool:
 def _is_foldable(module: Any, norm: Any) -> bool:
     """Whether a batch norm does nothing but scale and shift what the module gives, by numbers that do not change."""
     wanted = _NORMS.get(type(module))
-    if wanted is None or type(norm) is not wanted or _has_hooks(norm) or _has_hooks(module):
+    if wanted is None or type(norm) is not wanted or has_hooks(norm) or has_hooks(module):
         return False
     fits: bool = norm.num_features == module.out_channels
     return fits and not norm.training and norm.running_mean is not None
@@ -177,18 +192,11 @@ def _fold(module: Any, norm: Any) -> None:
         module.bias = torch.nn.Parameter(shift.to(weight.dtype), requires_grad=needed)
 
 
-def _named_activation(module: Any) -> str | None:
-    """Return the kernels' name of an activation of torch's."""
-    if type(module) is torch.nn.GELU:
-        return "gelu" if module.approximate == "none" else "gelu_tanh"
-    return {torch.nn.ReLU: "relu", torch.nn.SiLU: "silu"}.get(type(module))
-
-
 def _activation(module: Any, following: Any) -> str | None:
     """The activation that a module may apply in place of the one that follows it."""
-    if not issubclass(nn.SWAPS[type(module)], nn.Activated) or _has_hooks(module) or _has_hooks(following):
+    if not issubclass(nn.SWAPS[type(module)], nn.Activated) or has_hooks(module) or has_hooks(following):
         return None
-    return _named_activation(following)
+    return activation_of_module(following)
 
 
 # -- modules in their places ------------------------------------------------------------------------------

@@ -56,9 +56,11 @@ def _check_layer_norm(x: Any, normalized_shape: Sequence[Any], weight: Any, bias
     return _check_rows(x, normalized_shape, {"weight": weight, "bias": bias})
 
 
-def _run_layer_norm(x: Any, normalized_shape: Sequence[int], weight: Any, bias: Any, eps: float) -> Any:
+def _run_layer_norm(
+    expected: Result, x: Any, normalized_shape: Sequence[int], weight: Any, bias: Any, eps: float
+) -> Any:
     if not x.numel():
-        return torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        return expected.empty()
     n = torch.Size(normalized_shape).numel()
     kernel = _norm_kernel(norm.layer_norm, require_float(x, "x").name, eps, x.device.type)
     scale, shift = _or_constant(weight, x, (n,), 1), _or_constant(bias, x, (n,), 0)
@@ -89,9 +91,9 @@ def _check_rms_norm(x: Any, normalized_shape: Sequence[Any], weight: Any, eps: f
     return _check_rows(x, normalized_shape, {"weight": weight})
 
 
-def _run_rms_norm(x: Any, normalized_shape: Sequence[int], weight: Any, eps: float) -> Any:
+def _run_rms_norm(expected: Result, x: Any, normalized_shape: Sequence[int], weight: Any, eps: float) -> Any:
     if not x.numel():
-        return torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        return expected.empty()
     n = torch.Size(normalized_shape).numel()
     kernel = _norm_kernel(norm.rms_norm, require_float(x, "x").name, eps, x.device.type)
     return kernel(_plain(x, (-1, n)), _or_constant(weight, x, (n,), 1)).view(x.shape)
@@ -133,8 +135,8 @@ def _check_group_norm(x: Any, num_groups: int, weight: Any, bias: Any, eps: floa
     return Result(tuple(x.shape), x.dtype, x.device, is_channels_last(x))
 
 
-def _run_group_norm(x: Any, num_groups: int, weight: Any, bias: Any, eps: float) -> Any:
-    result = _check_group_norm(x, num_groups, weight, bias, eps).empty()
+def _run_group_norm(expected: Result, x: Any, num_groups: int, weight: Any, bias: Any, eps: float) -> Any:
+    result = expected.empty()
     if not x.numel():
         return result
     n, channels = x.shape[:2]
@@ -153,8 +155,8 @@ def _group_norm_batches(
             info, in_dims, x, num_groups, weight, bias, eps
         )
     images = batch_first(x, in_dims[0])
-    made = torch.ops.tilewright.group_norm(images.flatten(0, 1), num_groups, weight, bias, eps)
-    return made.unflatten(0, images.shape[:2]), 0
+    normalised = torch.ops.tilewright.group_norm(images.flatten(0, 1), num_groups, weight, bias, eps)
+    return normalised.unflatten(0, images.shape[:2]), 0
 
 
 GROUP_NORM = define(
@@ -181,12 +183,13 @@ def _check_softmax(x: Any, dim: int) -> Result:
     return Result(tuple(x.shape), x.dtype, x.device)
 
 
-def _run_softmax(x: Any, dim: int) -> Any:
+def _run_softmax(expected: Result, x: Any, dim: int) -> Any:
     if not x.numel():
-        return torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        return expected.empty()
     rows = x.detach().movedim(dim, -1)
     kernel = _softmax_kernel(require_float(x, "x").name, x.device.type)
-    return kernel(_plain(rows, (-1, rows.shape[-1]))).view(rows.shape).movedim(-1, dim).contiguous()
+    result = kernel(_plain(rows, (-1, rows.shape[-1])))
+    return result.view(rows.shape).movedim(-1, dim).contiguous()
 
 
 def _softmax_batches(info: Any, in_dims: Sequence[int | None], x: Any, dim: int) -> tuple[Any, Any]:

@@ -72,8 +72,8 @@ class Signature:
     def schema(self) -> str:
         """The operator's schema, without its name."""
         given = ", ".join(a.text() for a in self.inputs)
-        made = ["Tensor"] * len(self.outputs)
-        return f"({given}) -> {made[0] if len(made) == 1 else '(' + ', '.join(made) + ')'}"
+        outputs = ["Tensor"] * len(self.outputs)
+        return f"({given}) -> {outputs[0] if len(outputs) == 1 else '(' + ', '.join(outputs) + ')'}"
 
     def shapes(self, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         """The shapes of the outputs, from tensors and numbers for the inputs; raises where shapes do not fit."""

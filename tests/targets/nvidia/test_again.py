@@ -15,6 +15,7 @@ from test_driver import LAUNCH, Told, loaded_on
 
 from tilewright.errors import ArgumentError, TargetError
 from tilewright.runtime.device_arrays import DeviceArray, array_of, common_device
+from tilewright.targets.calls.table import UNLIKE
 from tilewright.targets.gpu.again import Again
 from tilewright.targets.gpu.emit import Emitted
 from tilewright.targets.nvidia import memory
@@ -64,19 +65,19 @@ class Kernel:
 def test_a_call_like_one_before_only_moves(torch: Any) -> None:
     kernel = Kernel()
     again = kernel.learnt()
-    assert again((tensor(0x5000), tensor(0x6000), tensor(0x7000))) == ()
-    assert again((tensor(0x8000), tensor(0x8000), tensor(0x7080))) == ()  # what is only read may be the same
+    assert again.call(tensor(0x5000), tensor(0x6000), tensor(0x7000)) is None
+    assert again.call(tensor(0x8000), tensor(0x8000), tensor(0x7080)) is None  # what is only read may be the same
     assert kernel.started == [(0x5000, 0x6000, 0x7000), (0x8000, 0x8000, 0x7080)]
 
 
 def test_an_output_is_made_as_it_was(torch: Any) -> None:
     kernel = Kernel()
     again = kernel.learnt(made=1)
-    (found,) = again((tensor(0x5000), tensor(0x6000))) or ()
+    found = again.call(tensor(0x5000), tensor(0x6000))
     assert (found.shape, kernel.started) == ((4, 8), [(0x5000, 0x6000, 0xF000)])
-    assert again((tensor(0x5000), tensor(0x6000), tensor(0x7000))) is None
+    assert again.call(tensor(0x5000), tensor(0x6000), tensor(0x7000)) is UNLIKE
     torch.empty_strided = None  # nothing is made for a call that is not like the first
-    assert again((tensor(0x5000), tensor(0x6000, (8, 4)))) is None
+    assert again.call(tensor(0x5000), tensor(0x6000, (8, 4))) is UNLIKE
 
 
 @pytest.mark.parametrize(
@@ -98,8 +99,8 @@ def test_an_output_is_made_as_it_was(torch: Any) -> None:
 def test_what_may_be_wrong_is_left_to_the_checks(torch: Any, other: Any) -> None:
     kernel = Kernel()
     again = kernel.learnt()
-    assert again((tensor(0x5000), other, tensor(0x7000))) is None
-    assert again((tensor(0x5000), tensor(0x6000))) is None
+    assert again.call(tensor(0x5000), other, tensor(0x7000)) is UNLIKE
+    assert again.call(tensor(0x5000), tensor(0x6000)) is UNLIKE
     assert kernel.started == []
 
 
@@ -108,13 +109,29 @@ def test_a_tensor_with_strides_is_like_another_with_these(torch: Any) -> None:
     first = tensor(0x1000, (4, 1, 8), (16, 3, 1))
     again = kernel.learnt(tensors=(first, tensor(0x2000), tensor(0x3000)))
     # the stride of a single element says nothing
-    assert again((tensor(0x5000, (4, 1, 8), (16, 99, 1)), tensor(0x6000), tensor(0x7000))) == ()
-    assert again((tensor(0x5000, (4, 1, 8), (8, 3, 1)), tensor(0x6000), tensor(0x7000))) is None
+    assert again.call(tensor(0x5000, (4, 1, 8), (16, 99, 1)), tensor(0x6000), tensor(0x7000)) is None
+    assert again.call(tensor(0x5000, (4, 1, 8), (8, 3, 1)), tensor(0x6000), tensor(0x7000)) is UNLIKE
+
+
+def test_a_launch_on_a_copy_is_not_started_at_the_tensor_it_was_copied_from(torch: Any) -> None:
+    """A layer copies a tensor with gaps: the second call read the tensor itself as if it were contiguous."""
+    kernel = Kernel()
+    gaps = tensor(0x1000, (4, 8), (16, 1))
+    copied = Launch(
+        kernel.loaded,
+        Emitted("", "kernel", 32, 0, 1, (), (False, False, True)),
+        [tensor(pointer).array for pointer in (0x4000, 0x2000, 0x3000)],
+        None,
+    )
+    again = Again()
+    again.learn([gaps, tensor(0x2000)], [tensor(0x3000)], copied)
+    assert again.call(gaps, tensor(0x2000)) is UNLIKE
+    assert kernel.started == []
 
 
 def test_a_library_without_exchange_functions_is_always_checked(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(Tensor, "__dlpack_c_exchange_api__")
-    assert Kernel().learnt()((tensor(0x5000), tensor(0x6000), tensor(0x7000))) is None
+    assert Kernel().learnt().call(tensor(0x5000), tensor(0x6000), tensor(0x7000)) is UNLIKE
 
 
 def test_every_launch_asks_for_the_current_stream(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +140,7 @@ def test_every_launch_asks_for_the_current_stream(torch: Any, monkeypatch: pytes
     again = kernel.learnt()
     for stream in (7, 9):
         monkeypatch.setitem(STREAM, 0, stream)
-        again((tensor(0x5000), tensor(0x6000), tensor(0x7000)))
+        again.call(tensor(0x5000), tensor(0x6000), tensor(0x7000))
     assert kernel.streams == [7, 9]
 
 
@@ -144,7 +161,7 @@ def test_what_the_driver_answers_to_a_call_like_one_before_is_told(torch: Any) -
     kernel = Kernel()
     again, kernel.answer = kernel.learnt(), 700
     with pytest.raises(TargetError, match="kernel: the driver says CUDA_ERROR_ILLEGAL_ADDRESS"):
-        again((tensor(0x5000), tensor(0x6000), tensor(0x7000)))
+        again.call(tensor(0x5000), tensor(0x6000), tensor(0x7000))
 
 
 def test_threads_start_one_launch_at_a_time_each_with_its_own_tensors(torch: Any) -> None:
@@ -152,7 +169,7 @@ def test_threads_start_one_launch_at_a_time_each_with_its_own_tensors(torch: Any
     again = kernel.learnt()
     calls = [tuple(tensor(0x10000 * n + 0x1000 * i) for i in range(3)) for n in range(1, 65)]
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(again, calls))
+        list(pool.map(lambda tensors: again.call(*tensors), calls))
     assert sorted(kernel.started) == [tuple(0x10000 * n + 0x1000 * i for i in range(3)) for n in range(1, 65)]
 
 

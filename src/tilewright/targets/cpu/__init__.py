@@ -17,8 +17,8 @@
 | conversions   | 16-bit floats where the CPU has no instruction for them                              |
 | native        | loop programs as machine code                                                        |
 | launch        | machine code bound to arrays; machine code that the cache kept                       |
-| calling       | plain calls of a kernel that was called before, as one native function                |
-| launch_cache  | which calls are like one before, and what makes their outputs                        |
+| calling       | the launches of a call like one before, as its record names them                     |
+| launch_cache  | what is learnt from a call: copies, outputs and launches of others like it           |
 | load          | object code into this process                                                        |
 | exported      | a host program and its programs as one object file                                   |
 | support       | functions that LLVM calls by itself, for objects that need no library                |

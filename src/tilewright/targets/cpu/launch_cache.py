@@ -1,137 +1,174 @@
-"""Calls like one before, on the host: arrays of the same shapes and types, elsewhere in memory. Only addresses are new.
+"""Calls like one before, on the host: arrays of the same shapes, strides and types. Only addresses are new.
 
-The first call of its kind is checked at length and bound. Later ones are compared with it (`calling`), and launched.
+The first call of its kind is checked at length and bound. Later ones are compared with it (`targets.calls`), and
+launched. Arguments may be numpy arrays and torch tensors on the CPU; those that are not contiguous are copied.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Sequence, Set
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from tilewright.runtime.outputs import maker
 from tilewright.runtime.scripts import Whole
-from tilewright.targets.cpu.calling import CallRecord, reads_arrays
+from tilewright.runtime.tensors import Form, torch_dtype_of, torch_of
+from tilewright.targets.calls.describing import reads_arrays
+from tilewright.targets.calls.learnt import LearntCalls, telling_of
+from tilewright.targets.calls.table import (
+    CallRecord,
+    CallTable,
+    Copy,
+    Description,
+    Extent,
+    Output,
+    SmallCopy,
+    pair_of,
+)
+from tilewright.targets.cpu.calling import call_launch
 from tilewright.targets.cpu.launch import NativeLaunch
 from tilewright.targets.cpu.pool import pool
 
 Array = np.ndarray[Any, np.dtype[Any]]
-KINDS = 16
+KINDS = 256
 """The kinds of calls, at most, that are remembered."""
+STACK = 16 << 10
+"""Bytes of copies, at most, that a call makes on its stack."""
 ROOM = 64 << 20
 """Bytes of workspaces and scratch memory, at most, that stay with them; a call that needs more makes them anew."""
 
 
-class _Known:
-    """One kind of call: what makes its outputs and launches it, and which of its arguments are numbers."""
-
-    __slots__ = ("call", "count", "makers", "numbers", "record", "room")
-
-    def __init__(self, record: CallRecord, makers: Sequence[Callable[[], Array]], numbers: dict[int, Any], room: int):
-        self.record, self.call, self.makers, self.numbers = record, record.call, tuple(makers), numbers
-        self.count, self.room = record.given + len(numbers), room
-
-    def without_numbers(self, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        """The arrays among the arguments; None: its numbers are others."""
-        for place, number in self.numbers.items():
-            if type(args[place]) is not type(number) or args[place] != number:
-                return None
-        return tuple(a for place, a in enumerate(args) if place not in self.numbers)
-
-
-class LaunchCache:
-    """The launches learnt from the calls of one executable.
-
-    Threads may call and learn at the same time: the list of kinds is replaced, never changed.
-    """
-
-    def __init__(self) -> None:
-        self._known: tuple[_Known, ...] = ()
-
-    def __call__(self, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        """Runs a call like one before, and gives the outputs that it made; None: there was none like it."""
-        for known in self._known:
-            if len(args) != known.count:
-                continue
-            arrays = known.without_numbers(args) if known.numbers else args
-            if arrays is None:
-                continue
-            if not known.makers:
-                if known.call(*arrays):
-                    return ()
-            elif known.call(*arrays):
-                made = tuple([make() for make in known.makers])
-                if known.call(*arrays, *made):
-                    return made
-        return None
+class LaunchCache(LearntCalls):
+    """The launches learnt from the calls of one executable on the host."""
 
     def learn(
         self,
         args: Sequence[Any],
-        made: Sequence[tuple[Array, bool]],
+        outputs: Sequence[tuple[Array, bool]],
         whole: Whole | None,
         places: Sequence[int | None],
     ) -> None:
         """A call was right, which bound a `whole` host program; another one like it may be done so.
 
-        `made` are the outputs that the call made, and whether they must hold zeros before it. `places` says which of
-        the call's arguments, and of the outputs after them, each argument of the host program is; None: it stays.
+        `outputs` are those that the call made, and whether they must hold zeros before it. `places` says which of
+        the call's arguments, and of the outputs after them, each argument of the host program is; None: it stays. Each
+        is the memory of that array, or a contiguous copy of it, converted to the program's element type.
         """
-        every = [*args, *(a for a, _ in made)]
-        numbers = {place: a for place, a in enumerate(args) if _is_number(a)}
-        arrays = {place: a for place, a in enumerate(every) if place not in numbers}
-        if whole is None or not reads_arrays() or not all(map(_is_plain, arrays.values())):
-            return
-        index = {place: n for n, place in enumerate(arrays)}
-        moved = [None if place is None else index.get(place) for place in places]
-        if not _can_move(list(arrays.values()), whole, moved):
+        if whole is None or not reads_arrays() or not all(isinstance(x, NativeLaunch) for x, _ in whole.launches):
             return
         room = whole.room + sum(launch.scratch_bytes for launch, _ in whole.launches)
-        if room > ROOM:
+        if room > ROOM or not all(a.size for a in (*whole.arrays, *(a for a, _ in outputs))):
             return
-        written = [False] * len(arrays)
-        for n, writes in zip(moved, whole.written, strict=True):
-            if n is not None and writes:
-                written[n] = True
+        code = pool().code
+        table = self.table_for(code, args)
+        described = table.described(args)
+        if described is None:
+            return
+        addresses = described.addresses + [a.ctypes.data for a, _ in outputs]
+        moved = [None if place is None or not addresses[place] else place for place in places]
+        copied = _copied(args, whole, moved, addresses)
+        if copied is None:
+            return
+        written = {n for n, writes in zip(moved, whole.written, strict=True) if n is not None and writes}
         launches = [(launch, [None if n is None else moved[n] for n in slots]) for launch, slots in whole.launches]
-        record = CallRecord(pool().code, list(arrays.values()), len(arrays) - len(made), written, launches)
+        given = [n for n in range(len(args)) if addresses[n]]
+        extents = [_extent_of(args[n]) if n in given else Extent(0, 0) for n in range(len(args))]
+        pairs = [pair_of(w, other, extents, addresses) for w in written if w in given for other in given if other != w]
+        form = Form(args)
+        record = CallRecord(
+            len(args),
+            call_launch(code, launches),
+            [Output(maker(a.shape, a.dtype, zeroed), form.finisher(a.dtype)) for a, zeroed in outputs],
+            _copies(args, copied, written, described),
+            pairs,
+            [n for n in sorted(written) if n in given and torch_of(args[n]) is not None],
+            telling_of(sys.modules.get("torch")),
+            room=room,
+        )
         for launch, slots in launches:
             launch.let_go(slots)
-        makers = [maker(a.shape, a.dtype, zeroed) for a, zeroed in made]
-        self._remember(_Known(record, makers, numbers, room))
-
-    def _remember(self, first: _Known) -> None:
-        """Puts a kind before the others, of which the oldest go."""
-        kept, room = [first], first.room
-        for known in self._known[: KINDS - 1]:
-            room += known.room
-            if room > ROOM:
-                break
-            kept.append(known)
-        self._known = tuple(kept)
+        self.remember(described, record, KINDS, ROOM)
 
 
-def _is_number(argument: Any) -> bool:
-    """Whether an argument is one of Python's numbers that equals itself alone; 0.0 equals -0.0, and NaN nothing."""
-    return type(argument) in (bool, int) or (type(argument) is float and argument == argument and argument != 0)
+def _copied(
+    args: Sequence[Any], whole: Whole, moved: Sequence[int | None], addresses: Sequence[int]
+) -> dict[int, np.dtype[Any]] | None:
+    """The arguments of which the host program has copies, and their element type there.
 
-
-def _is_plain(array: Any) -> bool:
-    """Whether an argument is an array of numpy's, as launches take it, and not empty."""
-    return type(array) is np.ndarray and array.flags.c_contiguous and array.flags.aligned and array.size > 0
-
-
-def _can_move(arrays: Sequence[Array], whole: Whole, moved: Sequence[int | None]) -> bool:
-    """Whether the launches of a host program work as well on other arrays.
-
-    Its arguments that move must be the call's own arrays, not copies, and nothing that is done once may have read them.
+    None where its launches are not for other arrays: what is done once has used one, or it is no copy.
     """
-    if not all(isinstance(launch, NativeLaunch) for launch, _ in whole.launches):
-        return False
+    copied: dict[int, np.dtype[Any]] = {}
     for place, (array, n) in enumerate(zip(whole.arrays, moved, strict=True)):
         if n is None:
             continue
-        if place in whole.fixed or (array.ctypes.data, array.nbytes) != (arrays[n].ctypes.data, arrays[n].nbytes):
-            return False
-    return True
+        if place in whole.fixed:
+            return None
+        if array.ctypes.data == addresses[n] and array.flags.c_contiguous:
+            continue
+        if n >= len(args) or not _ndim(args[n]) or _count(args[n]) != array.size or not array.flags.c_contiguous:
+            return None
+        if copied.setdefault(n, array.dtype) != array.dtype:
+            return None
+    uses = [n for n in moved if n is not None]
+    return None if any(uses.count(n) > 1 for n in copied) else copied
+
+
+def _ndim(argument: Any) -> int:
+    return int(argument.ndim)
+
+
+def _count(argument: Any) -> int:
+    return int(argument.size if isinstance(argument, np.ndarray) else argument.numel())
+
+
+def _extent_of(argument: Any) -> Extent:
+    """The bytes of an array or tensor, from its first element."""
+    if isinstance(argument, np.ndarray):
+        steps, size = argument.strides, argument.itemsize
+    else:
+        size = argument.element_size()
+        steps = tuple(s * size for s in argument.stride())
+    reaches = [(n - 1) * s for n, s in zip(argument.shape, steps, strict=True)]
+    return Extent(sum(min(r, 0) for r in reaches), sum(max(r, 0) for r in reaches) + size)
+
+
+def _copies(
+    args: Sequence[Any], copied: dict[int, np.dtype[Any]], written: Set[int], described: Description
+) -> list[Copy | SmallCopy]:
+    """The copies of arguments and of others like them: contiguous, and of these element types."""
+    copies: list[Copy | SmallCopy] = []
+    on_stack = 0
+    for place, dtype in copied.items():
+        argument, count = args[place], _count(args[place])
+        is_array, size = isinstance(argument, np.ndarray), dtype.itemsize * count
+        kind = dtype if is_array else torch_dtype_of(sys.modules["torch"], dtype)
+        if argument.dtype == kind and SmallCopy.takes(dtype.itemsize, count) and on_stack + size <= STACK:
+            unit, dims = 1 if is_array else dtype.itemsize, CallTable.dims_in(described, place)
+            copies.append(SmallCopy(place, dims, _ndim(argument), dtype.itemsize, unit, count, place in written))
+            on_stack += size
+        elif is_array:
+            back = np.copyto if place in written else None
+            copies.append(Copy(place, partial(_filled, maker(argument.shape, dtype)), back))
+        else:
+            copies.append(_copy_of_tensor(argument, place, kind, place in written))
+    return copies
+
+
+def _copy_of_tensor(tensor: Any, place: int, dtype: Any, written: bool) -> Copy:
+    torch: Any = sys.modules["torch"]
+    is_strided = dtype is tensor.dtype and not tensor.is_contiguous()
+    make = torch.Tensor.contiguous if is_strided else partial(_converted, torch, dtype)
+    return Copy(place, make, torch.Tensor.copy_ if written else None)
+
+
+def _filled(make: Callable[[], Array], array: Array) -> Array:
+    copy = make()
+    np.copyto(copy, array, casting="unsafe")
+    return copy
+
+
+def _converted(torch: Any, dtype: Any, tensor: Any) -> Any:
+    return tensor.to(dtype, copy=True, memory_format=torch.contiguous_format)

@@ -62,13 +62,13 @@ def object_of(text: str) -> bytes:
     """The object code of LLVM IR text for the CPU at hand."""
     options = host_options()
     key = disk.key_of("llvm", text, versions(options))
-    found = disk.load(key)
-    if found is None:
+    code = disk.load(key)
+    if code is None:
         from tilewright.runtime.codegen import HELPER
 
-        found = HELPER.ask(options.request("object"), text)
-        disk.store(key, found)
-    return found
+        code = HELPER.ask(options.request("object"), text)
+        disk.store(key, code)
+    return code
 
 
 @cache
@@ -106,5 +106,5 @@ def link(data: bytes, names: tuple[str, ...]) -> Code:
 
 def load_text(text: str) -> Code:
     """LLVM IR text, generated and linked; all its functions can be called."""
-    names = tuple(re.findall(r"^define (?:void|ptr) @(\w+)", text, re.MULTILINE))
+    names = tuple(re.findall(r"^define (?:void|ptr|i32|i64) @(\w+)", text, re.MULTILINE))
     return link(object_of(text), names)

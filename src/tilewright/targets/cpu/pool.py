@@ -27,6 +27,7 @@ import numpy as np
 
 from tilewright.runtime import environment
 from tilewright.runtime.outputs import LARGE_PAGE, private_pages
+from tilewright.targets.calls import table as call_table
 from tilewright.targets.cpu import calling
 from tilewright.targets.cpu.host import features, host_family
 from tilewright.targets.cpu.waiting import text_of_waiting
@@ -270,9 +271,9 @@ class Pool:
 
     def record(self, function: int | None, arguments: int | None, count: int) -> PoolRecord:
         """What a launch of so many workers is."""
-        made = PoolRecord(self, function, arguments, count)
-        self.records.add(made)
-        return made
+        record = PoolRecord(self, function, arguments, count)
+        self.records.add(record)
+        return record
 
     def stop(self) -> None:
         """Ends the threads; a launch after that runs on the thread that asks for it."""
@@ -316,7 +317,7 @@ def _after_fork() -> None:
     _lock = threading.Lock()
     if _pool is not None:
         _pool.after_fork()
-        calling.after_fork()
+        call_table.after_fork()
 
 
 if hasattr(os, "register_at_fork"):

@@ -1,81 +1,77 @@
-"""Calls like one before: tensors of the same shapes and types, elsewhere in memory. Only addresses are new.
+"""Calls like one before, on a GPU: tensors of the same shapes, strides and types. Only addresses are new.
 
-The first call of its kind is checked at length and makes a launch. That launch then looks by itself whether tensors are
-like those of its first call, and starts at their addresses.
+The first call of its kind is checked at length and makes a launch. Later ones are compared with it (`targets.calls`),
+and that launch is started at their addresses.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 from tilewright.runtime.device_arrays import packed_steps
 from tilewright.runtime.exchange import exchange_of
 from tilewright.runtime.scripts import Bound
-from tilewright.runtime.traced import is_transforming
+from tilewright.targets.calls.learnt import LearntCalls, telling_of
+from tilewright.targets.calls.table import CallLaunch, CallRecord, Extent, NativeCode, Output, pair_of
 
-KINDS = 16
+KINDS = 256
 """The kinds of calls, at most, that are remembered."""
-UNLIKE = -1
-"""What a launch answers to tensors that are not like those of its first call."""
 
 
-class _Known:
-    """One kind of call: how many tensors it has, what starts it, and how its outputs are made."""
+class MovableCall(NamedTuple):
+    """A launch on tensors that may be others: the code of its calls; of the tensors that it was bound to, which are
+    written, their bytes and their addresses (0: on the host).
+    """
 
-    __slots__ = ("count", "made", "start", "trouble", "works")
+    code: NativeCode
+    launch: CallLaunch
+    written: tuple[bool, ...]
+    extents: tuple[Extent, ...]
+    addresses: tuple[int, ...]
 
-    def __init__(self, count: int, made: Sequence[Any], start: Callable[..., int], trouble: Any, works: bool):
-        self.count, self.start, self.trouble, self.works = count, start, trouble, works
-        self.made = [(tuple(t.shape), packed_steps(tuple(t.shape)), t.dtype, t.device) for t in made]
 
+class Again(LearntCalls):
+    """The launches learnt from the calls of one executable on a GPU."""
 
-class Again:
-    """What was learnt of the calls of one executable."""
-
-    def __init__(self) -> None:
-        self._known: list[_Known] = []
-        self._torch: Any = None
-
-    def __call__(self, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        """Runs a call like one before, and gives the outputs that it made; None: there was none like it."""
-        if not self._known or is_transforming(self._torch):  # who follows calls must see one at length, or none
-            return None
-        for known in self._known:
-            if len(args) != known.count or (known.works and self._capturing()):
-                continue
-            made: tuple[Any, ...] = ()
-            if known.made:
-                if known.start(*args):
-                    continue
-                empty = self._torch.empty_strided  # quicker than torch.empty
-                made = tuple(
-                    empty(shape, steps, dtype=dtype, device=device) for shape, steps, dtype, device in known.made
-                )
-            answer = known.start(*args, *made)
-            if answer == UNLIKE:
-                continue
-            if answer:
-                known.trouble(answer, (*args, *made))
-            return made
-        return None
-
-    def _capturing(self) -> bool:
-        """Whether a CUDA graph is made, which must have workspaces of its own."""
-        return bool(self._torch.cuda.is_current_stream_capturing())
-
-    def learn(self, args: tuple[Any, ...], made: Sequence[Any], launch: Any) -> None:
+    def learn(self, args: Sequence[Any], made: Sequence[Any], launch: Any) -> None:
         """A call was right, whose outputs `made` follow its arguments; another one like it may be done so."""
-        self._torch = torch = sys.modules.get("torch")
+        torch: Any = sys.modules.get("torch")
         plain = getattr(torch, "Tensor", None)
-        exchange = None if plain is None else exchange_of(plain)
-        if exchange is None or not all(type(t) is plain and t.is_cuda for t in (*args, *made)):
+        if (
+            plain is None
+            or exchange_of(plain) is None
+            or not all(type(t) is plain and t.is_cuda for t in (*args, *made))
+        ):
             return
         whole = launch.whole if isinstance(launch, Bound) else None
         first = launch if whole is None else whole.launches[0][0]
         works = whole is not None and whole.works
-        if not hasattr(first, "again") or (works and self._capturing()):
+        # a CUDA graph must have workspaces of its own
+        is_capturing = torch.cuda.is_current_stream_capturing if works else None
+        if not hasattr(first, "again") or (is_capturing is not None and is_capturing()):
             return
-        known = _Known(len(args), made, first.again(plain, exchange, whole), first.once_more, works)
-        self._known = [known, *self._known[: KINDS - 1]]
+        call: MovableCall = first.again(whole)
+        table = self.table_for(call.code, args)
+        described = table.described(args)
+        if described is None or list(call.addresses[: len(args)]) != described.addresses:
+            return  # of one of them the launch has a copy
+        given = range(len(args))
+        written = [n for n in given if call.written[n]]
+        record = CallRecord(
+            len(args),
+            call.launch._replace(unless=is_capturing),
+            [Output(_maker(torch, tensor)) for tensor in made],
+            pairs=[pair_of(w, n, call.extents, described.addresses) for w in written for n in given if n != w],
+            told=written,
+            telling=telling_of(torch),
+        )
+        self.remember(described, record, KINDS)
+
+
+def _maker(torch: Any, tensor: Any) -> Any:
+    """What makes a contiguous tensor of the same form; `empty_strided` is quicker than `empty`."""
+    shape = tuple(tensor.shape)
+    return partial(torch.empty_strided, shape, packed_steps(shape), dtype=tensor.dtype, device=tensor.device)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,17 +12,16 @@ from tilewright.algebra.expr import as_expr
 from tilewright.errors import TargetError
 from tilewright.interpret.evaluation import evaluated
 from tilewright.runtime.device_arrays import DeviceArray
-from tilewright.runtime.dlpack import form_of
-from tilewright.runtime.exchange import Exchange
 from tilewright.runtime.scripts import Whole
-from tilewright.targets.gpu.again import UNLIKE
+from tilewright.targets.calls.following import LAUNCH_UNLIKE
+from tilewright.targets.calls.table import CallLaunch, Extent
+from tilewright.targets.gpu.again import MovableCall
 from tilewright.targets.gpu.emit import Emitted
 from tilewright.targets.nvidia.driver import LAUNCHES, Loaded
 from tilewright.targets.nvidia.memory import stream_of
 from tilewright.targets.nvidia.passed import Passed
-from tilewright.targets.nvidia.starting import TENSOR_WORDS, Record
+from tilewright.targets.nvidia.starting import Record, native_code
 
-_GRAD = sys.intern("requires_grad")
 ELSEWHERE = (201, 400)
 """The driver's answers, invalid context and handle, to a thread that works in another context, or in none."""
 
@@ -53,12 +51,12 @@ class Attribute(ctypes.Structure):
 
 def attributes(emitted: Emitted) -> list[Attribute]:
     """What a launch asks for beyond its sizes."""
-    found = []
+    asked = []
     if emitted.cluster > 1:
-        found.append(Attribute(CLUSTER, 0, (emitted.cluster, 1, 1)))
+        asked.append(Attribute(CLUSTER, 0, (emitted.cluster, 1, 1)))
     if emitted.programmatic:
-        found.append(Attribute(PROGRAMMATIC, 0, (1,)))
-    return found
+        asked.append(Attribute(PROGRAMMATIC, 0, (1,)))
+    return asked
 
 
 class Launch:
@@ -113,22 +111,22 @@ class Launch:
         tasks = int(evaluated(as_expr(emitted.tasks), sizes))
         most = tasks if emitted.alone else self.device.cores * max(1, self.loaded.workgroups)
         workgroups = max(1, min(tasks, workers or most) // emitted.cluster) * emitted.cluster
-        found = Config((workgroups, 1, 1), (emitted.threads, 1, 1), emitted.shared_bytes)
+        config = Config((workgroups, 1, 1), (emitted.threads, 1, 1), emitted.shared_bytes)
         asked = attributes(emitted)
         self._asked = (Attribute * len(asked))(*asked)
-        found.attributes, found.attribute_count = ctypes.addressof(self._asked), len(asked)
+        config.attributes, config.attribute_count = ctypes.addressof(self._asked), len(asked)
         if emitted.cluster > 1 and workers is None:
-            found.grid[0] = min(workgroups, self._room_for_clusters(found) * emitted.cluster)
-        return found
+            config.grid[0] = min(workgroups, self._room_for_clusters(config) * emitted.cluster)
+        return config
 
     def _room_for_clusters(self, config: Config) -> int:
         """How many clusters there is room for at a time: they leave multiprocessors over."""
-        found, function = ctypes.c_int(0), ctypes.c_void_p(int(self.loaded.function))
+        clusters, function = ctypes.c_int(0), ctypes.c_void_p(int(self.loaded.function))
         with self.device.entered():
-            code = self.device.room_for_clusters(ctypes.byref(found), function, ctypes.byref(config))
+            code = self.device.room_for_clusters(ctypes.byref(clusters), function, ctypes.byref(config))
         if code:
             raise self._fault(code, ": its clusters")
-        return max(1, found.value)
+        return max(1, clusters.value)
 
     def _place(self, array: Any, written: bool) -> int:
         if isinstance(array, DeviceArray):
@@ -158,41 +156,34 @@ class Launch:
         """The driver refused: perhaps only in the context that this thread works in."""
         if code in ELSEWHERE:
             with self.device.entered():
-                code = self._start(*tensors)
+                code = self._start(*(t.data_ptr() for t in tensors))
         if code:
             raise self._fault(code)
 
-    def again(self, kind: type, exchange: Exchange, whole: Whole | None = None) -> Callable[..., int]:
-        """What starts the kernel on tensors of this type that are like those it was bound to; these are let go.
+    def again(self, whole: Whole | None = None) -> MovableCall:
+        """What starts the kernel on tensors that are like those it was bound to; these are let go.
 
-        It gives 0, `UNLIKE`, or what the driver answered; given the first of the tensors alone, it only looks. With the
-        call of a `whole` host program, of which this is the first launch, it starts all of them.
+        With the call of a `whole` host program, of which this is the first launch, it starts all of them.
         """
-        given: Sequence[DeviceArray] = self._arrays if whole is None else whole.arrays
+        given: Sequence[Any] = self._arrays if whole is None else whole.arrays
         written = self._emitted.written if whole is None else whole.written
         launches = ((self, tuple(range(len(given)))),) if whole is None else whole.launches
-        width = TENSOR_WORDS + 2 * max(a.ndim for a in given)
-        kinds = np.zeros((len(given), width), np.uint64)
-        for row, array, writes in zip(kinds, given, written, strict=True):
-            words = [2 | array.device << 32, form_of(array.dtype, array.ndim), array.nbytes, writes]
-            words += [*array.shape, *array.strides]
-            row[: len(words)] = words
-        self._record.set(
-            tensors=len(given), kinds=kinds, width=width, look=exchange.look,
-            tensor_type=id(kind), type_at=object.__basicsize__ - 8, grad=id(_GRAD), false=id(False),
-        )  # fmt: skip
+        extents = [Extent(0, a.nbytes) for a in given]
+        addresses = [a.pointer if isinstance(a, DeviceArray) else 0 for a in given]
         before: Launch | None = None
         for launch, places in launches:
             launch._follow(before, places, alone=whole is not None and whole.works)
             before = launch
-        return self._start
+        code = native_code()
+        launch_all = CallLaunch(code.address("all"), self._record.address, (code, self), self.once_more)
+        return MovableCall(code, launch_all, tuple(written), tuple(extents), tuple(addresses))
 
     def _follow(self, before: Launch | None, places: tuple[int | None, ...], alone: bool) -> None:
         """Its arrays are these arguments of a call; `alone`: on the stream that is the current one now."""
         passed = self._passed
         patches, maps = (
-            np.array([(places[i], at) for i, at in found if places[i] is not None], np.uint64).reshape(-1, 2)
-            for found in (passed.words, passed.maps)
+            np.array([(places[i], at) for i, at in offsets if places[i] is not None], np.uint64).reshape(-1, 2)
+            for offsets in (passed.words, passed.maps)
         )
         self._record.set(
             patches=len(patches), patched=patches, maps=len(maps), mapped=maps, readdress=self.device.readdress
@@ -205,7 +196,7 @@ class Launch:
         self._arrays = [a for a, place in zip(self._arrays, places, strict=True) if place is None]
 
     def _fault(self, code: int, what: str = "") -> Exception:
-        if code == UNLIKE:
+        if code == LAUNCH_UNLIKE:
             return TargetError(f"{self.loaded.name}{what}: its stream could not be told")
         return self.device.fault(self.device.cu.CUresult(code), f"{self.loaded.name}{what}")
 

@@ -1,0 +1,423 @@
+"""The native function that makes calls like one before, as LLVM text: it finds a record, and does what that says."""
+
+from __future__ import annotations
+
+from tilewright.targets.calls import copying, describing
+from tilewright.targets.calls.describing import DATA
+from tilewright.targets.calls.words import ARGUMENTS, ENTRY, PAIR, RECORD, SMALL, WORDS, record_fields, table_fields
+
+LAUNCH_UNLIKE = -1
+"""What a launch answers that cannot be made for these arguments after all."""
+
+TEXT = f"""
+declare ptr @getenv(ptr)
+declare i32 @strcmp(ptr, ptr)
+declare i32 @memcmp(ptr, ptr, i64)
+declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
+declare ptr @PyObject_GetAttr(ptr, ptr)
+declare ptr @PyObject_Vectorcall(ptr, ptr, i64, ptr)
+declare i32 @PyObject_IsTrue(ptr)
+declare double @PyFloat_AsDouble(ptr)
+declare i64 @PyLong_AsLongLongAndOverflow(ptr, ptr)
+declare ptr @PyTuple_New(i64)
+declare i32 @PyTuple_SetItem(ptr, i64, ptr)
+declare void @PyErr_Clear()
+declare void @Py_IncRef(ptr)
+declare void @Py_DecRef(ptr)
+declare ptr @PyLong_FromLong(i64)
+{describing.TEXT}{copying.TEXT}
+; -- whether a record may be used now, with arguments at these addresses ---------------------------------------------
+define internal i1 @fits(ptr %record, ptr %at) {{
+entry:
+{record_fields("pairs", "pair", "variable", "threads")}
+  %now = call ptr @getenv(ptr %variable)
+  %unset = icmp eq ptr %now, null
+  %was_unset = icmp eq ptr %threads, null
+  %both = and i1 %unset, %was_unset
+  %either = or i1 %unset, %was_unset
+  br i1 %both, label %memory, label %perhaps
+perhaps:
+  br i1 %either, label %no, label %compare
+compare:
+  %differs = call i32 @strcmp(ptr %now, ptr %threads)
+  %same_threads = icmp eq i32 %differs, 0
+  br i1 %same_threads, label %memory, label %no
+memory:
+  %p = phi i64 [0, %entry], [0, %compare], [%p_next, %two]
+  %p_next = add i64 %p, 1
+  %p_more = icmp ult i64 %p, %pairs
+  br i1 %p_more, label %two, label %yes
+two:
+  %pair_in = getelementptr [{PAIR} x i64], ptr %pair, i64 %p
+  %a = load i64, ptr %pair_in
+  %b_in = getelementptr i64, ptr %pair_in, i64 1
+  %b = load i64, ptr %b_in
+  %low_in = getelementptr i64, ptr %pair_in, i64 2
+  %low = load i64, ptr %low_in
+  %high_in = getelementptr i64, ptr %pair_in, i64 3
+  %high = load i64, ptr %high_in
+  %fixed_in = getelementptr i64, ptr %pair_in, i64 4
+  %fixed = load i64, ptr %fixed_in
+  %wanted_in = getelementptr i64, ptr %pair_in, i64 5
+  %wanted = load i64, ptr %wanted_in
+  %a_at = getelementptr i64, ptr %at, i64 %a
+  %a_first = load i64, ptr %a_at
+  %b_at = getelementptr i64, ptr %at, i64 %b
+  %b_first = load i64, ptr %b_at
+  %distance = sub i64 %b_first, %a_first
+  %is_wanted = icmp eq i64 %distance, %wanted
+  %is_before = icmp sle i64 %distance, %low
+  %is_behind = icmp sge i64 %distance, %high
+  %is_apart = or i1 %is_before, %is_behind
+  %is_fixed = icmp ne i64 %fixed, 0
+  %right = select i1 %is_fixed, i1 %is_wanted, i1 %is_apart
+  br i1 %right, label %memory, label %no
+yes:
+  ret i1 true
+no:
+  ret i1 false
+}}
+
+; -- the record that goes with a description; null: none -------------------------------------------------------------
+define internal ptr @find(ptr %table, ptr %words, i64 %count, ptr %at) {{
+entry:
+{table_fields("entries")}
+  %wanted = call i64 @hash(ptr %words, i64 %count)
+  %bytes = shl i64 %count, 3
+  %many = load i64, ptr %entries
+  %list = getelementptr i64, ptr %entries, i64 1
+  br label %each
+each:
+  %i = phi i64 [0, %entry], [%i_next, %other]
+  %i_next = add i64 %i, 1
+  %more = icmp ult i64 %i, %many
+  br i1 %more, label %one, label %none
+one:
+  %entry_in = getelementptr [{ENTRY} x i64], ptr %list, i64 %i
+  %hash = load i64, ptr %entry_in
+  %same_hash = icmp eq i64 %hash, %wanted
+  br i1 %same_hash, label %closer, label %other
+closer:
+  %count_in = getelementptr i64, ptr %entry_in, i64 1
+  %its_count = load i64, ptr %count_in
+  %same_count = icmp eq i64 %its_count, %count
+  br i1 %same_count, label %words_too, label %other
+words_too:
+  %words_in = getelementptr i64, ptr %entry_in, i64 2
+  %its_words = load ptr, ptr %words_in
+  %difference = call i32 @memcmp(ptr %its_words, ptr %words, i64 %bytes)
+  %same_words = icmp eq i32 %difference, 0
+  br i1 %same_words, label %now, label %other
+now:
+  %record_in = getelementptr i64, ptr %entry_in, i64 3
+  %record = load ptr, ptr %record_in
+  %is_right = call i1 @fits(ptr %record, ptr %at)
+  br i1 %is_right, label %found, label %other
+found:
+  ret ptr %record
+other:
+  br label %each
+none:
+  ret ptr null
+}}
+
+define ptr @call_like(ptr %self, ptr %args, i64 %count) {{
+entry:
+  %table_in = getelementptr i8, ptr %self, i64 {DATA}
+  %table = load ptr, ptr %table_in
+{table_fields("unlike", "none")}
+  %words = alloca [{WORDS} x i64], align 8
+  %at = alloca [{ARGUMENTS} x i64], align 8
+  %described = call i64 @describe(ptr %table, ptr %args, i64 %count, ptr %words, ptr %at)
+  %is_known = icmp sge i64 %described, 0
+  br i1 %is_known, label %search, label %unlike_now
+search:
+  %record = call ptr @find(ptr %table, ptr %words, i64 %described, ptr %at)
+  %is_new = icmp eq ptr %record, null
+  br i1 %is_new, label %unlike_now, label %like
+unlike_now:
+  call void @Py_IncRef(ptr %unlike)
+  ret ptr %unlike
+like:
+  %answer = call ptr @follow(ptr %table, ptr %record, ptr %args, ptr %words, ptr %at)
+  ret ptr %answer
+}}
+
+; -- a call by its record --------------------------------------------------------------------------------------------
+define internal ptr @follow(ptr %table, ptr %record, ptr %args, ptr %words, ptr %at) {{
+entry:
+{table_fields("unlike", "none")}
+{record_fields(*(n for n in RECORD if n not in ("pairs", "pair", "variable", "threads")))}
+  %objects = alloca [{ARGUMENTS} x ptr], align 8
+  %firsts = alloca [{ARGUMENTS} x i64], align 8
+  %passed = alloca [2 x ptr], align 8
+  %passed_1 = getelementptr ptr, ptr %passed, i64 1
+  call void @Py_IncRef(ptr %keeper)
+  %slots = add i64 %given, %outputs
+  %bytes = shl i64 %slots, 3
+  call void @llvm.memset.p0.i64(ptr %objects, i8 0, i64 %bytes, i1 false)
+  %has_unless = icmp ne ptr %unless, null
+  br i1 %has_unless, label %ask, label %may
+ask:
+  %not_now = call i1 @says_yes(ptr %unless)
+  br i1 %not_now, label %not_like, label %may
+may:
+  br label %packing
+
+packing:
+  %k = phi i64 [0, %may], [%k_next, %pack]
+  %k_next = add i64 %k, 1
+  %k_more = icmp ult i64 %k, %smalls
+  br i1 %k_more, label %pack, label %copying
+pack:
+  %k_in = getelementptr [{SMALL} x i64], ptr %small, i64 %k
+  %k_place = load i64, ptr %k_in
+  %k_bytes_in = getelementptr i64, ptr %k_in, i64 5
+  %k_bytes = load i64, ptr %k_bytes_in
+  %k_packed = alloca i8, i64 %k_bytes, align 64
+  %k_at = getelementptr i64, ptr %at, i64 %k_place
+  %k_first = load i64, ptr %k_at
+  %k_first_in = getelementptr i64, ptr %firsts, i64 %k
+  store i64 %k_first, ptr %k_first_in
+  call void @copy_small(ptr %k_in, ptr %words, i64 %k_first, ptr %k_packed, i1 false)
+  store ptr %k_packed, ptr %k_at
+  br label %packing
+
+copying:
+  %c = phi i64 [0, %packing], [%c_next, %copied]
+  %c_next = add i64 %c, 1
+  %c_more = icmp ult i64 %c, %copies
+  br i1 %c_more, label %copy_one, label %making
+copy_one:
+  %c_in = getelementptr [3 x i64], ptr %copy, i64 %c
+  %c_place = load i64, ptr %c_in
+  %c_who_in = getelementptr i64, ptr %c_in, i64 1
+  %c_who = load ptr, ptr %c_who_in
+  %c_arg = getelementptr ptr, ptr %args, i64 %c_place
+  %c_object = call ptr @PyObject_Vectorcall(ptr %c_who, ptr %c_arg, i64 1, ptr null)
+  %c_failed = icmp eq ptr %c_object, null
+  br i1 %c_failed, label %end, label %copied
+copied:
+  %c_slot = getelementptr ptr, ptr %objects, i64 %c_place
+  store ptr %c_object, ptr %c_slot
+  %c_address = call i64 @address(ptr %table, ptr %c_object)
+  %c_at = getelementptr i64, ptr %at, i64 %c_place
+  store i64 %c_address, ptr %c_at
+  %c_lost = icmp eq i64 %c_address, 0
+  br i1 %c_lost, label %end, label %copying
+
+making:
+  %m = phi i64 [0, %copying], [%m_next, %made]
+  %m_next = add i64 %m, 1
+  %m_more = icmp ult i64 %m, %outputs
+  br i1 %m_more, label %make, label %launching
+make:
+  %m_who_in = getelementptr ptr, ptr %makers, i64 %m
+  %m_who = load ptr, ptr %m_who_in
+  %m_object = call ptr @PyObject_Vectorcall(ptr %m_who, ptr null, i64 0, ptr null)
+  %m_failed = icmp eq ptr %m_object, null
+  br i1 %m_failed, label %end, label %made
+made:
+  %m_place = add i64 %given, %m
+  %m_slot = getelementptr ptr, ptr %objects, i64 %m_place
+  store ptr %m_object, ptr %m_slot
+  %m_address = call i64 @address(ptr %table, ptr %m_object)
+  %m_at = getelementptr i64, ptr %at, i64 %m_place
+  store i64 %m_address, ptr %m_at
+  %m_lost = icmp eq i64 %m_address, 0
+  br i1 %m_lost, label %end, label %making
+
+launching:
+  %code = call i32 %launch(ptr %launched, ptr %at)
+  %right = icmp eq i32 %code, 0
+  br i1 %right, label %unpacking, label %wrong
+wrong:
+  %is_unlike = icmp eq i32 %code, {LAUNCH_UNLIKE}
+  br i1 %is_unlike, label %not_like, label %raise
+not_like:
+  call void @Py_IncRef(ptr %unlike)
+  br label %end
+raise:
+  %wide = sext i32 %code to i64
+  %raised = call ptr @raise(ptr %trouble, i64 %wide, ptr %args, i64 %given, ptr %objects, i64 %outputs)
+  %is_raised = icmp eq ptr %raised, null
+  br i1 %is_raised, label %end, label %settled
+settled:
+  call void @Py_DecRef(ptr %raised)
+  br label %unpacking
+
+unpacking:
+  %u = phi i64 [0, %launching], [0, %settled], [%u_next, %unpacked]
+  %u_next = add i64 %u, 1
+  %u_more = icmp ult i64 %u, %smalls
+  br i1 %u_more, label %unpack, label %returning
+unpack:
+  %u_in = getelementptr [{SMALL} x i64], ptr %small, i64 %u
+  %u_place = load i64, ptr %u_in
+  %u_writes_in = getelementptr i64, ptr %u_in, i64 6
+  %u_writes = load i64, ptr %u_writes_in
+  %u_skips = icmp eq i64 %u_writes, 0
+  br i1 %u_skips, label %unpacked, label %unpack_it
+unpack_it:
+  %u_at = getelementptr i64, ptr %at, i64 %u_place
+  %u_packed = load ptr, ptr %u_at
+  %u_first_in = getelementptr i64, ptr %firsts, i64 %u
+  %u_first = load i64, ptr %u_first_in
+  call void @copy_small(ptr %u_in, ptr %words, i64 %u_first, ptr %u_packed, i1 true)
+  br label %unpacked
+unpacked:
+  br label %unpacking
+
+returning:
+  %r = phi i64 [0, %unpacking], [%r_next, %returned]
+  %r_next = add i64 %r, 1
+  %r_more = icmp ult i64 %r, %copies
+  br i1 %r_more, label %return_one, label %telling_all
+return_one:
+  %r_in = getelementptr [3 x i64], ptr %copy, i64 %r
+  %r_place = load i64, ptr %r_in
+  %r_who_in = getelementptr i64, ptr %r_in, i64 2
+  %r_who = load ptr, ptr %r_who_in
+  %r_none = icmp eq ptr %r_who, null
+  br i1 %r_none, label %returned, label %return_it
+return_it:
+  %r_arg_in = getelementptr ptr, ptr %args, i64 %r_place
+  %r_arg = load ptr, ptr %r_arg_in
+  %r_slot = getelementptr ptr, ptr %objects, i64 %r_place
+  %r_object = load ptr, ptr %r_slot
+  store ptr %r_arg, ptr %passed
+  store ptr %r_object, ptr %passed_1
+  %r_answer = call ptr @PyObject_Vectorcall(ptr %r_who, ptr %passed, i64 2, ptr null)
+  %r_failed = icmp eq ptr %r_answer, null
+  br i1 %r_failed, label %end, label %r_done
+r_done:
+  call void @Py_DecRef(ptr %r_answer)
+  br label %returned
+returned:
+  br label %returning
+
+telling_all:
+  %t = phi i64 [0, %returning], [%t_next, %told_one]
+  %t_next = add i64 %t, 1
+  %t_more = icmp ult i64 %t, %told
+  br i1 %t_more, label %tell_one, label %finishing
+tell_one:
+  %t_in = getelementptr i64, ptr %tell, i64 %t
+  %t_place = load i64, ptr %t_in
+  %t_arg = getelementptr ptr, ptr %args, i64 %t_place
+  %t_answer = call ptr @PyObject_Vectorcall(ptr %telling, ptr %t_arg, i64 1, ptr null)
+  %t_failed = icmp eq ptr %t_answer, null
+  br i1 %t_failed, label %end, label %told_one
+told_one:
+  call void @Py_DecRef(ptr %t_answer)
+  br label %telling_all
+
+finishing:
+  %f = phi i64 [0, %telling_all], [%f_next, %finished]
+  %f_next = add i64 %f, 1
+  %f_more = icmp ult i64 %f, %outputs
+  br i1 %f_more, label %finish_one, label %results
+finish_one:
+  %f_who_in = getelementptr ptr, ptr %finishers, i64 %f
+  %f_who = load ptr, ptr %f_who_in
+  %f_none = icmp eq ptr %f_who, null
+  br i1 %f_none, label %finished, label %finish_it
+finish_it:
+  %f_place = add i64 %given, %f
+  %f_slot = getelementptr ptr, ptr %objects, i64 %f_place
+  %f_object = call ptr @PyObject_Vectorcall(ptr %f_who, ptr %f_slot, i64 1, ptr null)
+  %f_failed = icmp eq ptr %f_object, null
+  br i1 %f_failed, label %end, label %f_done
+f_done:
+  %f_before = load ptr, ptr %f_slot
+  call void @Py_DecRef(ptr %f_before)
+  store ptr %f_object, ptr %f_slot
+  br label %finished
+finished:
+  br label %finishing
+
+results:
+  %first_slot = getelementptr ptr, ptr %objects, i64 %given
+  switch i64 %outputs, label %several [i64 0, label %nothing i64 1, label %single]
+nothing:
+  call void @Py_IncRef(ptr %none)
+  br label %end
+single:
+  %only = load ptr, ptr %first_slot
+  call void @Py_IncRef(ptr %only)
+  br label %end
+several:
+  %tuple = call ptr @PyTuple_New(i64 %outputs)
+  %no_tuple = icmp eq ptr %tuple, null
+  br i1 %no_tuple, label %end, label %filling
+filling:
+  %s = phi i64 [0, %several], [%s_next, %fill]
+  %s_next = add i64 %s, 1
+  %s_more = icmp ult i64 %s, %outputs
+  br i1 %s_more, label %fill, label %end
+fill:
+  %s_slot = getelementptr ptr, ptr %first_slot, i64 %s
+  %s_object = load ptr, ptr %s_slot
+  call void @Py_IncRef(ptr %s_object)
+  %s_set = call i32 @PyTuple_SetItem(ptr %tuple, i64 %s, ptr %s_object)
+  br label %filling
+
+end:
+  %result = phi ptr [null, %copy_one], [null, %copied], [null, %make], [null, %made], [%unlike, %not_like],
+    [null, %raise], [null, %return_it], [null, %tell_one], [null, %finish_it], [%none, %nothing], [%only, %single],
+    [null, %several], [%tuple, %filling]
+  br label %dropping
+dropping:
+  %x = phi i64 [0, %end], [%x_next, %dropped]
+  %x_next = add i64 %x, 1
+  %x_more = icmp ult i64 %x, %slots
+  br i1 %x_more, label %drop, label %out
+drop:
+  %x_slot = getelementptr ptr, ptr %objects, i64 %x
+  %x_object = load ptr, ptr %x_slot
+  %x_none = icmp eq ptr %x_object, null
+  br i1 %x_none, label %dropped, label %drop_it
+drop_it:
+  call void @Py_DecRef(ptr %x_object)
+  br label %dropped
+dropped:
+  br label %dropping
+out:
+  call void @Py_DecRef(ptr %keeper)
+  ret ptr %result
+}}
+
+; -- trouble(code, (arguments and outputs)); null: it raised ---------------------------------------------------------
+define internal ptr @raise(ptr %trouble, i64 %code, ptr %args, i64 %given, ptr %objects, i64 %outputs) {{
+entry:
+  %passed = alloca [2 x ptr], align 8
+  %passed_1 = getelementptr ptr, ptr %passed, i64 1
+  %all = add i64 %given, %outputs
+  %tuple = call ptr @PyTuple_New(i64 %all)
+  %no_tuple = icmp eq ptr %tuple, null
+  br i1 %no_tuple, label %failed, label %filling
+failed:
+  ret ptr null
+filling:
+  %i = phi i64 [0, %entry], [%i_next, %fill]
+  %i_next = add i64 %i, 1
+  %more = icmp ult i64 %i, %all
+  br i1 %more, label %fill, label %filled
+fill:
+  %is_given = icmp ult i64 %i, %given
+  %from = select i1 %is_given, ptr %args, ptr %objects
+  %slot = getelementptr ptr, ptr %from, i64 %i
+  %object = load ptr, ptr %slot
+  call void @Py_IncRef(ptr %object)
+  %set = call i32 @PyTuple_SetItem(ptr %tuple, i64 %i, ptr %object)
+  br label %filling
+filled:
+  %number = call ptr @PyLong_FromLong(i64 %code)
+  store ptr %number, ptr %passed
+  store ptr %tuple, ptr %passed_1
+  %answer = call ptr @PyObject_Vectorcall(ptr %trouble, ptr %passed, i64 2, ptr null)
+  call void @Py_DecRef(ptr %number)
+  call void @Py_DecRef(ptr %tuple)
+  ret ptr %answer
+}}
+"""

@@ -1,0 +1,293 @@
+"""Plain calls like one before: one native function finds the launch that goes with the arguments, and makes it.
+
+A *table* belongs to one callable. It holds a *record* for each kind of call that was checked at length. The function
+describes the arguments in words: of a numpy array or a torch tensor its type, element type, device, extents and
+strides; of one of Python's numbers its value. It looks the words up. A record with the same words says what is left to
+do: copies of arrays that are not contiguous, outputs, the launch, and what the caller gets. Where there is no such
+record the function changes nothing and returns `UNLIKE`; the call is then checked at length.
+
+Of two arrays, one of which is written, a record also says how they lie: apart, or at a certain distance. What is at
+another distance is another kind of call. So is another value of TILEWRIGHT_THREADS, for which launches are made.
+
+The table that torch's operators use asks nothing of gradients and of tracers: the dispatcher has asked already.
+`targets.cpu` and `targets.nvidia` write records for their launches.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from tilewright.runtime import environment
+from tilewright.runtime.exchange import exchange_of
+from tilewright.runtime.outputs import LEAST
+from tilewright.runtime.traced import following_of
+from tilewright.targets.calls.words import ARGUMENTS, ENTRY, HEADER, RECORD, SIZES, TABLE, WORDS
+
+Array = np.ndarray[Any, np.dtype[Any]]
+UNLIKE = NotImplemented
+"""What the function returns where no call before was like this one."""
+
+
+class _Method(ctypes.Structure):
+    """Python's PyMethodDef."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("function", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    )
+
+
+_FASTCALL = 0x80
+_VARIABLE = ctypes.create_string_buffer(environment.THREADS.name.encode())
+_GRADS = "requires_grad"
+_new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.py_object)(
+    ("PyCFunction_NewEx", ctypes.pythonapi)
+)
+
+
+class NativeCode(Protocol):
+    """Machine code that has the functions of `TEXT`."""
+
+    def address(self, name: str) -> int:
+        """The address of a function."""
+
+
+class SmallCopy(NamedTuple):
+    """An argument of few elements of which a call uses a contiguous copy, which it makes by itself.
+
+    `dims` is where its extents and strides begin in the description. `unit` is the unit of strides, in bytes; `written`
+    says whether the copy is written back.
+    """
+
+    argument: int
+    dims: int
+    rank: int
+    itemsize: int
+    unit: int
+    elements: int
+    written: bool
+
+    @staticmethod
+    def takes(itemsize: int, elements: int) -> bool:
+        """Whether so many elements may be copied so."""
+        return itemsize in SIZES and itemsize * elements < LEAST
+
+
+class Copy(NamedTuple):
+    """An argument of which a call uses a contiguous copy, made by `make`; `back` writes it to the argument again."""
+
+    argument: int
+    make: Callable[[Any], Any]
+    back: Callable[[Any, Any], Any] | None
+
+
+class Output(NamedTuple):
+    """An array that a call makes, and what makes of it what the caller gets; None: the array itself."""
+
+    make: Callable[[], Any]
+    finish: Callable[[Any], Any] | None = None
+
+
+class CallLaunch(NamedTuple):
+    """The native function `i32 (data, addresses)` that launches, its data, and who raises for what it answers."""
+
+    function: int
+    data: int
+    keeper: Any
+    trouble: Callable[[int, tuple[Any, ...]], None] | None = None
+    unless: Callable[[], bool] | None = None
+    """Tells that it must not be used now."""
+
+
+class Description(NamedTuple):
+    """The words that describe the arguments of a call, and their addresses; 0: a number."""
+
+    words: Array
+    addresses: list[int]
+    dtypes: tuple[Any, ...]
+    """The element types of arrays, of which words are the addresses."""
+
+
+class Extent(NamedTuple):
+    """The bytes of an array from its first element: the lowest, and the one behind the highest."""
+
+    low: int
+    high: int
+
+
+class CallRecord:
+    """What is done for calls of one kind."""
+
+    def __init__(
+        self,
+        given: int,
+        launch: CallLaunch,
+        outputs: Sequence[Output] = (),
+        copies: Sequence[Copy | SmallCopy] = (),
+        pairs: Sequence[tuple[int, int, int, int, int, int]] = (),
+        told: Sequence[int] = (),
+        telling: Callable[[Any], Any] | None = None,
+        room: int = 0,
+    ):
+        """`given` is the number of arguments; `pairs` are words as `pair_of` gives them, `told` are the arguments that
+        `telling` is called with after the launch. `room` is how many bytes of memory stay with the launch.
+        """
+        self.room = room
+        told = () if telling is None else told
+        threads = environment.THREADS.text()
+        value = None if threads is None else ctypes.create_string_buffer(threads.encode())
+        large, small = [c for c in copies if isinstance(c, Copy)], [c for c in copies if isinstance(c, SmallCopy)]
+        tables = {
+            "small": np.array(
+                [(c.argument, c.dims, c.rank, c.itemsize, c.unit, c.itemsize * c.elements, c.written) for c in small],
+                np.int64,
+            ),
+            "pair": np.array(pairs, np.int64),
+            "copy": np.array([(c.argument, id(c.make), 0 if c.back is None else id(c.back)) for c in large], np.int64),
+            "makers": np.array([id(o.make) for o in outputs], np.int64),
+            "finishers": np.array([0 if o.finish is None else id(o.finish) for o in outputs], np.int64),
+            "tell": np.array(told, np.int64),
+        }
+        words = {
+            "outputs": len(outputs), "given": given, "pairs": len(pairs),
+            "copies": len(large), "smalls": len(small), "told": len(told),
+            "variable": ctypes.addressof(_VARIABLE), "threads": 0 if value is None else ctypes.addressof(value),
+            "launch": launch.function, "launched": launch.data, "keeper": id(self),
+            "unless": _address(launch.unless), "trouble": _address(launch.trouble), "telling": _address(telling),
+            **{name: table.ctypes.data for name, table in tables.items()},
+        }  # fmt: skip
+        self.words = np.array([words[name] for name in RECORD], np.int64)
+        self._kept = (launch, tuple(outputs), tuple(copies), tables, value, telling)
+
+
+def _address(thing: object) -> int:
+    return 0 if thing is None else id(thing)
+
+
+def pair_of(a: int, b: int, extents: Sequence[Extent], addresses: Sequence[int]) -> tuple[int, int, int, int, int, int]:
+    """The words of two arrays as they lie now: apart, or at the distance that they have now.
+
+    >>> whole = [Extent(0, 8), Extent(0, 4)]
+    >>> pair_of(0, 1, whole, [96, 128]), pair_of(0, 1, whole, [96, 100])
+    ((0, 1, -4, 8, 0, 32), (0, 1, -4, 8, 1, 4))
+    """
+    low, high = extents[a].low - extents[b].high, extents[a].high - extents[b].low
+    distance = addresses[b] - addresses[a]
+    return a, b, low, high, int(low < distance < high), distance
+
+
+class _Kept:
+    """What the words of a table are the addresses of."""
+
+    __slots__ = ("entries", "kinds", "others")
+
+    def __init__(self, entries: Any, kinds: tuple[tuple[Description, CallRecord], ...], others: tuple[Any, ...]):
+        self.entries, self.kinds, self.others = entries, kinds, others
+
+
+_tables: weakref.WeakSet[CallTable] = weakref.WeakSet()
+
+
+class CallTable:
+    """The kinds of calls that one callable remembers; `call` and `call_below` are the native function.
+
+    `call` asks of tensors whether gradients or calls are recorded. `call_below` does not: who calls it has.
+    """
+
+    def __init__(self, code: NativeCode):
+        torch = sys.modules.get("torch")
+        self._tensor = getattr(torch, "Tensor", None)
+        parameter = getattr(getattr(torch, "nn", None), "Parameter", None)
+        exchange = None if self._tensor is None else exchange_of(self._tensor)
+        if exchange is None:
+            self._tensor = parameter = None
+        following = None if self._tensor is None else following_of(torch)
+        recording = None if self._tensor is None else torch.is_grad_enabled  # type: ignore[union-attr]
+        negated = None if self._tensor is None else getattr(self._tensor, "is_neg", None)
+        entries = np.zeros(1, np.int64)
+        words = {
+            "entries": entries.ctypes.data,
+            "array_type": id(np.ndarray), "tensor_type": _address(self._tensor), "parameter_type": _address(parameter),
+            "float_type": id(float), "int_type": id(int), "bool_type": id(bool),
+            "look": 0 if exchange is None else exchange.look, "following": _address(following),
+            "negated": _address(negated), "grads": id(_GRADS), "recording": _address(recording),
+            "false": id(False), "unlike": id(UNLIKE), "none": id(None),
+        }  # fmt: skip
+        self._words = np.array([words[name] for name in TABLE], np.int64)
+        self._words_below = self._words.copy()
+        self._words_below[[TABLE.index("following"), TABLE.index("grads")]] = 0
+        method = _Method(b"call_like", code.address("call_like"), _FASTCALL, None)
+        # a builtin knows only addresses of what it works with: it keeps all of that
+        self._kept = _Kept(entries, (), (code, method, exchange, parameter, following, negated, recording))
+        self.call: Callable[..., Any] = _new(ctypes.addressof(method), self._words, self._kept)
+        """Makes a call like one before and returns what its caller gets; `UNLIKE` where there was none."""
+        self.call_below: Callable[..., Any] = _new(ctypes.addressof(method), self._words_below, self._kept)
+        place, many = ctypes.c_void_p, ctypes.c_int64
+        self._describe = ctypes.PYFUNCTYPE(many, place, place, many, place, place)(code.address("describe"))
+        self._hash = ctypes.CFUNCTYPE(many, place, many)(code.address("hash"))
+        _tables.add(self)
+
+    @property
+    def kinds(self) -> tuple[tuple[Description, CallRecord], ...]:
+        """What it remembers: (description, record) of each kind of call."""
+        return self._kept.kinds
+
+    def knows_tensors(self) -> bool:
+        """Whether it describes tensors of torch, which may have been imported since it was made."""
+        return self._tensor is not None
+
+    def described(self, args: Sequence[Any]) -> Description | None:
+        """The description of arguments; None where one of them cannot be described."""
+        if len(args) > ARGUMENTS:
+            return None
+        objects = np.array([id(a) for a in args], np.int64)
+        words, at = np.zeros(WORDS, np.int64), np.zeros(ARGUMENTS, np.int64)
+        places = (self._words_below, objects, words, at)
+        table, given, described, addresses = (int(array.ctypes.data) for array in places)
+        count = self._describe(table, given, len(args), described, addresses)
+        if count < 0:
+            return None
+        dtypes = tuple(a.dtype for a in args if isinstance(a, np.ndarray))
+        return Description(words[:count].copy(), at[: len(args)].tolist(), dtypes)
+
+    @staticmethod
+    def dims_in(description: Description, argument: int) -> int:
+        """Where the extents and strides of an argument begin in a description."""
+        words, at = description.words, 0
+        for _ in range(argument):
+            is_array = words[at] == id(np.ndarray)
+            rank = words[at + 3] if is_array else words[at + 2] & 0xFFFFFFFF
+            at += HEADER + 2 * int(rank)
+        return at + HEADER
+
+    def replace(self, kinds: Sequence[tuple[Description, CallRecord]]) -> None:
+        """Remembers these kinds, (description, record) each, in place of what it did."""
+        entries = np.zeros(1 + ENTRY * len(kinds), np.int64)
+        entries[0] = len(kinds)
+        for place, (description, record) in enumerate(kinds):
+            start, words = 1 + ENTRY * place, description.words
+            here = int(words.ctypes.data)
+            entries[start : start + ENTRY] = [self._hash(here, len(words)), len(words), here, record.words.ctypes.data]
+        before = self._kept.entries, self._kept.kinds  # in use until the words are set
+        self._kept.entries, self._kept.kinds = entries, tuple(kinds)
+        for table in (self._words, self._words_below):
+            table[TABLE.index("entries")] = entries.ctypes.data
+        del before
+
+    def forget(self) -> None:
+        """Remembers nothing."""
+        self.replace(())
+
+
+def after_fork() -> None:
+    """In a forked process: the workers are gone for which launches were made."""
+    for table in list(_tables):
+        table.forget()
