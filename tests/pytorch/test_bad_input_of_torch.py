@@ -54,6 +54,15 @@ def test_none_for_a_tensor_is_named_by_every_operator(name: str) -> None:
             packet(*spoilt)
 
 
+def test_none_for_a_weight_that_is_kept_is_named() -> None:
+    """Calls like one before asked for its version."""
+    ours, geometry = torch.ops.tilewright, ([1, 1], [0, 0], [1, 1], 1)
+    with pytest.raises(ArgumentError, match=r"^weight is None; it must be a tensor"):
+        ours.linear(torch.ones(2, 3), None, None, None, True)
+    with pytest.raises(ArgumentError, match=r"^weight is None; it must be a tensor"):
+        ours.conv2d(torch.ones(1, 2, 5, 5), None, None, *geometry, None, True)
+
+
 @pytest.mark.parametrize("name", ["linear", "matmul", "bmm", "softmax", "layer_norm"])
 def test_a_sparse_tensor_is_named_by_every_operator(name: str) -> None:
     """`linear` passed on what torch said of a reshape."""

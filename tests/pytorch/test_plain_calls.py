@@ -138,7 +138,7 @@ def test_a_call_keeps_none_of_its_tensors() -> None:
 
 @pytest.mark.filterwarnings("ignore")  # of frameworks
 def test_an_operator_checked_and_looked_up_everything_at_each_call(at_length: list[str]) -> None:
-    run = tilewright.torch.operator(kernel(tkl.f32), "minus_of_plain_calls")
+    run = tilewright.torch.operator(kernel(tkl.f32), "of_test_minus")
     for start in range(4):
         x, y = numbers(3, 5, start=start), numbers(3, 5, start=3 * start)
         assert torch.equal(run(x, y), x - y)
@@ -173,7 +173,7 @@ def test_an_operator_like_before_is_seen_by_modes_traces_and_autograd() -> None:
     weight = b.clone().requires_grad_()
     OURS.matmul(a, weight).sum().backward()
     assert torch.equal(weight.grad, a.T @ torch.ones(3, 5))
-    run = tilewright.torch.operator(kernel(tkl.f32), "minus_without_backward")
+    run = tilewright.torch.operator(kernel(tkl.f32), "of_test_minus_without_backward")
     run(a, a), run(a, a)
     with pytest.raises(MissingBackward):
         run(a, a.clone().requires_grad_()).sum().backward()

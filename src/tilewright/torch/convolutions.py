@@ -126,12 +126,10 @@ def _run(rank: int, expected: Result, x: Any, weight: Any, bias: Any, *given: An
 def _again(rank: int, x: Any, weight: Any, bias: Any, *given: Any) -> Any:
     options = Options(*given)
     added = options.residual
-    if not x.dim() == weight.dim() == rank + 2 or len(options.padding) not in (rank, 2 * rank):
+    needed = (x, weight) if added is None else (x, weight, added)
+    if any(t is None or t.dim() != rank + 2 for t in needed) or len(options.padding) not in (rank, 2 * rank):
         return UNLIKE  # the checks say what is wrong
-    if added is not None:
-        if added.dim() != rank + 2:
-            return UNLIKE
-        added = channels_innermost(added)
+    added = None if added is None else channels_innermost(added)
     key = _key(rank, options)
     result = again(channels_innermost(x), weight, bias, added, key, options.keep_packed, channels_innermost)
     return result if result is UNLIKE else _laid_out(result, is_channels_last(x) or is_channels_last(weight))

@@ -74,6 +74,8 @@ def again(
 
     Nothing is asked of gradients and tracers.
     """
+    if weight is None:
+        return UNLIKE  # the checks say what is wrong
     if not keep or not _is_kept(weight, bias, keep):
         call, held = _learnt(options, residual is not None).on_host.call_below, weight if view is None else view(weight)
         given = (x, held) if bias is None else (x, held, bias)

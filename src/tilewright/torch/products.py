@@ -203,7 +203,8 @@ def _check_bmm(a: Any, b: Any) -> Result:
 
 
 def _bmm_again(a: Any, b: Any) -> Any:
-    return _matmul_again(a, b) if a.dim() == b.dim() == 3 else UNLIKE
+    is_right = a is not None and b is not None and a.dim() == b.dim() == 3
+    return _matmul_again(a, b) if is_right else UNLIKE  # the checks say what is wrong
 
 
 def _bmm_gradients(gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Sequence[bool]) -> Sequence[Any]:

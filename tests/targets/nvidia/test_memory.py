@@ -220,10 +220,11 @@ def test_another_stream_and_a_graph_have_workspaces_of_their_own(
     told: Driver, torch: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A workspace that two streams used at a time held what either wrote."""
-    run = compile_text(TEXT.replace("  fill %t 7\n", ""), "gpu")
+    run, is_capturing = compile_text(TEXT.replace("  fill %t 7\n", ""), "gpu"), [False]
+    torch.cuda.is_current_stream_capturing = lambda: is_capturing[0]
     for stream, capturing in ((7, False), (7, False), (9, False), (7, False), (9, True), (9, False)):
         monkeypatch.setitem(STREAM, 0, stream)
-        torch.cuda.is_current_stream_capturing = lambda capturing=capturing: capturing
+        is_capturing[0] = capturing
         run(HostTensor((4, 32)))
     works = [to for name, _, to in [c for c in told.calls if c[0] == "launch"][::2]]
     first, again, other, back, captured, after = works

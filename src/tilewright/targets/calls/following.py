@@ -78,17 +78,18 @@ no:
   ret i1 false
 }}
 
-; -- the record that goes with a description; null: none -------------------------------------------------------------
-define internal ptr @find(ptr %table, ptr %words, i64 %count, ptr %at) {{
+; -- the record that goes with a description, from a place on, which becomes the one behind it; null: none ------------
+define internal ptr @find(ptr %table, ptr %words, i64 %count, ptr %at, ptr %place) {{
 entry:
 {table_fields("entries")}
   %wanted = call i64 @hash(ptr %words, i64 %count)
   %bytes = shl i64 %count, 3
   %many = load i64, ptr %entries
   %list = getelementptr i64, ptr %entries, i64 1
+  %first = load i64, ptr %place
   br label %each
 each:
-  %i = phi i64 [0, %entry], [%i_next, %other]
+  %i = phi i64 [%first, %entry], [%i_next, %other]
   %i_next = add i64 %i, 1
   %more = icmp ult i64 %i, %many
   br i1 %more, label %one, label %none
@@ -114,6 +115,7 @@ now:
   %is_right = call i1 @fits(ptr %record, ptr %at)
   br i1 %is_right, label %found, label %other
 found:
+  store i64 %i_next, ptr %place
   ret ptr %record
 other:
   br label %each
@@ -128,11 +130,15 @@ entry:
 {table_fields("unlike", "none")}
   %words = alloca [{WORDS} x i64], align 8
   %at = alloca [{ARGUMENTS} x i64], align 8
+  %place = alloca i64, align 8
+  store i64 0, ptr %place
+  br label %describing
+describing: ; again for each record: one that was tried may have moved addresses to copies
   %described = call i64 @describe(ptr %table, ptr %args, i64 %count, ptr %words, ptr %at)
   %is_known = icmp sge i64 %described, 0
   br i1 %is_known, label %search, label %unlike_now
 search:
-  %record = call ptr @find(ptr %table, ptr %words, i64 %described, ptr %at)
+  %record = call ptr @find(ptr %table, ptr %words, i64 %described, ptr %at, ptr %place)
   %is_new = icmp eq ptr %record, null
   br i1 %is_new, label %unlike_now, label %like
 unlike_now:
@@ -140,6 +146,12 @@ unlike_now:
   ret ptr %unlike
 like:
   %answer = call ptr @follow(ptr %table, ptr %record, ptr %args, ptr %words, ptr %at)
+  %is_other = icmp eq ptr %answer, %unlike
+  br i1 %is_other, label %other, label %done
+other: ; its launch is for another stream, say
+  call void @Py_DecRef(ptr %unlike)
+  br label %describing
+done:
   ret ptr %answer
 }}
 
