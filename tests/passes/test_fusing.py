@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
@@ -338,9 +337,17 @@ def test_tiles_read_taps_from_a_halo_tile(size, stride):
     shapes = ((size, size, channels), (f, 9 * channels), (g, f))
     inputs = [rng.integers(-1, 2, shape).astype(ml_dtypes.bfloat16) for shape in shapes]
     result = np.full((rows, g), np.nan, np.float32)
-    row = machine("x86.amx")
-    two_cores = replace(row, limits=replace(row.limits, cores=2))  # with more, two kernels give each of them a task
-    text = kernel_for(kernel, {"M": rows, "F": f, "R": 9 * channels, "G": g}, machine=two_cores).text("host")
+    lines = (size + stride - 1) // stride
+    plan = f"""axis M_1 = (M_1 {lines}): task {max(1, lines // 5)}
+axis M_0 = (M_0 {lines}): task {lines}
+axis G = (G {g}): task {g}
+axis R_2 = (R_2 3): whole
+axis R_1 = (R_1 3): whole
+axis R_0 = (R_0 {channels}): whole
+axis F = (F {f}): whole
+grid M_1, M_0, G"""  # two kernels are chosen
+    sizes = {"M": rows, "F": f, "R": 9 * channels, "G": g}
+    text = kernel_for(kernel, sizes, machine=machine("x86.amx"), plan=plan).text("host")
     staged = re.search(r"%x_part = alloc shared bf16 \((\d+), (\d+), 32\)", text)
     assert (staged is not None) == (stride == 1)  # elsewhere, nine taps for every pixel are less than whole lines
     assert staged is None or int(staged[2]) >= size + 2

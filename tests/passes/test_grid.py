@@ -11,6 +11,7 @@ import tilewright
 import tilewright.lang as tkl
 import tilewright.wave as tkw
 from tilewright.errors import AliasingWarning, ExecutionError, ProgramError
+from tilewright.ir.tile import parse_tile
 from tilewright.lang import sympy
 from tilewright.lang.global_symbols import (
     GLOBAL_ADDRESS_SPACE,
@@ -518,5 +519,16 @@ def test_random_grid_programs(seed):
 
 def test_a_lane_with_one_value_of_a_window_is_written():
     """A tensor that is seen from another place on, of which each lane holds one value: it has no digits to count."""
-    made = tilewright.compile(GridFuzz(888347506).program(), target="gpu:hopper")
+    program = parse_tile("""tile largest(%b: global i32[N, K], %out: global i32[M, N])
+  symbols K, M, N, WORKGROUP_2
+  workgroup dim=(M) tile=(2) grid=2 start=(2*WORKGROUP_2)
+  workgroup dim=(K) tile=(2) grid=0
+  workgroup dim=(N) tile=(3) grid=1
+{
+  %0 = read %b : i32[N, K]
+  %1 = max %0 dim=(K) : i32[N]
+  %2 = broadcast %1 to=[M, N] : i32[M, N]
+  write %2, %out
+}""")
+    made = tilewright.compile(program, target="gpu:hopper")
     assert "shuffle" in made.text("loop", {"M": 1, "N": 16, "K": 3})

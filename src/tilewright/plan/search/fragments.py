@@ -37,8 +37,10 @@ def kernels_of_fragments(facts: Facts, machine: Machine, ranking: Ranking) -> It
     tiles = loop_tiles(facts)
     widths = task_widths(facts, machine, tiles) if facts.cut else {}
     tried: list[tuple[dict[Expr, int], dict[Expr, int]]] = []
-    for narrow, loops in combinations((widths, *_smaller_tasks(widths)), tuple(_smaller_k_tiles(facts, tiles))):
-        kernel = _fragment_kernel(facts, machine, narrow, loops, narrowed=narrow != widths)
+    tasks, k_tiles = (widths, *_smaller_tasks(widths)), tuple(_smaller_k_tiles(facts, tiles))
+    holding = (True, False) if len(facts.products) > 1 else (True,)  # the tiles of several may be smaller to be held
+    for narrow, loops, holds in combinations(tasks, k_tiles, holding):
+        kernel = _fragment_kernel(facts, machine, narrow, loops, narrowed=narrow != widths, holds=holds)
         if (kernel.widths, kernel.loops) not in tried:
             tried.append((kernel.widths, kernel.loops))
             ranking.timed += 1
@@ -46,13 +48,19 @@ def kernels_of_fragments(facts: Facts, machine: Machine, ranking: Ranking) -> It
 
 
 def _fragment_kernel(
-    facts: Facts, machine: Machine, widths: Mapping[Expr, int], loops: dict[Expr, int], *, narrowed: bool
+    facts: Facts,
+    machine: Machine,
+    widths: Mapping[Expr, int],
+    loops: dict[Expr, int],
+    *,
+    narrowed: bool,
+    holds: bool,
 ) -> UniformKernelSchedule:
     """Return the kernel (a UniformKernelSchedule) with `widths` elements per workgroup and `loops` per iteration.
 
-    If registers hold the accumulator tiles of all MMAs, each workgroup gets one tile of each, unless that exceeds a
-    width that the author states. `narrowed` says that the widths were halved to save shared memory: atoms then span one
-    wave, because such an atom reads operands from registers, not from shared memory.
+    With `holds`, and if registers hold the accumulator tiles of all MMAs, each workgroup gets one tile of each, unless
+    that exceeds a width that the author states. `narrowed` says that the widths were halved to save shared memory: atoms
+    then span one wave, because such an atom reads operands from registers, not from shared memory.
     """
     size = numbers_of(facts.sizes)
 
@@ -72,7 +80,7 @@ def _fragment_kernel(
 
     one_wave = machine.lanes if narrowed else None  # its atoms need no slabs of shared memory
     in_registers = microkernels(facts, machine, most_in_task, one_wave)
-    blocks = blocks_of(in_registers, facts.cut, width, machine)
+    blocks = blocks_of(in_registers, facts.cut, width, machine) if holds else {}
     if any(n > width(d) for d, n in blocks.items() if str(d) in facts.stated_tasks):
         blocks = {}
     own_widths, products = dict(widths), in_registers if blocks else microkernels(facts, machine, width)
