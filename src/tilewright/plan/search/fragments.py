@@ -59,8 +59,8 @@ def _fragment_kernel(
     """Return the kernel (a UniformKernelSchedule) with `widths` elements per workgroup and `loops` per iteration.
 
     With `holds`, and if registers hold the accumulator tiles of all MMAs, each workgroup gets one tile of each, unless
-    that exceeds a width that the author states. `narrowed` says that the widths were halved to save shared memory: atoms
-    then span one wave, because such an atom reads operands from registers, not from shared memory.
+    that exceeds a width that the author states. `narrowed` says that the widths were halved to save shared memory:
+    atoms then span one wave, because such an atom reads operands from registers, not from shared memory.
     """
     size = numbers_of(facts.sizes)
 
