@@ -61,7 +61,8 @@ def arguments(sizes, kind):
 def tasks_of_16_rows(sizes):
     """A plan of both programs: rows of 512 scores that the first cache does not hold."""
     m, n, k, d = sizes
-    return f"axis M = (M {m}): task 16\naxis D = (D {d}): whole\naxis K = (K {k}): whole\naxis N = (N {n}): loop 512\ngrid M"
+    lines = f"axis M = (M {m}): task 16", f"axis D = (D {d}): whole", f"axis K = (K {k}): whole"
+    return "\n".join([*lines, f"axis N = (N {n}): loop 512", "grid M"])
 
 
 @pytest.mark.parametrize("sizes", [(70, 1040, 5, 7), (64, 1024, 3, 16)])

@@ -1,0 +1,51 @@
+"""Task widths and K tiles of CPU programs: those that the cost of caches ranks first, and what they compute."""
+
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tilewright.compiler.native import kernel_for
+from tilewright.kernels.gemm import gemm
+from tilewright.plan.search.core_reads import missing_share
+from tilewright.targets.registry import machine
+
+sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
+from corpus_kernels import gated_unit
+
+
+def amx_of_16_cores():
+    row = machine("x86.amx")
+    return replace(row, limits=replace(row.limits, cores=16))
+
+
+def test_a_long_sum_is_split_for_caches():
+    """Both operands came from memory again for every accumulator tile: 128x128x65536 took six times as long."""
+    plan = kernel_for(gemm("nt", "bf16", "bf16"), {"M": 128, "N": 128, "K": 65536}, machine=amx_of_16_cores()).plan
+    assert plan.axis("K").split("loop").size <= 1024
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(40, 48, 1030), (33, 65, 2049)])
+def test_accumulators_between_k_tiles_are_exact(m, n, k):
+    rng = np.random.default_rng(1)
+    a, b = (rng.integers(-3, 4, shape).astype(np.float32) for shape in ((m, k), (n, k)))
+    plan = f"axis M = (M {m}): task 20\naxis N = (N {n}): task 16\naxis K = (K {k}): loop 256\ngrid M, N"
+    kernel = kernel_for(gemm("nt", "f32"), {"M": m, "N": n, "K": k}, target="cpu", plan=plan)
+    c = np.full((m, n), np.nan, np.float32)
+    kernel.bind({"a": a, "b": b, "c": c})()
+    np.testing.assert_array_equal(c, a @ b.T)
+
+
+def test_tasks_end_with_accumulator_tiles_so_that_b_is_packed_once():
+    """Tasks of 128 columns in tiles of 48 packed B again in each: two products of one operand took four times."""
+    kernel = kernel_for(gated_unit("bf16"), {"M": 256, "N": 256, "K": 2048}, machine=amx_of_16_cores())
+    assert not re.search(r"%packed\w* = alloc shared", kernel.text("host"))
+
+
+def test_a_cache_misses_more_the_more_uses_it():
+    shares = [missing_share(needed, 100.0) for needed in (0, 50, 80, 100, 150, 1000)]
+    assert shares == sorted(shares)
+    assert (shares[0], shares[-1]) == (0.0, 1.0)
