@@ -197,7 +197,14 @@ def test_a_register_that_is_also_reduced_stays_one():
 
 
 def test_what_several_tasks_read_is_packed_before_they_run():
-    run = tilewright.compile(kernels.attention(48, "f32"))  # panels of 8, 12 and 16 columns divide 48
+    plan = """axis B = (B 1): whole
+axis H = (H 2): task 1
+axis M = (M 96): task 48
+axis E = (E 16): task 16
+axis D = (D 8): whole
+axis N = (N 96): loop 48
+grid H, M, E"""
+    run = tilewright.compile(kernels.attention(48, "f32"), plan=plan)  # panels of 8, 12 and 16 columns divide 48
     q, k, v = integers(1, 2, 96, 8), integers(1, 2, 96, 8), integers(1, 2, 96, 16)
     np.testing.assert_allclose(
         run(q, k, v), tilewright.compile(kernels.attention(48, "f32"), target="executor")(q, k, v), rtol=2e-5, atol=2e-5
