@@ -1,4 +1,4 @@
-"""What needs a framework that is not installed is left out: its part of the package, its tests, pages that show it.
+"""Leave out all that needs a framework which is not installed: its part of the package, its tests, its pages.
 
 Folders of tests have other names than the packages: a folder `jax` among them would be found by `import jax`.
 """

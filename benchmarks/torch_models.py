@@ -27,7 +27,7 @@ WAYS = {"eager": "a", "frozen": "b", "replaced": "c", "compiled": "d"}
 
 
 def options() -> argparse.Namespace:
-    """What the command line says."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--small", action="store_true", help="smaller networks and arguments: a minute on two cores")
     parser.add_argument("--dtypes", default="f32,bf16", metavar="NAMES")
@@ -54,7 +54,7 @@ def options() -> argparse.Namespace:
 
 
 def milliseconds(call: Callable[[], Any], wait: Callable[[], None]) -> float:
-    """How long one call takes, until its result is there."""
+    """Return the milliseconds of one call, until its result is there."""
     wait()
     before = perf_counter()
     call()
@@ -90,7 +90,7 @@ def error(result: Any, exact: Any) -> float:
 
 
 def kept_lines(report: Any, at_length: bool) -> list[str]:
-    """What was not swapped, and why: modules by the reason, unless each is to be listed."""
+    """Return lines on modules that were not swapped, and why: counted by the reason, unless each is to be listed."""
     if at_length:
         return [f"kept {path or 'the model'}: {why}" for path, why in report.kept.items()]
     counts = Counter(report.kept.values())

@@ -165,7 +165,7 @@ class LlamaBlock(nn.Module):
 
 @dataclass(frozen=True)
 class Sizes:
-    """How large networks and their arguments are."""
+    """Sizes of networks and of their arguments."""
 
     batch: int
     image: int

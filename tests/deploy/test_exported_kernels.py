@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from exported_kernels import CASES, SEVERAL, arrays_for, compiled, run_compiled
+from more_exported_kernels import BRANCHES
 
 import tilewright
 import tilewright.block as tb
@@ -44,36 +45,6 @@ def test_an_exported_kernel_gives_the_bits_of_the_compiled_one(name, form, tmp_p
 
 
 # -- host programs ------------------------------------------------------------------------------------------
-
-BRANCHES = """host branches(%x: in global i32 (N), %y: out global i32 (N), %z: inout global i32 (2, 4))
-  size N
-{
-  if (N == 0) {
-    return
-  }
-  %flat = reshape %z [8]
-  fill %flat 3
-  %order = workspace global i32 (N)
-  if (N >= 5) {
-    table %order (i N) = (N - i - 1)
-    launch add(%x, %order, %y) workers 2 with N = N
-  } else {
-    fill %order -2
-    launch add(%x, %order, %y) workers (60//N) with N = N
-  }
-}
-
-block add(%x: in global i32 (N), %o: in global i32 (N), %y: out global i32 (N))
-  param N in 1..1000
-{
-  tasks n in 0..N {
-    %a = view %x (j 1) -> [n]
-    %b = view %o (j 1) -> [n]
-    %to = view %y (j 1) -> [n]
-    map %to = %a + %b
-  }
-}
-"""
 
 
 @pytest.mark.parametrize("count", [1, 4, 5, 17])

@@ -393,10 +393,10 @@ class _Scan(_Walk):
         lane = low.axis("l", lanes)
         line = _Line(x.outer, lane, lanes, () if there is None else (lane < there,))
         (part,) = self.items(line, lanes * r + lane, identity(function, self.sources[0].dtype))
-        apart = 1
-        while apart < lanes:
-            part = self._shifted(part, apart, Formula(_NAMES[function], _PAIR), Formula.operand(1))
-            apart *= 2
+        distance = 1
+        while distance < lanes:
+            part = self._shifted(part, distance, Formula(_NAMES[function], _PAIR), Formula.operand(1))
+            distance *= 2
         last = self._picked(part, lanes - 1, 1)
         if self.op.attrs.get("exclusive"):
             first = Formula.number(identity(function, self.carried[0]))

@@ -279,7 +279,7 @@ class ScriptExecutor:
         *,
         passing: bool = False,
     ) -> tuple[Call, Whole | None]:
-        """What `bind` gives, and what it consists of where each call only copies arrays and launches."""
+        """Return (the call that `bind` gives, its parts); no parts if calls do more than copy arrays and launch."""
         script, where = self.script(arrays, params), self.near(arrays, passing)
         staged, copies = self._staged(arrays, where)
         known = kept if kept is not None and kept.fits(script) else None

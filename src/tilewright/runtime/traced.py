@@ -142,8 +142,8 @@ class _Questions:
 
     def __init__(self, torch: Any):
         def function(path: str, otherwise: Any = False) -> Callable[..., Any]:
-            there = reduce(lambda part, name: getattr(part, name, None), path.split("."), torch)
-            return (lambda *_: otherwise) if there is None else there
+            question = reduce(lambda part, name: getattr(part, name, None), path.split("."), torch)
+            return (lambda *_: otherwise) if question is None else question
 
         self.is_jit_tracing = function("_C._is_tracing")
         self.is_wrapped = function("_C._functorch.is_functorch_wrapped_tensor")

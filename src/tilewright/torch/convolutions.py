@@ -71,7 +71,7 @@ def output_sizes(
 
 
 class Options(NamedTuple):
-    """What an operator takes after x, weight and bias."""
+    """The arguments of a convolution operator after x, weight and bias."""
 
     stride: Numbers
     padding: Numbers
@@ -136,7 +136,7 @@ def _again(rank: int, x: Any, weight: Any, bias: Any, *given: Any) -> Any:
 
 
 def _key(rank: int, options: Options) -> tuple[Any, ...]:
-    """What a layer is made of beside its weights, as a key."""
+    """Return the options of a layer, without its weights, as a key."""
     stride, padding, dilation, groups = options.geometry
     return "conv", tuple(stride), _pairs(padding, rank), tuple(dilation), groups, options.activation
 

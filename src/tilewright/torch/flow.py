@@ -40,7 +40,7 @@ class FlowTracer(torch.fx.Tracer):
         return _Proxy(node, self)
 
     def is_leaf_module(self, m: Any, module_qualified_name: str) -> bool:
-        """Whether a module is one node."""
+        """True if a module is one node of the graph."""
         return type(m) in _OURS or super().is_leaf_module(m, module_qualified_name)
 
 
@@ -48,7 +48,7 @@ _OURS = frozenset(nn.SWAPS.values())
 
 
 def has_hooks(module: Any) -> bool:
-    """Whether calls of a module call something else, too."""
+    """True if a module has hooks: functions that run beside its calls."""
     names = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     return any(getattr(module, name, None) for name in names)
 

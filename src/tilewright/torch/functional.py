@@ -61,7 +61,7 @@ def _with_axis(residual: Any, axis: int) -> Any:
 
 
 def _is_like(residual: Any, shape: Sequence[Any], x: Any) -> bool:
-    """Whether a residual has the shape of a result, and the type of the array that it is computed from."""
+    """True if a residual has the shape of a result, and the type of the array that it is computed from."""
     return isinstance(residual, torch.Tensor) and tuple(residual.shape) == tuple(shape) and residual.dtype is x.dtype
 
 

@@ -114,7 +114,7 @@ class CheckedForms:
 
 
 def _form(value: Any) -> Any:
-    """What a check may see of an argument, as a key."""
+    """Return all that a check may see of an argument, as a key."""
     if isinstance(value, torch.Tensor):
         return value.shape, value.stride(), value.dtype, value.device
     return (list, *value) if isinstance(value, list | tuple) else (type(value), value)

@@ -29,7 +29,7 @@ class Activated:
     activation: str | None = None
 
     def _ending(self: Any, residual: Any, activation: str | None) -> dict[str, Any]:
-        """What a call does with sums before they are rounded."""
+        """Return the arguments of a call's epilogue: activation, residual, and whether packed weights are kept."""
         applied = self.activation if activation is None else activation
         return {"activation": applied, "residual": residual, "keep_packed": _keeps_packed(self.weight)}
 

@@ -87,7 +87,7 @@ def again(
 
 
 def _is_kept(weight: Any, bias: Any, keep: bool) -> bool:
-    """Whether a layer of these weights is kept: torch counts writes to them."""
+    """True if a layer of these weights may be kept, because torch counts writes to them."""
     return keep and version_of(weight) is not None and (bias is None or version_of(bias) is not None)
 
 

@@ -29,7 +29,7 @@ from tilewright.torch.packed import again, layer_of
 
 
 class LinearOptions(NamedTuple):
-    """What the operator takes after x, weight and bias."""
+    """The arguments of the operator `linear` after x, weight and bias."""
 
     activation: str | None = None
     keep_packed: bool = False

@@ -55,13 +55,13 @@ class Report:
 def replace(model: Any, *, inplace: bool = False) -> Report:
     """Swaps the modules of a model for those of `tilewright.torch.nn`, and reports what was done, and what not and why.
 
-    The model in the report shares no memory with the given one, unless `inplace`. Where modules are called one after
-    the other and nothing else sees what is between them, as torch.fx tells, a batch norm in eval mode is folded into
-    the weights before it, and an activation is applied by the module before it. In eval mode the code of modules whose
+    The model in the report shares no memory with the given one, unless `inplace`. If modules are called one after the
+    other and nothing else sees the value between them, as torch.fx tells, a batch norm in eval mode is folded into the
+    weights before it, and an activation is applied by the module before it. In eval mode the code of modules whose
     `forward` takes one tensor is rewritten where the result of a module is added to another tensor, or an activation is
-    applied to it: that module does it. What such code asked of the module is then as it was when `replace` was called.
-    Modules without a backward are swapped
-    in eval mode only. Weights lie in memory as before, channels last or not.
+    applied to it: that module does it. Questions that such code asks of the module are answered as they were when
+    `replace` was called. Modules without a backward are swapped in eval mode only. Weights lie in memory as before,
+    channels last or not.
 
     >>> from torch import nn
     >>> model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten())

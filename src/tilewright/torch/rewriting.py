@@ -104,7 +104,7 @@ def _called(graph: Any) -> set[str]:
 
 
 def _is_followable(module: Any) -> bool:
-    """Whether a graph of the module's code means what the code means, for every argument that is a tensor."""
+    """True if a graph of the module's code means what the code means, for every argument that is a tensor."""
     if type(module).__module__.partition(".")[0] == "torch" or next(module.children(), None) is None:
         return False
     (*parameters,) = inspect.signature(module.forward).parameters.values()
@@ -117,7 +117,7 @@ def _is_followable(module: Any) -> bool:
 
 
 def _asks(kind: type) -> bool:
-    """Whether the code of a class, other than what makes its modules, asks for types of values."""
+    """True if the code of a class, other than what makes its modules, asks for types of values."""
     for each in kind.__mro__[: kind.__mro__.index(torch.nn.Module)]:
         for name, function in vars(each).items():
             code = getattr(function, "__code__", None)
@@ -144,11 +144,11 @@ class _Chain:
 
     @property
     def nodes(self) -> tuple[Any, ...]:
-        """What is fused."""
+        """Return the nodes that are fused: the sum and the activation, those that there are."""
         return tuple(node for node in (self.sum, self.activation) if node is not None)
 
     def fuse(self, graph: Any) -> None:
-        """Puts one call in place of all, where the last of them stands."""
+        """Replace the module's call and the fused nodes by one call, where the last of them stands."""
         last = self.nodes[-1]
         options = {"residual": self.residual, "activation": self.name}
         with graph.inserting_before(last):
@@ -161,7 +161,7 @@ class _Chain:
 
 
 def _chain(graph: Any, call: Any, root: Any) -> _Chain | None:
-    """What follows a call of a module and may be fused with it; None: nothing."""
+    """Return the sum and activation that follow a call of a module and may be fused with it; None if there are none."""
     if call.op != "call_module" or len(call.args) != 1 or call.kwargs:
         return None
     module = root.get_submodule(call.target)
@@ -197,7 +197,7 @@ def _is_identity(node: Any, root: Any) -> bool:
 
 
 def _residual(node: Any, term: Any) -> Any | None:
-    """The other term of a sum of two; None where it is no such sum."""
+    """Return the other term if `node` is a sum of `term` and one other; else None."""
     if node.op not in ("call_function", "call_method") or node.target not in _SUMS or node.kwargs:
         return None
     if len(node.args) != 2 or not all(isinstance(a, torch.fx.Node) for a in node.args):
@@ -234,7 +234,7 @@ def _between(first: Any, last: Any) -> Iterator[Any]:
 
 
 def _may_write(node: Any, root: Any) -> bool:
-    """Whether a node may write to a tensor that was made before; what is not torch's own might do anything."""
+    """True if a node may write to a tensor that was made before; what is not torch's own might do anything."""
     if node.op == "call_module":
         module = root.get_submodule(node.target)
         return bool(getattr(module, "inplace", False)) or has_hooks(module)

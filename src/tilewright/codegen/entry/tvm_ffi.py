@@ -133,7 +133,7 @@ class PackedFunction:
     # -- errors -------------------------------------------------------------------------------------------
 
     def _fail(self, when: str, kind: str, before: str, value: str, after: str = "") -> None:
-        """Returns with an error where the i1 `when` holds.
+        """Emit a return with an error if the i1 `when` holds.
 
         The message is `before`, then `value` (an LLVM operand: a pointer to text, or an i64), then `after`.
         """
@@ -146,7 +146,7 @@ class PackedFunction:
         w.label(going)
 
     def _raise(self, kind: str, before: str, value: str, after: str) -> None:
-        """Sets an error and returns; `kind` is an LLVM operand."""
+        """Emit code that sets an error and returns; `kind` is an LLVM operand."""
         function = "raised_number" if value.startswith("i64") else "raised"
         told = f"{self.plan.name}: {before}"
         texts = (self.texts.label(told), self.texts.label(after))
@@ -154,7 +154,7 @@ class PackedFunction:
         self.w.line(f"ret i32 {self.w.value(f'call i32 @{self.plan.name}.{function}({arguments})')}")
 
     def _type_name(self) -> str:
-        """Return the function that gives the name of an element type, from its word in a DLTensor."""
+        """Return the LLVM text of a function from an element type's word in a DLTensor to the type's name."""
         lines, known = [], f"ptr {self.texts.label('elements that it does not know')}"
         for number, (word, kind) in enumerate(_WORDS.items()):
             lines.append(f"  %is{number} = icmp eq i32 %word, {word}")
@@ -166,7 +166,7 @@ class PackedFunction:
     # -- arguments ----------------------------------------------------------------------------------------
 
     def _count(self) -> None:
-        """Checks that there are the kernel's arguments, or these and a pool."""
+        """Emit the check of the argument count: the kernel's arguments, or these and a worker pool."""
         w, count = self.w, len(self.args)
         fewer, more = w.value(f"icmp slt i32 %count, {count}"), w.value(f"icmp sgt i32 %count, {count + 1}")
         names = ", ".join(arg.name or "" for arg in self.args)
@@ -185,7 +185,7 @@ class PackedFunction:
         return address, w.value(f"sext i32 {w.value(f'load i32, ptr {address}')} to i64")
 
     def _argument(self, place: int, arg: Value) -> str | None:
-        """Checks an argument and stores its address; return the name of its DLTensor, None for a number.
+        """Emit the check of an argument and the store of its address; return its DLTensor's name, None for a number.
 
         An argument without dimensions may be a tensor or a number: nothing is left to check of its shape.
         """
@@ -217,7 +217,7 @@ class PackedFunction:
         return None
 
     def _tensor(self, tensor: str, arg: Value) -> str:
-        """Checks device, element type and rank of a DLTensor; return the name of its first element's address."""
+        """Emit checks of a DLTensor's device, element type and rank; return the name of its first element's address."""
         w, kind = self.w, arg.type
 
         def field(offset: int, form: str) -> str:
@@ -300,7 +300,7 @@ class PackedFunction:
         return solved
 
     def _told_sizes(self, tensors: dict[Value, str | None]) -> None:
-        """Stores the open sizes, solved from extents; checks that each lies in its range."""
+        """Emit stores of the open sizes, solved from extents, and checks that each lies in its range."""
         w = self.w
         for place, (size, (arg, dimension)) in enumerate(self.solved.items()):
             tensor = tensors[arg]
@@ -321,7 +321,7 @@ class PackedFunction:
         return w.value(f"load i64, ptr {w.value(f'getelementptr i8, ptr {array}, i64 {8 * dimension}')}")
 
     def _extents(self, arg: Value, tensor: str) -> None:
-        """Checks the extents of a tensor, and its strides if it has any: tensors are packed."""
+        """Emit checks of a tensor's extents, and of its strides if it has any: tensors must be contiguous."""
         w = self.w
         shape = [as_expr(e) for e in arg.type.shape]
         for dimension, e in enumerate(shape):
@@ -395,7 +395,7 @@ class PackedFunction:
         return w.value(f"phi i32 [1, %{before}], [{workers}, %several]")
 
     def _call(self, pool: str) -> None:
-        """Takes memory, binds, calls, gives the memory back, and returns."""
+        """Emit code that takes memory, binds, calls, gives the memory back, and returns."""
         w, name = self.w, self.plan.name
         workers = self._workers(pool)
         w.declare("i64 @llvm.smax.i64(i64, i64)")

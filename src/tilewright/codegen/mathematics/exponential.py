@@ -76,7 +76,7 @@ def _parts_of_ln_2(m: Lanes) -> tuple[float, float]:
 def expm1(m: Lanes, x: Number) -> Number:
     """e^x - 1, with its own precision near 0.
 
-    With x = n log 2 + r it is 2^n - 1 + 2^n r + 2^n (e^r - 1 - r). What r lost by rounding joins the last term, the
+    With x = n log 2 + r it is 2^n - 1 + 2^n r + 2^n (e^r - 1 - r). The rounding error of r joins the last term, the
     smallest: beside 2 r + 1 for r < 0 it would be a unit. Half of everything is added up, since 2^n may be infinite
     where the result is a number.
     """
@@ -86,8 +86,8 @@ def expm1(m: Lanes, x: Number) -> Number:
     r, lost = m.difference_of(m.fused(n, -hi, limited), n * lo)
     rest = m.fused(r * r, m.polynomial(r, COEFFICIENTS[f"exp.{m.name}"]), lost)
     half = m.of_bits((word - (m.bias + 1)) << m.fraction)
-    found = m.fused(half, rest, m.fused(half, r, half - 0.5)) * 2.0
-    return m.select(m.magnitude(x) < 2.0 ** -(m.fraction + 2), x, found)  # with the sign of 0, and subnormal numbers
+    result = m.fused(half, rest, m.fused(half, r, half - 0.5)) * 2.0
+    return m.select(m.magnitude(x) < 2.0 ** -(m.fraction + 2), x, result)  # with the sign of 0, and subnormal numbers
 
 
 def exp2(m: Lanes, x: Number) -> Number:

@@ -63,7 +63,7 @@ def log(m: Lanes, x: Number) -> Number:
 def log1p(m: Lanes, x: Number) -> Number:
     """log(1 + x), with its own precision near 0.
 
-    Where k is 0, f is x itself; elsewhere what 1 + x lost by rounding, beside 1 + x, is added to the smallest term.
+    If k is 0, f is x itself; else the rounding error of 1 + x, divided by 1 + x, is added to the smallest term.
     """
     above, lost = m.difference_of(x, m.constant(-1.0))
     k, f = split(m, above)
@@ -72,8 +72,8 @@ def log1p(m: Lanes, x: Number) -> Number:
     half, rest = _parts(m, f)
     hi, lo = _cut(LN_2, _SHORT[m.bits])
     least = m.fused(k, lo, rest) + m.select(plain, 0.0, lost / above)
-    found = special(m, above, m.fused(k, hi, f - (half - least)))
-    return m.select(m.magnitude(x) < 2.0 ** -(m.fraction + 2), x, found)  # with the sign of 0, and subnormal numbers
+    result = special(m, above, m.fused(k, hi, f - (half - least)))
+    return m.select(m.magnitude(x) < 2.0 ** -(m.fraction + 2), x, result)  # with the sign of 0, and subnormal numbers
 
 
 def log2(m: Lanes, x: Number) -> Number:

@@ -114,9 +114,10 @@ def topk(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 
 def _larger() -> tuple[Formula, ...]:
-    """Return formulas that combine two triples (is left, element, index): the larger element that is left.
+    """Return formulas that combine two triples (not yet taken, element, index) to the one with the larger element.
 
-    Of equal elements it is the earlier one; NaN is larger than any number, as `max` has it.
+    Elements that were taken lose. Of equal elements it is the earlier one; NaN is larger than any number, as in the
+    reduction `max`.
     """
     (a0, a1, a2), (b0, b1, b2) = ([Formula.argument(f"{side}{n}") for n in range(3)] for side in "ab")
     only_b_is_nan = Formula("and_", (Formula("ne", (b1, b1)), Formula("eq", (a1, a1))))

@@ -1,8 +1,8 @@
 """The cycles in which a core moves operands and results of its MMAs to and from the cache or memory that holds them.
 
 A task is one thread's work. It runs over accumulator tiles column by column: B of a column of tiles is read once for
-each tile in it, and A once for each column. What is read again comes from the nearest cache that holds all that is read
-and written in between; what is read for the first time, from the nearest that holds what the core sees of the tensor.
+each tile in it, and A once for each column. Bytes that are read again come from the nearest cache that holds all that
+is read and written in between; first reads come from the nearest that holds the part of the tensor that the core sees.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ def task_read_cycles(kernel: UniformKernelSchedule) -> float:
     MMAs without an atom count nothing. `kernel` is a kernel without a pipeline on a CPU.
     """
     trips, held, total = _trips(kernel), value_bytes(kernel), 0.0
-    for op, how in kernel.products.items():
+    for op, microkernel in kernel.products.items():
         axes = axes_in(op, kernel.width)
-        if how is not None and not isinstance(axes, str):
+        if microkernel is not None and not isinstance(axes, str):
             batch = prod(kernel.width(d) for d in axes.around)
-            total += trips[op] * batch * _product_cycles(kernel, op, how, axes, held)
+            total += trips[op] * batch * _product_cycles(kernel, op, microkernel, axes, held)
     return total
 
 
@@ -61,16 +61,25 @@ def task_overhead_cycles(kernel: UniformKernelSchedule) -> float:
     """
     costs, trips = kernel.machine.costs, _trips(kernel)
     total = 0.0
-    for op, how in kernel.products.items():
+    for op, microkernel in kernel.products.items():
         axes = axes_in(op, kernel.width)
-        if how is None or isinstance(axes, str):
+        if microkernel is None or isinstance(axes, str):
             continue
         rows, columns, _ = axes.sizes(kernel.width)
-        tiles = ceil(rows / how.rows) * ceil(columns / how.columns) * prod(kernel.width(d) for d in axes.around)
-        tile = costs.tiles.block + how.rows * how.columns * costs.tiles.store if how.whole else costs.vectors.block
+        tiles = (
+            ceil(rows / microkernel.rows)
+            * ceil(columns / microkernel.columns)
+            * prod(kernel.width(d) for d in axes.around)
+        )
+        tile = (
+            costs.tiles.block + microkernel.rows * microkernel.columns * costs.tiles.store
+            if microkernel.whole
+            else costs.vectors.block
+        )
         total += trips[op] * tiles * tile
     return total + max(
-        costs.tiles.task if how is not None and how.whole else costs.vectors.task for how in kernel.products.values()
+        costs.tiles.task if microkernel is not None and microkernel.whole else costs.vectors.task
+        for microkernel in kernel.products.values()
     )
 
 
@@ -81,12 +90,12 @@ def task_packing_cycles(kernel: UniformKernelSchedule) -> float:
     whole accumulator tile, so that B cannot be packed once for all tasks.
     """
     size, trips, total = numbers_of(kernel.facts.sizes), _trips(kernel), 0.0
-    for op, how in kernel.products.items():
+    for op, microkernel in kernel.products.items():
         axes = axes_in(op, kernel.width)
-        if how is None or isinstance(axes, str) or how.group == 1:
+        if microkernel is None or isinstance(axes, str) or microkernel.group == 1:
             continue
         width = kernel.width(axes.n)
-        if width < size(axes.n) and width % how.columns:
+        if width < size(axes.n) and width % microkernel.columns:
             total += trips[op] * 2 * _bytes_of(kernel, op, axes)[1] / kernel.machine.limits.copy_rate
     return total
 
@@ -167,14 +176,14 @@ def _seen_bytes(kernel: UniformKernelSchedule, value: Value, task_bytes: float) 
     return max(task_bytes, total / min(parts, kernel.machine.limits.cores or 1))
 
 
-def _product_cycles(kernel: UniformKernelSchedule, op: Op, how: Microkernel, axes: Axes, held: float) -> float:
+def _product_cycles(kernel: UniformKernelSchedule, op: Op, microkernel: Microkernel, axes: Axes, held: float) -> float:
     """Return the cycles of one core to read A and B of the MMA `op` in one iteration, for one element of the batch.
 
     `held` are the bytes of values in the task's scratch memory, which use the same caches.
     """
     limits = kernel.machine.limits
     rows, columns, _ = axes.sizes(kernel.width)
-    row_tiles, column_tiles = ceil(rows / how.rows), ceil(columns / how.columns)
+    row_tiles, column_tiles = ceil(rows / microkernel.rows), ceil(columns / microkernel.columns)
     sizes = _bytes_of(kernel, op, axes)
     tile_a, tile_b = sizes[0] / row_tiles, sizes[1] / column_tiles
     again = (column_tiles - 1, sizes[0] + tile_b), (row_tiles - 1, tile_a + tile_b)  # (passes, bytes in between)

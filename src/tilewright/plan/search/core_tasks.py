@@ -70,24 +70,26 @@ def _k_tiles(
     MMA to its microkernel.
     """
     fixed = {*facts.loops, *facts.stated_loops, *(str(d) for d in facts.opened)}
-    for op, how in products.items():
+    for op, microkernel in products.items():
         axes = axes_in(op, numbers_of(facts.sizes))
-        if how is None or isinstance(axes, str) or axes.k not in loops or str(axes.k) in fixed:
+        if microkernel is None or isinstance(axes, str) or axes.k not in loops or str(axes.k) in fixed:
             continue
-        row_bytes = how.columns * element_bytes(axes.factors(op)[1].type.dtype)
+        row_bytes = microkernel.columns * element_bytes(axes.factors(op)[1].type.dtype)
         longest = 1 << (machine.limits.l1_bytes // row_bytes).bit_length() - 1
-        fitting = (n for n in (longest // 2, longest) if n >= how.atom.shape[2])
+        fitting = (n for n in (longest // 2, longest) if n >= microkernel.atom.shape[2])
         yield from ({**loops, axes.k: n} for n in fitting if FEWEST_K_TILES * n <= loops[axes.k])
 
 
 def _task_widths(
     facts: Facts, machine: Machine, products: Mapping[Op, Microkernel | None], loops: Mapping[Expr, int]
 ) -> Iterator[dict[Expr, int]]:
-    """Yield choices of {dimension that the grid splits: elements per task}; the first follows from goals, not costs.
+    """Yield choices of {dimension that the grid splits: elements per task}, for the cost to rank.
 
-    A task is one thread's work. Widths that the author states are in every choice. If the program has MMAs with atoms,
-    further choices have powers of two times the accumulator tile along M and N of each. There is at least one task for
-    two cores, and there are at most TASKS_PER_CORE (32) times as many as cores, or as in the first choice.
+    A task is one thread's work. The first choice follows from goals for the number and size of tasks. Widths that the
+    author states are in every choice. If the program has MMAs with atoms, further choices have powers of two times the
+    accumulator tile along M and N of each. They have at least cores / 2 tasks, and at most TASKS_PER_CORE (32) tasks
+    per core (or per task of the first choice, if that has more tasks than cores). `products` maps each MMA to its
+    microkernel, `loops` maps looped dimensions to elements per iteration.
     """
     size = numbers_of(facts.sizes)
     stated = {d: min(n, size(d)) for d in facts.cut if (n := facts.stated_tasks.get(str(d))) is not None}
@@ -127,10 +129,10 @@ def _accumulator_tiles(products: Mapping[Op, Microkernel | None], size: Size) ->
     `products` maps each MMA to its microkernel; `size(d)` evaluates the extent of a dimension d.
     """
     tiles = dict[Expr, set[int]]()
-    for op, how in products.items():
+    for op, microkernel in products.items():
         axes = axes_in(op, size)
-        if how is not None and not isinstance(axes, str):
-            for d, n in ((axes.m, how.rows), (axes.n, how.columns)):
+        if microkernel is not None and not isinstance(axes, str):
+            for d, n in ((axes.m, microkernel.rows), (axes.n, microkernel.columns)):
                 tiles.setdefault(d, set()).add(n)
     return tiles
 
@@ -149,10 +151,9 @@ def keeps_cores_busy(candidate: PlanCandidate | None, machine: Machine) -> bool:
 def _cpu_kernel(kernel: UniformKernelSchedule, *, holds: bool, chooses: bool) -> UniformKernelSchedule:
     """Return a CPU kernel with microkernels that fit its task widths; `kernel` has those for tasks of all M and N.
 
-    They are chosen anew with `chooses`, or if a task is smaller than an accumulator tile.
-
-    A task is one thread's work. With `holds`, and if registers hold the accumulator tiles of all MMAs at once, the task
-    loops over such tiles, which stay there over all of K, and each width is rounded up to whole tiles.
+    They are chosen anew with `chooses`, or if a task is smaller than an accumulator tile. A task is one thread's work.
+    With `holds`, and if registers hold the accumulator tiles of all MMAs at once, the task loops over such tiles, which
+    stay there over all of K, and each width is rounded up to whole tiles.
     """
     facts, machine = kernel.facts, kernel.machine
     blocks = blocks_of(kernel.products, facts.cut, kernel.width, machine) if holds else {}

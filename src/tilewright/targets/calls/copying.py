@@ -6,7 +6,10 @@ from tilewright.targets.calls.words import SIZES
 
 
 def _strided(size: int) -> str:
-    """A function that copies between contiguous elements and elements with strides; gives the end of the former."""
+    """Return the LLVM text of a function that copies between contiguous elements and elements with strides.
+
+    The function returns the end of the contiguous ones.
+    """
     return f"""
 define internal ptr @strided_{size}(ptr %packed, ptr %far, ptr %dims, i64 %rank, i64 %unit, i1 %back) {{
 entry:
@@ -48,7 +51,7 @@ done:
 
 
 def _strided_by_size() -> str:
-    """Calls of those functions, by the bytes of an element."""
+    """Return the LLVM text of a switch on the bytes of an element, which calls the strided copy for that size."""
     cases = " ".join(f"i64 {size}, label %by_{size}" for size in SIZES)
     calls = "".join(
         f"""by_{size}:

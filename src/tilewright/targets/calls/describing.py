@@ -23,7 +23,7 @@ ALIGNED, WRITEABLE = 0x100, 0x400
 HOST = 1
 """DLPack's number of the host."""
 DEVICE_BYTES = 16
-"""What the addresses of tensors on a device must be multiples of to be alike; on the host it is their element size."""
+"""Tensors on a device are alike if their addresses have the same rest by this; on the host, by their element size."""
 
 TEXT = f"""
 ; -- whether a function of Python says yes, or raises ----------------------------------------------
@@ -281,7 +281,7 @@ failed:
 
 @cache
 def reads_arrays() -> bool:
-    """Whether numpy's arrays lie in memory as the function reads them."""
+    """True if numpy's array objects have the layout that the native function reads."""
     if sys.implementation.name != "cpython" or HEAD != 16 or sys.byteorder != "little":
         return False
     probe = np.zeros((3, 5, 2), np.int16)[:, :, 1]

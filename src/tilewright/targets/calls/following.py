@@ -7,7 +7,7 @@ from tilewright.targets.calls.describing import DATA
 from tilewright.targets.calls.words import ARGUMENTS, ENTRY, PAIR, RECORD, SMALL, WORDS, record_fields, table_fields
 
 LAUNCH_UNLIKE = -1
-"""What a launch answers that cannot be made for these arguments after all."""
+"""The answer of a launch that cannot be made for these arguments after all."""
 
 TEXT = f"""
 declare ptr @getenv(ptr)

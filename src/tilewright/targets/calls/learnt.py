@@ -1,4 +1,4 @@
-"""What a callable remembers of its calls: a table that is made when the first of them was right."""
+"""The calls that a callable remembers: a table that is made when the first of them was right."""
 
 from __future__ import annotations
 

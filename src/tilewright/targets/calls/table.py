@@ -3,11 +3,11 @@
 A *table* belongs to one callable. It holds a *record* for each kind of call that was checked at length. The function
 describes the arguments in words: of a numpy array or a torch tensor its type, element type, device, extents and
 strides; of one of Python's numbers its value. It looks the words up. A record with the same words says what is left to
-do: copies of arrays that are not contiguous, outputs, the launch, and what the caller gets. Where there is no such
-record the function changes nothing and returns `UNLIKE`; the call is then checked at length.
+do: copies of arrays that are not contiguous, outputs, the launch, and the result. Without such a record the function
+changes nothing and returns `UNLIKE`; the call is then checked at length.
 
-Of two arrays, one of which is written, a record also says how they lie: apart, or at a certain distance. What is at
-another distance is another kind of call. So is another value of TILEWRIGHT_THREADS, for which launches are made.
+Of two arrays, one of which is written, a record also says whether they overlap, and at what distance. Arrays at
+another distance are another kind of call. So is another value of TILEWRIGHT_THREADS, for which launches are made.
 
 The table that torch's operators use asks nothing of gradients and of tracers: the dispatcher has asked already.
 `targets.cpu` and `targets.nvidia` write records for their launches.
@@ -31,7 +31,7 @@ from tilewright.targets.calls.words import ARGUMENTS, ENTRY, HEADER, RECORD, SIZ
 
 Array = np.ndarray[Any, np.dtype[Any]]
 UNLIKE = NotImplemented
-"""What the function returns where no call before was like this one."""
+"""The function returns this if no call before was like this one."""
 
 
 class _Method(ctypes.Structure):
@@ -77,7 +77,7 @@ class SmallCopy(NamedTuple):
 
     @staticmethod
     def takes(itemsize: int, elements: int) -> bool:
-        """Whether so many elements may be copied so."""
+        """True if a call may copy an argument by itself: its element size is supported, and its bytes are few."""
         return itemsize in SIZES and itemsize * elements < LEAST
 
 
@@ -104,7 +104,7 @@ class CallLaunch(NamedTuple):
     keeper: Any
     trouble: Callable[[int, tuple[Any, ...]], None] | None = None
     unless: Callable[[], bool] | None = None
-    """Tells that it must not be used now."""
+    """Tell that the launch must not be used now."""
 
 
 class Description(NamedTuple):
@@ -124,7 +124,7 @@ class Extent(NamedTuple):
 
 
 class CallRecord:
-    """What is done for calls of one kind."""
+    """The steps of calls of one kind: copies, outputs, the launch, the result."""
 
     def __init__(
         self,
@@ -137,8 +137,11 @@ class CallRecord:
         telling: Callable[[Any], Any] | None = None,
         room: int = 0,
     ):
-        """`given` is the number of arguments; `pairs` are words as `pair_of` gives them, `told` are the arguments that
-        `telling` is called with after the launch. `room` is how many bytes of memory stay with the launch.
+        """Write the record's words for the native function: what to copy, what to make, what to launch.
+
+        `given` is the number of arguments; `pairs` are words of two arrays as `pair_of` gives them (how they overlap);
+        `told` are the arguments that `telling` is called with after the launch (torch counts writes to tensors).
+        `room` is how many bytes of memory stay with the launch.
         """
         self.room = room
         told = () if telling is None else told
@@ -185,7 +188,7 @@ def pair_of(a: int, b: int, extents: Sequence[Extent], addresses: Sequence[int])
 
 
 class _Kept:
-    """What the words of a table are the addresses of."""
+    """The objects whose addresses are words of a table: they live as long as it."""
 
     __slots__ = ("entries", "kinds", "others")
 
@@ -237,11 +240,11 @@ class CallTable:
 
     @property
     def kinds(self) -> tuple[tuple[Description, CallRecord], ...]:
-        """What it remembers: (description, record) of each kind of call."""
+        """Return (description, record) of each kind of call that the table remembers."""
         return self._kept.kinds
 
     def knows_tensors(self) -> bool:
-        """Whether it describes tensors of torch, which may have been imported since it was made."""
+        """True if the table describes torch tensors; torch may have been imported since it was made."""
         return self._tensor is not None
 
     def described(self, args: Sequence[Any]) -> Description | None:
@@ -260,7 +263,7 @@ class CallTable:
 
     @staticmethod
     def dims_in(description: Description, argument: int) -> int:
-        """Where the extents and strides of an argument begin in a description."""
+        """Return the number of the word at which the extents and strides of an argument begin in a description."""
         words, at = description.words, 0
         for _ in range(argument):
             is_array = words[at] == id(np.ndarray)
@@ -269,7 +272,7 @@ class CallTable:
         return at + HEADER
 
     def replace(self, kinds: Sequence[tuple[Description, CallRecord]]) -> None:
-        """Remembers these kinds, (description, record) each, in place of what it did."""
+        """Remember these kinds of calls, (description, record) each, instead of those before."""
         entries = np.zeros(1 + ENTRY * len(kinds), np.int64)
         entries[0] = len(kinds)
         for place, (description, record) in enumerate(kinds):
@@ -283,7 +286,7 @@ class CallTable:
         del before
 
     def forget(self) -> None:
-        """Remembers nothing."""
+        """Forget all calls."""
         self.replace(())
 
 

@@ -51,7 +51,11 @@ _POINTERS = {
 
 
 def fields(names: Sequence[str], words: Sequence[str], at: str, pointers: set[str] | frozenset[str]) -> str:
-    """LLVM instructions that load words of a record by their names; `at` is the record's pointer."""
+    """Return LLVM instructions that load some words of a record (a row of i64 words).
+
+    `names` are the words to load, `words` the names of all of the record in order; `at` is the record's pointer, and
+    those in `pointers` are loaded as pointers.
+    """
     lines = []
     for name in names:
         kind = "ptr" if name in pointers else "i64"
@@ -63,10 +67,10 @@ def fields(names: Sequence[str], words: Sequence[str], at: str, pointers: set[st
 
 
 def table_fields(*names: str) -> str:
-    """Loads words of %table."""
+    """Return LLVM instructions that load these words of %table."""
     return fields(names, TABLE, "table", _POINTERS)
 
 
 def record_fields(*names: str) -> str:
-    """Loads words of %record."""
+    """Return LLVM instructions that load these words of %record."""
     return fields(names, RECORD, "record", _POINTERS)

@@ -29,7 +29,7 @@ Relocate = Callable[[CodePlace, int], bool]
 
 @dataclass(frozen=True)
 class ObjectForm:
-    """How object files of a family look: the number of the machine in their header, and their relocations by number.
+    """The form of a family's object files: the number of the machine in their header, and their relocations by number.
 
     `absolute` is the relocation that puts the 64-bit address of a symbol into data; a loader does it.
     """

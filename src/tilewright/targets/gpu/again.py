@@ -72,6 +72,6 @@ class Again(LearntCalls):
 
 
 def _maker(torch: Any, tensor: Any) -> Any:
-    """What makes a contiguous tensor of the same form; `empty_strided` is quicker than `empty`."""
+    """Return a function that makes a contiguous tensor of the same form; `empty_strided` is quicker than `empty`."""
     shape = tuple(tensor.shape)
     return partial(torch.empty_strided, shape, packed_steps(shape), dtype=tensor.dtype, device=tensor.device)

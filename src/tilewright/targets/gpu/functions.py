@@ -4,7 +4,7 @@ NVIDIA's were measured on an H200: the time that a function adds to the epilogue
 results are rounded to bf16, as results of products mostly are (medians of interleaved replays; a chain of products and
 sums takes as many operations as it has there; erf also in gelu after a product of 8192x4096x4096, where it takes
 more: 19 and 25). Functions without a figure of that run (log10, sinh, cosh, powf, expm1, log1p) are
-estimated from those that they are made of. Where all of f32 is asked for, exp takes 8, tanh 37 and sigmoid 44.
+estimated from those that they are made of. With all bits of f32, exp takes 8, tanh 37 and sigmoid 44.
 """
 
 from __future__ import annotations

@@ -161,7 +161,7 @@ class Launch:
             raise self._fault(code)
 
     def again(self, whole: Whole | None = None) -> MovableCall:
-        """What starts the kernel on tensors that are like those it was bound to; these are let go.
+        """Return a call that starts the kernel on tensors like those it was bound to; these are let go.
 
         With the call of a `whole` host program, of which this is the first launch, it starts all of them.
         """

@@ -272,7 +272,7 @@ class Record:
 
     @property
     def address(self) -> int:
-        """Where its words are."""
+        """The address of the record's words."""
         return int(self._words.ctypes.data)
 
     def set(self, **fields: Any) -> None:
