@@ -18,10 +18,11 @@ from tilewright.cli.workload import read_problem, read_types
 from tilewright.compiler.text import compile_text
 from tilewright.errors import ArgumentError
 from tilewright.ops import Conv2d
+from tilewright.plan.block_list import blockings
 from tilewright.plan.blocking import plan_of
-from tilewright.plan.fixed import Fixed
-from tilewright.plan.lanes import default_steps, input_window, lane_blockings, out_of_bounds_blocks, why_no_lanes
-from tilewright.plan.planner import choose
+from tilewright.plan.fixed import FREE, Fixed
+from tilewright.plan.lanes import default_steps, input_window, lanes_of, out_of_bounds_blocks, why_no_lanes
+from tilewright.plan.search.block_choice import choose
 from tilewright.plan.text import parse_plan
 from tilewright.plan.validate import validate, why_illegal
 from tilewright.problems import ConvProblem, conv_forward
@@ -192,7 +193,7 @@ def test_many_filters_of_a_channel_take_vectors_of_columns():
 def test_what_has_no_form_is_told_why(problem, why):
     c = workload(problem).contraction
     assert why_no_lanes(c, AMX) == why
-    assert list(lane_blockings(c, AMX)) == []
+    assert not any(x.blocking.by_lanes for x in choose(c, AMX).candidates)
     assert f"lanes: {why}" in map(str, choose(c, AMX).refused)
 
 
@@ -200,7 +201,7 @@ def test_forms_fit_the_registers_there_are():
     c = workload("g64mb1ic64ih28iw28oc64kh3kw3ph1pw1").contraction
     for registers in (16, 32):
         machine = replace(AMX, limits=replace(AMX.limits, registers=registers))
-        forms = list(lane_blockings(c, machine))
+        forms = list(blockings(c, lanes_of(c, machine), machine, FREE))
         assert forms
         assert all(why_illegal(c, form, machine) is None for form in forms)
         assert max(form.rows * form.vectors for form in forms) < registers

@@ -22,6 +22,7 @@ _MEANING = "part of what is computed or written down"
 
 ALLOWED = {
     "plan/bind_pipeline.py: NAMES": "characters of a message",
+    "plan/block_size.py: BESIDE": _CODE,
     "plan/boxes.py: RUN": _SEARCH,
     "plan/boxes.py: ROWS": _SEARCH,
     "plan/boxes.py: TABLED": _WORK,

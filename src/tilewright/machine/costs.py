@@ -12,10 +12,14 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class VectorCosts:
-    """By vectors of columns, in cycles: a block of sums beside its products, a task beside its blocks."""
+    """By vectors of columns, in cycles: a block of sums beside its products, a task beside its blocks.
+
+    `shown` is the share that shows of the shorter of multiply-adds and the loads that feed them.
+    """
 
     block: float = 0
     task: float = 0
+    shown: float = 0
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,9 @@ class TileCosts:
     `block` for a block of sums beside its products, its store deferred; `task` for a task beside its blocks: the last
     block's store hides behind nothing. `staged` to stage a block's rows for one step, where they end before the block
     does. `scattered` and `shared` for a cache line that is written apart from its neighbours, or beside other workers';
-    `store` for a sum that is stored where that is not deferred.
+    `store` for a sum that is stored where that is not deferred. `apart` is how many times as long as by the rate of the
+    L2 cache loads take of rows that lie apart in memory; `conflict` how much longer that takes if they share sets of
+    the L1 cache, `bypass` if loads bypass it.
     """
 
     block: float = 0
@@ -54,6 +60,9 @@ class TileCosts:
     scattered: float = 0
     shared: float = 0
     store: float = 0
+    apart: float = 1
+    conflict: float = 1
+    bypass: float = 1
 
 
 @dataclass(frozen=True)

@@ -27,15 +27,18 @@
 | facts       | facts of any program: values, accesses, products, loops, masks              |
 | followed    | which constraints a plan does not follow, for `explain`                     |
 | fixed       | what an author's constraints fix                                            |
-| tiles       | blockings in tile registers, and what they cost                             |
-| vectors     | blockings by vectors, and what they cost                                    |
-| lanes       | blockings by lanes, and what they cost                                      |
+| block_list  | the blockings of a unit to try: tiles, tasks, loop orders, staging          |
+| tiles       | tile registers as such a unit                                               |
+| vectors     | vectors along N as such a unit                                              |
+| lanes       | vectors along a dimension that A, B and the result share as such a unit     |
+| task_shape  | the tasks of a blocking, and the accumulator tiles of the largest           |
+| block_size  | instructions and scratch memory of a blocking                               |
 | boxes       | which dimensions of any program tasks may cut, and how finely               |
 | general     | plans of programs that are no single contraction                            |
 | grids       | plans of grid programs: their constraints, and how products go over K       |
 | model       | the cost model: caches, copies, the roofline                                |
 | validate    | legality of blockings on a CPU                                              |
-| planner     | all plans that fit, ranked; what was refused, and why                       |
+| planner     | ranked blockings of a product; what was refused, and why                    |
 | computed    | MMA operands that are computed element by element from reads                |
 | cutting     | from a contraction's blocking to lowering parameters                        |
 | epilogue    | cycles of lanes for one element of an elementwise operation                 |

@@ -43,6 +43,11 @@ class LaneUnit:
         return 1, self.lanes, 1
 
 
+def is_tile_atom(atom: MultiplyAtom | LaneUnit) -> bool:
+    """True if an atom keeps its accumulators in tile registers of a matrix unit."""
+    return isinstance(atom, MultiplyAtom) and isinstance(atom.c, OpaqueOperand)
+
+
 @dataclass(frozen=True)
 class Blocking:
     """Blocking parameters of a contraction. A block is the `rows` x `columns` accumulator tile that stays in registers.
@@ -72,7 +77,7 @@ class Blocking:
     @property
     def in_tiles(self) -> bool:
         """True if the accumulators of this blocking are in tile registers of a matrix unit."""
-        return isinstance(self.atom, MultiplyAtom) and isinstance(self.atom.c, OpaqueOperand)
+        return is_tile_atom(self.atom)
 
     @property
     def by_lanes(self) -> bool:

@@ -1,4 +1,4 @@
-"""Blockings of a depthwise contraction on a CPU: vectors run along a dimension that A, B and the result share.
+"""Vectors along a dimension that A, B and the result share, as a unit: tiles to try, registers, cycles of a block.
 
 A depthwise convolution has no columns to fill a vector with, but neighbouring channels do. A line is the last digit of
 M, such as the positions of an image row. A block is `rows` positions of a line by some vectors of channels: the
@@ -7,24 +7,13 @@ accumulators that stay in registers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from tilewright.algebra.expr import ZERO, Const, index
 from tilewright.algebra.expr_use import Substitution, linear_form
 from tilewright.machine import Machine
-from tilewright.plan.blocking import (
-    BY_LANES,
-    LANES,
-    ROWS,
-    Blocking,
-    LaneUnit,
-    required_lane_digit,
-    round_up,
-    single_digits,
-)
+from tilewright.plan.block_list import BlockUnit
+from tilewright.plan.blocking import Blocking, LaneUnit, required_lane_digit, round_up, single_digits
 from tilewright.plan.contraction import Contraction, size
-from tilewright.plan.fixed import FREE, Fixed
-from tilewright.plan.model import Cost, cores, element_bytes, l2, operand_bytes
+from tilewright.plan.model import cores, element_bytes
 from tilewright.plan.schedule import Split
 from tilewright.plan.sliding import lane_digit
 
@@ -76,35 +65,24 @@ def why_no_lanes(contraction: Contraction, machine: Machine) -> str | None:
     return None
 
 
-def lane_blockings(contraction: Contraction, machine: Machine, fixed: Fixed = FREE) -> Iterator[Blocking]:
-    """Yield each Blocking (tile sizes and loop order) to try with vectors along a digit that A, B and the result share.
+def lanes_of(space: Contraction, machine: Machine) -> BlockUnit:
+    """Return the BlockUnit of vectors along a digit that A, B and the result share: accumulator tiles and tasks to try.
 
-    A digit is a mixed-radix part of a dimension, such as the channels of a depthwise convolution. Every blocking fits
-    the vector registers and follows the author's constraints `fixed`. Nothing is yielded if there is no such digit, or
-    if the constraints split N, because a task (one core's tile) has all of N here.
+    A digit is a mixed-radix part of a dimension, such as the channels of a depthwise convolution. `space` is the
+    product's index space, which must have such a digit. Every accumulator tile fits the vector registers. A task has
+    whole image lines, unless there is one line only, which tasks then share.
     """
-    if why_no_lanes(contraction, machine) is not None:
-        return
-    if fixed.columns is not None and fixed.columns < contraction.extent(
-        contraction.columns
-    ):  # a task goes over all of them
-        return
-    unit, steps, workers = lane_unit(contraction, machine), default_steps(contraction), cores(machine)
-    singles = single_digits(contraction, True)
-    tasks = (LANES, *(d.name for d in singles), ROWS)
-    line, padded = size(contraction.rows[-1]), round_up(size(required_lane_digit(contraction)), unit.lanes)
-    flat = contraction.extent(tuple(singles)) == 1 and not contraction.a.conditions
-    for vectors in WIDE:
-        width = vectors * unit.lanes
-        if width > padded:
-            break
-        groups = -(-padded // width)
-        for rows in range(1, line + 1):
-            if not _fits_registers(contraction, rows, vectors, steps, machine):
-                break
-            for strip in _line_extents(line, rows, workers, flat, fixed):
-                for task_groups in sorted({-(-groups // parts) for parts in (1, 2, workers) if parts <= groups}):
-                    yield Blocking(unit, rows, width, strip, task_groups * width, BY_LANES, steps, tasks, "contiguous")
+    unit, steps, workers = lane_unit(space, machine), default_steps(space), cores(machine)
+    padded = round_up(size(required_lane_digit(space)), unit.lanes)
+    tiles = [
+        (rows, vectors * unit.lanes)
+        for vectors in WIDE
+        if vectors * unit.lanes <= padded
+        for rows in range(1, size(space.rows[-1]) + 1)
+        if _fits_registers(space, rows, vectors, steps, machine)
+    ]
+    is_one_line = space.extent(tuple(single_digits(space, True))) == 1 and not space.a.conditions
+    return BlockUnit(unit, tuple(tiles), {4 * workers if is_one_line else 1}, {1, 2, workers}, steps)
 
 
 def _fits_registers(
@@ -125,20 +103,6 @@ def _fits_registers(
         0 if contraction.sum_dtype.is_float else rows
     )  # of integers, those of two taps may be added up first
     return (rows + kept_vectors + partial_products + 1) * vectors <= machine.limits.registers
-
-
-def _line_extents(line: int, rows: int, workers: int, flat: bool, fixed: Fixed) -> list[int]:
-    """Return the extents of a task (one core's tile) to try along an image line, in positions; [] if none is legal.
-
-    The author's extent in `fixed` is the only one if given. It must be the whole line, or shorter and a multiple of
-    `rows` (positions of an accumulator tile). Otherwise a task has the whole line of `line` positions. If `flat` (the
-    `workers` cores have only this line to split), a task has about a quarter of a core's share, in whole accumulator
-    tiles.
-    """
-    if fixed.rows is not None:
-        return [fixed.rows] if fixed.rows == line or (fixed.rows < line and fixed.rows % rows == 0) else []
-    full_blocks = line // rows
-    return [-(-full_blocks // min(full_blocks, 4 * workers)) * rows] if flat and full_blocks > 1 else [line]
 
 
 def default_steps(contraction: Contraction) -> tuple[Split, ...]:
@@ -244,58 +208,7 @@ def input_window(contraction: Contraction, rows: int, steps: tuple[Split, ...]) 
     return len(first), max(waiting)
 
 
-# -- cost -------------------------------------------------------------------------------------------------
-
-
-def lane_cost(contraction: Contraction, blocking: Blocking, machine: Machine) -> Cost:
-    """Return a Cost, the predicted cycles of the busiest core by cause, for vectors along a shared digit.
-
-    A digit is a mixed-radix part of a dimension; A, B and the result share it, such as depthwise channels. `blocking`
-    has the tile sizes and the loop order. The causes are multiply-adds, memory accesses that they do not hide, and the
-    launch (fixed cycles to start a kernel).
-    """
-    limits, workers = machine.limits, cores(machine)
-    line, padded = size(contraction.rows[-1]), round_up(size(required_lane_digit(contraction)), blocking.atom.shape[1])
-    full_blocks, tail = divmod(line, blocking.rows)
-    groups, rest = (
-        n // blocking.atom.shape[1] for n in (padded - padded % blocking.columns, padded % blocking.columns)
-    )
-    groups //= blocking.vectors
-    strips = max(1, -(-full_blocks // max(1, blocking.strip // blocking.rows))) if blocking.strip < line else 1
-    parts = -(-(groups + bool(rest)) // (blocking.task_columns // blocking.columns))
-    lines = contraction.extent(tuple(single_digits(contraction, True)))
-    tasks = lines * strips * parts
-    busiest = -(-tasks // workers)
-
-    def blocks(rows: int) -> float:
-        """Return the cycles of one core for one block of `rows` rows of a line, over all vectors of channels."""
-        full_groups = groups * _block_cycles(contraction, blocking, machine, rows, blocking.vectors) if groups else 0.0
-        return full_groups + (_block_cycles(contraction, blocking, machine, rows, rest) if rest else 0.0)
-
-    line_cycles = full_blocks * blocks(blocking.rows) + (blocks(tail) if tail else 0.0)
-    compute_cycles = busiest * (
-        lines * line_cycles * contraction.extent(contraction.columns) / tasks + machine.costs.lanes.task
-    )
-    tensor_bytes = operand_bytes(contraction.a) + operand_bytes(contraction.out)
-    rate = limits.l2_rate if tensor_bytes <= workers * l2(limits) else limits.far_rate
-    run_bytes = blocking.columns * element_bytes(contraction.a.dtype)
-    memory_cycles = (
-        tensor_bytes / rate * (1 + machine.limits.line_bytes / 2 / run_bytes) / workers
-    )  # short pieces are read ahead badly
-    memory_cycles *= machine.costs.lanes.parted if parts > 1 else 1
-    return Cost(
-        products=compute_cycles,
-        memory=memory_cycles / 2 if compute_cycles >= memory_cycles else memory_cycles - compute_cycles / 2,
-        launch=limits.launch_cycles,
-        tasks=tasks,
-        busiest=busiest,
-        instructions=_instructions(
-            contraction, blocking, full_blocks, tail, (blocking.vectors if groups else 0) + rest, strips > 1
-        ),
-    )
-
-
-def _block_cycles(contraction: Contraction, blocking: Blocking, machine: Machine, rows: int, vectors: int) -> float:
+def block_cycles(contraction: Contraction, blocking: Blocking, machine: Machine, rows: int, vectors: int) -> float:
     """Return the cycles of one core for one block (accumulator tile, `rows` rows by `vectors` vectors), over all of K.
 
     It is the sum over the iterations of the loops over filter taps, plus the stores. An iteration takes the larger of
@@ -321,21 +234,3 @@ def _block_cycles(contraction: Contraction, blocking: Blocking, machine: Machine
         + costs.end
         + stores
     )
-
-
-def _instructions(
-    contraction: Contraction, blocking: Blocking, full_blocks: int, tail: int, vectors: int, parted: bool
-) -> int:
-    """Return the estimated number of instructions in the code for vectors along a digit that A, B and the result share.
-
-    It grows with the number of unrolled filter taps and of peeled blocks. An image line has `full_blocks` whole blocks
-    (accumulator tiles) and a last block of `tail` rows. `vectors` is the sum of the vectors of a whole block along the
-    channels and of the last, ragged one. If `parted` (tasks split lines), no block is peeled.
-    """
-    unrolled = 1
-    for s in blocking.steps:
-        unrolled *= size(contraction.summed(s.digit)) if s.is_unrolled else 1
-    peeled = 0 if parted else sum(peeled_blocks(contraction, blocking.rows))
-    rows = (peeled + (full_blocks > peeled)) * blocking.rows + tail
-    narrow = contraction.a.dtype is not contraction.sum_dtype
-    return int(rows * vectors * (unrolled * (2 + narrow) + 3) + 300)

@@ -35,10 +35,8 @@ class Cost:
     tasks: int
     busiest: int
     """Tasks that the busiest worker runs; `tasks` is their number in all."""
-    instructions: int
-    """Instructions of the program, estimated."""
-    scratch: int = 0
-    """Bytes of private scratch memory of a worker."""
+    reading: float = 0.0
+    """Cycles in which operands and results move between caches and memory, those that MMAs hide included."""
     staged_bytes: float = 0.0
 
     @property

@@ -1,23 +1,20 @@
-"""Choose the plan of a contraction on a CPU: list all legal blockings, and rank them by a model of their time."""
+"""The ranked blockings of a product on a CPU, and why the others were refused."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from tilewright.machine import Machine, MultiplyAtom, OpaqueOperand
-from tilewright.plan.blocking import Blocking, LaneUnit, plan_of, round_up
-from tilewright.plan.contraction import Contraction, merge_rows, merge_taps, size
-from tilewright.plan.fixed import FREE, Fixed
-from tilewright.plan.lanes import lane_blockings, lane_unit, why_no_lanes
-from tilewright.plan.model import Cost, Roofline, cores, microseconds, roofline, us
+from tilewright.machine import Machine
+from tilewright.plan.block_size import why_too_large
+from tilewright.plan.blocking import Blocking, plan_of, round_up
+from tilewright.plan.contraction import Contraction, size
+from tilewright.plan.model import Cost, Roofline, cores, microseconds, us
 from tilewright.plan.schedule import Schedule, Split
 from tilewright.plan.sliding import halo_of
-from tilewright.plan.tiles import tile_blockings
-from tilewright.plan.validate import cost_of, why_illegal, why_not_atom, why_too_large
-from tilewright.plan.vectors import vector_blockings
+from tilewright.plan.validate import why_illegal
 
 CLEARLY = 1.4
 """A plan with more than this many times the best plan's predicted cycles counts as slower; below, it may be as good."""
@@ -111,76 +108,6 @@ class Choice:
         return "\n".join(lines)
 
 
-def choose(contraction: Contraction, machine: Machine, fixed: Fixed = FREE) -> Choice:
-    """Return a Choice: all legal plans of a contraction on a CPU, fastest predicted first, and why atoms do not fit.
-
-    It may have no plan. All plans follow the author's constraints `fixed`; if no plan can, the constraints are ignored.
-    """
-    contraction = merge_rows(contraction)
-    if len(contraction.columns) != 1:
-        return Choice(
-            machine, (), (Refusal("columns", f"they have {len(contraction.columns)} digits; one is handled"),), None
-        )
-    refused: list[Refusal] = []
-    usable: list[MultiplyAtom] = []
-    for atom in machine.multiply.values():
-        why = why_not_atom(variant(contraction, atom), atom)
-        if why is None:
-            usable.append(atom)
-        else:
-            refused.append(Refusal(f"atom {atom.name}", why))
-    units: list[MultiplyAtom | LaneUnit] = [*usable]
-    why = why_no_lanes(contraction, machine)
-    if why is None:
-        units.append(lane_unit(contraction, machine))
-    else:
-        refused.append(Refusal("lanes", why))
-    candidates = list(_candidates(contraction, usable, machine, fixed))
-    if not candidates and fixed != FREE and units:
-        candidates = list(_candidates(contraction, usable, machine, FREE))
-    candidates.sort(key=lambda x: x.cost.cycles)
-    bound = roofline(contraction, machine, units) if units else None
-    return Choice(machine, tuple(candidates), tuple(refused), bound)
-
-
-def variant(contraction: Contraction, atom: MultiplyAtom) -> Contraction:
-    """Return the contraction in the form that suits an atom: unchanged, or with last filter tap and channels merged.
-
-    Merged, they are one digit (mixed-radix part) of K. They are merged if the atom uses tile registers and its K is at
-    least twice the number of channels, because half of the atom's K or more would be empty otherwise.
-    """
-    has_few_channels = isinstance(atom.c, OpaqueOperand) and 2 * size(contraction.depth[-1]) <= atom.shape[2]
-    return merge_taps(contraction) if has_few_channels else contraction
-
-
-def _candidates(
-    contraction: Contraction, atoms: list[MultiplyAtom], machine: Machine, fixed: Fixed
-) -> Iterator[Candidate]:
-    """Yield a Candidate (blocking and predicted cost) for each legal blocking, with each atom and with the SIMD unit.
-
-    A blocking is a choice of tile sizes and loop order. All follow the author's constraints `fixed`. Blockings whose
-    tasks (one core's tile each) stage too many bytes, or that have too many instructions, are left out.
-    """
-    for atom in atoms:
-        variant_of, in_tiles = variant(contraction, atom), isinstance(atom.c, OpaqueOperand)
-        list_blockings = tile_blockings if in_tiles else vector_blockings
-        candidates = list(_legal_candidates(variant_of, list_blockings(variant_of, atom, machine, fixed), machine))
-        if in_tiles and not candidates:  # such as tasks of two long lines, which stage too much
-            of_single_lines = tile_blockings(variant_of, atom, machine, fixed, single_lines=True)
-            candidates = list(_legal_candidates(variant_of, of_single_lines, machine))
-        yield from candidates
-    yield from _legal_candidates(contraction, lane_blockings(contraction, machine, fixed), machine)
-
-
-def _legal_candidates(contraction: Contraction, blockings: Iterable[Blocking], machine: Machine) -> Iterator[Candidate]:
-    """Yield a Candidate (blocking and predicted cost) for each of `blockings` that is legal and not too large."""
-    for blocking in blockings:
-        if why_illegal(contraction, blocking, machine) is None:
-            cost = cost_of(contraction, blocking, machine)
-            if why_too_large(cost, machine) is None:
-                yield Candidate(blocking, contraction, cost)
-
-
 # -- what was refused -------------------------------------------------------------------------------------
 
 
@@ -197,7 +124,7 @@ def _illegal_variants(best: Candidate, machine: Machine) -> Iterator[Refusal]:
         neighbours.append(replace(blocking, steps=_all_unrolled(blocking.steps)))
     seen_kinds: set[str] = set()
     for other in neighbours:
-        why = why_illegal(contraction, other, machine) or why_too_large(cost_of(contraction, other, machine), machine)
+        why = why_illegal(contraction, other, machine) or why_too_large(contraction, other, machine)
         kind = re.sub(r"\d+", "", why or "")  # the nearest of each kind is enough
         if why is not None and kind not in seen_kinds:
             seen_kinds.add(kind)

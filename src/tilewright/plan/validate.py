@@ -9,9 +9,9 @@ from tilewright.errors import ArgumentError
 from tilewright.machine import Machine, MultiplyAtom, OpaqueOperand, RegisterOperand
 from tilewright.plan import lanes, tiles, vectors
 from tilewright.plan.bind_contraction import bind_contraction
+from tilewright.plan.block_size import why_too_large
 from tilewright.plan.blocking import LANES, Blocking, LaneUnit, round_up
 from tilewright.plan.contraction import Contraction, size
-from tilewright.plan.model import Cost
 from tilewright.plan.refusals import refused
 from tilewright.plan.schedule import Schedule, Split
 from tilewright.plan.sliding import can_load_in_place, halo_of
@@ -36,16 +36,6 @@ def why_not_atom(contraction: Contraction, atom: MultiplyAtom) -> str | None:
     return vectors.why_no_vectors(contraction, atom)
 
 
-def cost_of(contraction: Contraction, blocking: Blocking, machine: Machine) -> Cost:
-    """Return a Cost, the predicted cycles of the busiest core by cause, of a blocking on a CPU.
-
-    A blocking is a choice of tile sizes and loop order. The model depends on its unit: vectors along a dimension that
-    A, B and the result share, tile registers, or vectors along N.
-    """
-    cost = lanes.lane_cost if blocking.by_lanes else tiles.tile_cost if blocking.in_tiles else vectors.vector_cost
-    return cost(contraction, blocking, machine)
-
-
 def why_illegal(contraction: Contraction, blocking: Blocking, machine: Machine) -> str | None:
     """Return text: why a blocking (tile sizes and loop order) of a contraction is illegal on a machine; else None.
 
@@ -56,20 +46,6 @@ def why_illegal(contraction: Contraction, blocking: Blocking, machine: Machine) 
     return _why_bad_shape(contraction, blocking) or (_why_bad_tiles if blocking.in_tiles else _why_bad_vectors)(
         contraction, blocking, machine
     )
-
-
-def why_too_large(cost: Cost, machine: Machine) -> str | None:
-    """Return text: why a blocking stages too many bytes per task, or has too many instructions; None if neither is so.
-
-    `cost` is the predicted cost of the blocking (tile sizes, loop order); a task is one core's tile.
-    """
-    limits = machine.limits
-    room = machine.spaces["shared"].bytes or 2 * limits.l2_bytes
-    if cost.scratch > room:
-        return f"a task stages {cost.scratch >> 10} KB; there is room for {room >> 10} KB"
-    if cost.instructions > limits.instructions:
-        return f"about {cost.instructions} instructions are written out; the budget is {limits.instructions}"
-    return None
 
 
 def _lacks_unit_splits(steps: Sequence[Split], digits: Sequence[Symbol]) -> bool:
@@ -206,7 +182,7 @@ def validate(plan: Schedule, contraction: Contraction, machine: Machine) -> Bloc
     if strips and halo_of(contraction) is None:
         raise refused(strips, "rows do not slide over two dimensions by one")
     blocking = bind_contraction(contraction, plan, atom_of_plan(plan.atom, contraction, machine))
-    why = why_illegal(contraction, blocking, machine) or why_too_large(cost_of(contraction, blocking, machine), machine)
+    why = why_illegal(contraction, blocking, machine) or why_too_large(contraction, blocking, machine)
     if why is not None:
         raise ArgumentError(f"plan: {why}")
     return blocking

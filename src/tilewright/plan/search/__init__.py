@@ -18,6 +18,8 @@
 | uniform_kernel | such a kernel: task widths, waves, loop tiles, microkernels                    |
 | resident    | tasks of such kernels that a core has at a time                                  |
 | blocked     | rule: one product on a CPU in accumulator tiles that stay in registers            |
+| block_choice | the blockings of every unit, ranked                                             |
+| block_work  | the work and time of a blocking                                                  |
 | core_tasks  | rule: such kernels on a CPU, whose cores run one thread each                     |
 | core_reads  | what such a task moves to and from caches and memory                             |
 | product_tasks | widths of tasks with products, by goals                                        |

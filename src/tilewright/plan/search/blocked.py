@@ -16,12 +16,14 @@ from tilewright.plan.contraction import Contraction, merge_columns, merge_rows, 
 from tilewright.plan.facts import Facts
 from tilewright.plan.facts.values import UNTIMED
 from tilewright.plan.fixed import FREE, Fixed, fixed_by
-from tilewright.plan.model import copy_kernel_cycles, cores, moving_cycles, operand_bytes
-from tilewright.plan.planner import Candidate, Choice, choose, variant
+from tilewright.plan.model import copy_kernel_cycles, cores
+from tilewright.plan.planner import Candidate, Choice
 from tilewright.plan.refusals import refused
 from tilewright.plan.schedule import Schedule
+from tilewright.plan.search.block_choice import choose, variant
+from tilewright.plan.search.block_work import block_cost
 from tilewright.plan.search.ranking import PlanCandidate, Ranking, Rewrite
-from tilewright.plan.validate import cost_of, validate
+from tilewright.plan.validate import validate
 
 WHAT = "accumulator tiles that stay in registers over K"
 """This rule's kernels, as refusals name them."""
@@ -116,19 +118,17 @@ def _plan_candidate(
 ) -> PlanCandidate:
     """Return a kernel as a PlanCandidate: its cycles are those of its cost, its epilogue, and `copies` before it.
 
-    The cycles are at least those in which all tensors, the result included, move between memory and cores. `place` is
-    its place among kernels of equal cost; `facts` is the analysed program, which has the epilogue's elementwise work.
+    `place` is its place among kernels of equal cost; `facts` is the analysed program, which has the epilogue's
+    elementwise work.
     """
-    space, machine = kernel.candidate.contraction, kernel.ranked.machine
-    moved = sum({x.name: operand_bytes(x) for x in (space.a, space.b, space.out, *space.extras)}.values())
+    machine = kernel.ranked.machine
     epilogue = sum(
         facts.size(n.space) * facts.lane_cycles(n, machine)
         for n in facts.nodes
         if n.op not in UNTIMED and n.op != "mma"
     )
-    least = moving_cycles(machine, moved) + machine.limits.launch_cycles
     cycles = kernel.candidate.cost.cycles + copies + epilogue / cores(machine)
-    return PlanCandidate(kernel, max(cycles, least), (cycles, place), rewrites)
+    return PlanCandidate(kernel, cycles, (cycles, place), rewrites)
 
 
 def _ranked_variants(space: Contraction, machine: Machine, fixed: Fixed) -> Iterator[tuple[Variant, Choice]]:
@@ -258,6 +258,6 @@ def rate_blocks(facts: Facts, machine: Machine, plan: Schedule) -> PlanCandidate
     notes = (chosen.note,) if chosen.note else ()
     candidate = next((x for x in ranked.candidates if x.blocking == blocking), None)
     if candidate is None:
-        candidate = Candidate(blocking, typical, cost_of(typical, blocking, machine))
+        candidate = Candidate(blocking, typical, block_cost(typical, blocking, machine))
     kernel = BlockedKernelSchedule(candidate, replace(ranked, notes=(*ranked.notes, *notes)))
     return _plan_candidate(facts, kernel, chosen.copies, 0)

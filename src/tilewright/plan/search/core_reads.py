@@ -7,14 +7,15 @@ is read and written in between; first reads come from the nearest that holds the
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import ceil, prod
 
 from tilewright.algebra.expr import Expr
 from tilewright.ir.core import MemoryType, Op, Value
-from tilewright.machine import Limits
+from tilewright.machine import Limits, Machine, MultiplyAtom, OpaqueOperand
 from tilewright.plan.boxes import numbers_of
-from tilewright.plan.microkernel import Axes, Microkernel, axes_in
-from tilewright.plan.model import element_bytes, l1, l2
+from tilewright.plan.microkernel import Axes, Microkernel, axes_in, row_stride_of_a
+from tilewright.plan.model import element_bytes, l1, l2, stays_in_l1
 from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 from tilewright.plan.search.uniform_loops import loops_around
 
@@ -30,13 +31,53 @@ def missing_share(needed: float, room: float) -> float:
     return min(1.0, max(0.0, needed / room - 0.5))
 
 
-def cycles_beyond_l1(limits: Limits, moved: float, needed: float) -> float:
+def cycles_beyond_l1(limits: Limits, moved: float, needed: float, slower: float = 1.0) -> float:
     """Return the cycles of one core to move `moved` bytes from or to L2; from memory, as far as L2 misses them.
 
-    `needed` are the bytes that use L2 in turn.
+    `needed` are the bytes that use L2 in turn. L2 takes `slower` times as long as by its rate.
     """
     misses = missing_share(needed, l2(limits))
-    return moved * (misses / limits.far_rate + (1 - misses) / limits.l2_rate)
+    return moved * (misses / limits.far_rate + (1 - misses) * slower / limits.l2_rate)
+
+
+@dataclass(frozen=True)
+class OperandReads:
+    """Bytes that one task reads of an operand: the `first` time from the operand's tensor, and those read `again`.
+
+    `core` are the bytes of the tensor that a core reads in all its tasks. `between` are the bytes that use the caches
+    from one time that they are read to the next, those read included. L2 takes `slower` times as long as by its rate.
+    """
+
+    first: float
+    core: float
+    again: float
+    between: float
+    slower: float = 1.0
+
+
+def slower_rows(machine: Machine, atom: MultiplyAtom, rows: int, stride: int, *, streams: bool = False) -> float:
+    """Return how many times as long as by the rate of L2 tile registers take to load rows of A that lie apart.
+
+    1 for other atoms, which load along a row. `stride` is the number of bytes from row to row. It takes longer if the
+    `rows` rows of an accumulator tile share so few sets of L1 that these do not hold one line of each, and if loads
+    bypass L1 (`streams`).
+    """
+    if not isinstance(atom.c, OpaqueOperand):
+        return 1.0
+    costs, limits = machine.costs.tiles, machine.limits
+    conflict = not stays_in_l1(limits, rows, limits.line_bytes, stride)
+    return costs.apart * (costs.conflict if conflict else 1.0) * (costs.bypass if streams else 1.0)
+
+
+def operand_cycles(limits: Limits, reads: OperandReads, held: float = 0.0) -> float:
+    """Return the cycles of one core to read an operand in one task, each byte from the nearest cache that holds it.
+
+    `held` are the bytes of values in the task's scratch memory, which use the same caches.
+    """
+    repeated = reads.again * missing_share(reads.between, l1(limits))
+    return cycles_beyond_l1(limits, reads.first, reads.core + held, reads.slower) + cycles_beyond_l1(
+        limits, repeated, reads.between + held, reads.slower
+    )
 
 
 def task_read_cycles(kernel: UniformKernelSchedule) -> float:
@@ -187,9 +228,9 @@ def _product_cycles(kernel: UniformKernelSchedule, op: Op, microkernel: Microker
     sizes = _bytes_of(kernel, op, axes)
     tile_a, tile_b = sizes[0] / row_tiles, sizes[1] / column_tiles
     again = (column_tiles - 1, sizes[0] + tile_b), (row_tiles - 1, tile_a + tile_b)  # (passes, bytes in between)
-    total = 0.0
-    for value, read, (passes, needed) in zip(axes.factors(op), sizes, again, strict=True):
-        total += cycles_beyond_l1(limits, read, _seen_bytes(kernel, value, read) + held)
-        repeated = passes * read * missing_share(needed, l1(limits))
-        total += cycles_beyond_l1(limits, repeated, needed + held)
-    return total
+    stride = row_stride_of_a(kernel.facts.program, op, axes, numbers_of(kernel.facts.sizes))
+    slower = slower_rows(kernel.machine, microkernel.atom, microkernel.rows, stride), 1.0
+    return sum(
+        operand_cycles(limits, OperandReads(read, _seen_bytes(kernel, value, read), passes * read, needed, times), held)
+        for value, read, (passes, needed), times in zip(axes.factors(op), sizes, again, slower, strict=True)
+    )

@@ -14,7 +14,7 @@ FUNCTIONS: Mapping[str, float] = {
 """Instructions of an element of f32, counted in what the code generator writes for a lane of a vector."""
 
 COSTS = Costs(
-    vectors=VectorCosts(block=30, task=100),
+    vectors=VectorCosts(block=30, task=100, shown=0.2),
     lanes=LaneCosts(
         product=0.5, integer_product=1.5, load=0.5, conversion=1.0, apart=16, parted=1.5, task=50, end=12, turn=3
     ),

@@ -1,0 +1,106 @@
+"""The size of a blocking's kernel on a CPU: instructions of its code, and bytes that a task stages."""
+
+from __future__ import annotations
+
+from math import prod
+
+from tilewright.machine import Machine
+from tilewright.plan.blocking import Blocking, round_up
+from tilewright.plan.contraction import Contraction, size
+from tilewright.plan.lanes import peeled_blocks
+from tilewright.plan.model import element_bytes
+from tilewright.plan.schedule import Split
+from tilewright.plan.task_shape import TaskShape, columns_of, task_shape
+
+BESIDE = 300
+"""Instructions of a program beside its accumulator tiles, about."""
+
+
+def why_too_large(space: Contraction, blocking: Blocking, machine: Machine) -> str | None:
+    """Return text: why a blocking stages too many bytes per task, or has too many instructions; None if neither is so.
+
+    `space` is the product's index space; a task is one core's tile.
+    """
+    limits = machine.limits
+    room = machine.spaces["shared"].bytes or 2 * limits.l2_bytes
+    scratch = scratch_bytes(space, blocking)
+    if scratch > room:
+        return f"a task stages {scratch >> 10} KB; there is room for {room >> 10} KB"
+    count = instruction_count(space, blocking)
+    if count > limits.instructions:
+        return f"about {count} instructions are written out; the budget is {limits.instructions}"
+    return None
+
+
+def scratch_bytes(space: Contraction, blocking: Blocking) -> int:
+    """Return the bytes of scratch memory of a task: staged A and an accumulator tile; 0 without tile registers."""
+    if not blocking.in_tiles:
+        return 0
+    return task_shape(space, blocking).staged_bytes + blocking.rows * blocking.columns * element_bytes(space.sum_dtype)
+
+
+def instruction_count(space: Contraction, blocking: Blocking) -> int:
+    """Return the estimated number of instructions in the code of a blocking, unrolled K steps included."""
+    if blocking.in_tiles:
+        return _in_tiles(space, blocking)
+    shape = task_shape(space, blocking)
+    return _by_lanes(space, blocking, shape) if blocking.by_lanes else _by_vectors(space, blocking, shape)
+
+
+def _in_tiles(space: Contraction, blocking: Blocking) -> int:
+    """Return the estimated number of instructions with tile registers: loads and MMAs of the unrolled K steps.
+
+    With a K loop, the first iteration is written out once more, as a delayed store runs beside it.
+    """
+    rows, columns = blocking.rows // blocking.atom.shape[0], blocking.vectors
+    unrolled = prod(_steps_of(space, s, blocking) for s in blocking.steps if s.is_unrolled)
+    copies = 1 if blocking.steps[0].is_unrolled else 2
+    return int(unrolled * (rows * columns + rows + columns) * copies * 1.3 + 500)
+
+
+def _steps_of(space: Contraction, split: Split, blocking: Blocking) -> int:
+    """Return the number of K steps that a split of K makes; of one iteration of an outer split of the same digit."""
+    last, depth = space.depth[-1], blocking.atom.shape[2]
+    if split.digit != last.name:
+        return size(space.summed(split.digit))
+    outer = next((x.size for x in blocking.steps if x.digit == last.name and x is not split), None)
+    return (outer or round_up(size(last), depth)) // depth
+
+
+def _by_vectors(space: Contraction, blocking: Blocking, shape: TaskShape) -> int:
+    """Return the estimated number of instructions with vectors along N.
+
+    If A has bounds checks, up to two accumulator tiles at the ends of a line have code of their own, with all filter
+    taps that the checks depend on unrolled.
+    """
+    group, vectors = blocking.atom.shape[2], blocking.vectors
+    inner = edges = 1
+    for s in blocking.steps:
+        if s.digit == space.depth[-1].name:
+            unroll = 1 if s.is_unrolled else s.size // group
+            inner, edges = inner * unroll, edges * unroll
+            continue
+        digit = space.summed(s.digit)
+        inner *= size(digit) if s.is_unrolled else 1
+        edges *= size(digit) if s.is_unrolled or digit in space.coupled else 1
+    written = [(blocking.rows, inner)] if shape.blocks else []
+    if space.a.conditions:
+        written = [(blocking.rows, edges)] * min(shape.blocks, 2) + [(blocking.rows, inner)] * (shape.blocks > 2)
+    if shape.tail:
+        written.append((shape.tail, edges))
+    return int(sum(rows * (vectors + 1) * count for rows, count in written) * 1.1 + BESIDE)
+
+
+def _by_lanes(space: Contraction, blocking: Blocking, shape: TaskShape) -> int:
+    """Return the estimated number of instructions with vectors along a digit that A, B and the result share.
+
+    It grows with the number of unrolled filter taps and of peeled accumulator tiles; none is peeled if tasks split
+    lines. The last tile along the digit may be narrower, with code of its own.
+    """
+    unrolled = prod(size(space.summed(s.digit)) for s in blocking.steps if s.is_unrolled)
+    peeled = 0 if shape.row_tasks > 1 else sum(peeled_blocks(space, blocking.rows))
+    rows = (peeled + (shape.blocks > peeled)) * blocking.rows + shape.tail
+    extent, narrow = columns_of(space, blocking), space.a.dtype is not space.sum_dtype
+    rest = extent % blocking.columns // blocking.atom.shape[1]
+    vectors = (blocking.vectors if extent >= blocking.columns else 0) + rest
+    return int(rows * vectors * (unrolled * (2 + narrow) + 3) + BESIDE)

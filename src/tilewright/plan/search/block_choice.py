@@ -1,0 +1,84 @@
+"""Rank the blockings of a product on a CPU: those of every unit of the machine that are legal, by their cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tilewright.machine import Machine, MultiplyAtom, OpaqueOperand
+from tilewright.plan.block_list import BlockUnit, blockings
+from tilewright.plan.block_size import why_too_large
+from tilewright.plan.blocking import LaneUnit
+from tilewright.plan.contraction import Contraction, merge_rows, merge_taps, size
+from tilewright.plan.fixed import FREE, Fixed
+from tilewright.plan.lanes import lane_unit, lanes_of, why_no_lanes
+from tilewright.plan.model import roofline
+from tilewright.plan.planner import Candidate, Choice, Refusal
+from tilewright.plan.search.block_work import block_cost
+from tilewright.plan.tiles import tile_unit
+from tilewright.plan.validate import why_illegal, why_not_atom
+from tilewright.plan.vectors import vector_unit
+
+
+def choose(space: Contraction, machine: Machine, fixed: Fixed = FREE) -> Choice:
+    """Return a Choice: all legal plans of a product on a CPU, fastest predicted first, and why atoms do not fit.
+
+    `space` is the product's index space. The Choice may have no plan. All plans follow the author's constraints
+    `fixed`; if no plan can, the constraints are ignored.
+    """
+    space = merge_rows(space)
+    if len(space.columns) != 1:
+        return Choice(
+            machine, (), (Refusal("columns", f"they have {len(space.columns)} digits; one is handled"),), None
+        )
+    refused: list[Refusal] = []
+    units: list[MultiplyAtom | LaneUnit] = []
+    for atom in machine.multiply.values():
+        why = why_not_atom(variant(space, atom), atom)
+        if why is None:
+            units.append(atom)
+        else:
+            refused.append(Refusal(f"atom {atom.name}", why))
+    why = why_no_lanes(space, machine)
+    if why is None:
+        units.append(lane_unit(space, machine))
+    else:
+        refused.append(Refusal("lanes", why))
+    candidates = list(_candidates(space, units, machine, fixed))
+    if not candidates and fixed != FREE and units:
+        candidates = list(_candidates(space, units, machine, FREE))
+    candidates.sort(key=lambda x: (x.cost.cycles, x.cost.reading))
+    bound = roofline(space, machine, units) if units else None
+    return Choice(machine, tuple(candidates), tuple(refused), bound)
+
+
+def variant(space: Contraction, atom: MultiplyAtom | LaneUnit) -> Contraction:
+    """Return an index space in the form that suits a unit: unchanged, or with last filter tap and channels merged.
+
+    Merged, they are one digit (mixed-radix part) of K. They are merged if the atom uses tile registers and its K is at
+    least twice the number of channels, because half of the atom's K or more would be empty otherwise.
+    """
+    in_tiles = isinstance(atom, MultiplyAtom) and isinstance(atom.c, OpaqueOperand)
+    return merge_taps(space) if in_tiles and 2 * size(space.depth[-1]) <= atom.shape[2] else space
+
+
+def _candidates(
+    space: Contraction, atoms: list[MultiplyAtom | LaneUnit], machine: Machine, fixed: Fixed
+) -> Iterator[Candidate]:
+    """Yield a Candidate (blocking and predicted cost) for each legal blocking of a product, with each of `atoms`.
+
+    A blocking is a choice of tile sizes and loop order. All follow the author's constraints `fixed`. Blockings whose
+    tasks (one core's tile each) stage too many bytes, or that have too many instructions, are left out.
+    """
+    for atom in atoms:
+        suited = variant(space, atom)
+        for blocking in blockings(suited, _unit(suited, atom, machine, fixed), machine, fixed):
+            if why_illegal(suited, blocking, machine) is None and why_too_large(suited, blocking, machine) is None:
+                yield Candidate(blocking, suited, block_cost(suited, blocking, machine))
+
+
+def _unit(space: Contraction, atom: MultiplyAtom | LaneUnit, machine: Machine, fixed: Fixed) -> BlockUnit:
+    """Return the BlockUnit of an atom, or of vectors along a shared dimension: what is tried with it for a product."""
+    if isinstance(atom, LaneUnit):
+        return lanes_of(space, machine)
+    make = tile_unit if isinstance(atom.c, OpaqueOperand) else vector_unit
+    return make(space, atom, machine, fixed)

@@ -1,0 +1,200 @@
+"""The work and time of a kernel of one product on a CPU, whose accumulator tiles stay in registers over all of K.
+
+A task runs over accumulator tiles in one of two orders. MMAs, or the loads that feed them, overlap with what operands
+take to come from caches and memory; staging of A and stores of tile registers do not.
+"""
+
+from __future__ import annotations
+
+from math import ceil, prod
+
+from tilewright.machine import Machine, MultiplyAtom
+from tilewright.plan import lanes
+from tilewright.plan.blocking import COLUMNS, Blocking, required_lane_digit, round_up
+from tilewright.plan.contraction import Contraction, size
+from tilewright.plan.model import Cost, cores, element_bytes, l2, operand_bytes
+from tilewright.plan.search.core_reads import OperandReads, cycles_beyond_l1, missing_share, operand_cycles, slower_rows
+from tilewright.plan.search.cost import SAME_WAVES, kernel_time
+from tilewright.plan.search.work import Phase, Work
+from tilewright.plan.sliding import stride_between_rows
+from tilewright.plan.task_shape import TaskShape, columns_of, task_shape
+from tilewright.plan.vectors import step_cycles
+
+
+def block_cost(space: Contraction, blocking: Blocking, machine: Machine) -> Cost:
+    """Return a Cost, the predicted cycles of the busiest core by cause, of a blocking on a CPU.
+
+    `space` is the product's index space, `blocking` has the tile sizes and the loop order.
+    """
+    shape, limits, workers = task_shape(space, blocking), machine.limits, cores(machine)
+    mma = shape.repeats * _task_mma_cycles(space, blocking, machine, shape) + _task_overhead(blocking, machine)
+    reading = shape.repeats * _task_read_cycles(space, blocking, machine, shape)
+    staging = shape.repeats * _task_staging_cycles(space, blocking, machine, shape)
+    storing = shape.repeats * _task_storing_cycles(space, blocking, machine, shape)
+    ragged = 0.0
+    if shape.last_tail:  # the last task along M has these rows besides
+        last_tasks = ceil(shape.column_tasks * shape.around / workers)
+        ragged = last_tasks * shape.across * _tile_cycles(space, blocking, machine, shape.last_tail, blocking.vectors)
+    tensors = {x.name: operand_bytes(x) for x in (space.a, space.b, space.out, *space.extras)}
+    phase = Phase(1, mma, staging + storing, gather=reading)
+    work = Work(shape.tasks, (phase,), moved=sum(tensors.values()), waits=ragged)
+    cycles, busiest = kernel_time(machine, work, SAME_WAVES).cycles, ceil(shape.tasks / workers)
+    known = busiest * (mma + staging + storing) + ragged + limits.launch_cycles
+    return Cost(
+        products=busiest * mma + ragged,
+        memory=cycles - known,
+        staging=busiest * staging,
+        storing=busiest * storing,
+        launch=limits.launch_cycles,
+        tasks=shape.tasks,
+        busiest=busiest,
+        reading=busiest * reading,
+        staged_bytes=busiest * shape.repeats * shape.staged_bytes,
+    )
+
+
+# -- MMAs -------------------------------------------------------------------------------------------------
+
+
+def _task_mma_cycles(space: Contraction, blocking: Blocking, machine: Machine, shape: TaskShape) -> float:
+    """Return the cycles of one core for the MMAs of one repetition of a task, with the loads that feed them.
+
+    The last accumulator tile along a shared digit may be narrower.
+    """
+
+    def line(vectors: int) -> float:
+        """Return the cycles for a line of accumulator tiles of `vectors` vectors."""
+        full = shape.blocks * _tile_cycles(space, blocking, machine, blocking.rows, vectors)
+        return full + (_tile_cycles(space, blocking, machine, shape.tail, vectors) if shape.tail else 0.0)
+
+    rest = columns_of(space, blocking) % blocking.columns // blocking.atom.shape[1]
+    if not blocking.by_lanes or not rest or shape.column_tasks > 1:
+        total = shape.across * line(blocking.vectors)
+    else:
+        total = (shape.across - 1) * line(blocking.vectors) + line(rest)
+    columns = space.extent(space.columns) if blocking.by_lanes else 1  # one after the other
+    return shape.lines * columns * total
+
+
+def _tile_cycles(space: Contraction, blocking: Blocking, machine: Machine, rows: int, vectors: int) -> float:
+    """Return the cycles of one core for one accumulator tile of `rows` rows by `vectors` vectors, over all of K.
+
+    With tile registers, a ragged tile of rows that are read in place is staged step by step.
+    """
+    if blocking.by_lanes:
+        return lanes.block_cycles(space, blocking, machine, rows, vectors)
+    atom = blocking.atom
+    assert isinstance(atom, MultiplyAtom)
+    steps = _k_elements(space, blocking) / atom.shape[2]
+    if blocking.in_tiles:
+        row_tiles, costs = blocking.rows // atom.shape[0], machine.costs.tiles
+        step = max(row_tiles * vectors * atom.cycles, (row_tiles + vectors) * atom.load_cycles)
+        return steps * (step + (costs.staged if rows < blocking.rows else 0)) + costs.block
+    row_stride = (stride_between_rows(space) or 0) * element_bytes(space.a.dtype)
+    return steps * step_cycles(machine, atom, rows, vectors, row_stride) + machine.costs.vectors.block
+
+
+def _task_overhead(blocking: Blocking, machine: Machine) -> float:
+    """Return the cycles of one core to begin and end a task, beside its accumulator tiles."""
+    costs = machine.costs
+    if blocking.in_tiles:
+        return costs.tiles.task if blocking.overlap == "delayed store" else 0.0
+    return costs.lanes.task if blocking.by_lanes else costs.vectors.task
+
+
+def _k_elements(space: Contraction, blocking: Blocking) -> int:
+    """Return the extent of K that accumulator tiles run over: all filter taps times the channels, in whole MMAs."""
+    return round_up(size(space.depth[-1]), blocking.atom.shape[2]) * space.extent(space.depth[:-1])
+
+
+# -- operands and results ---------------------------------------------------------------------------------
+
+
+def _task_read_cycles(space: Contraction, blocking: Blocking, machine: Machine, shape: TaskShape) -> float:
+    """Return the cycles of one core to read operands and write results in one repetition of a task.
+
+    The outer loop over accumulator tiles goes over all tiles of the other operand before it comes to the next. Loads
+    that bypass L1 take no room there.
+    """
+    limits = machine.limits
+    a_bytes, tile_a = _a_bytes(space, blocking, shape)
+    tile_b = blocking.columns * _k_elements(space, blocking) * element_bytes(space.b.dtype)
+    b_bytes, passes = tile_b * shape.across, 1 if blocking.by_lanes else shape.across
+    kept_a, kept_b = (0.0 if name in blocking.streams else n for name, n in (("a", tile_a), ("b", tile_b)))
+    if blocking.order[0] == COLUMNS:
+        between_a, between_b = a_bytes + tile_b, tile_b + kept_a
+    else:
+        between_a, between_b = tile_a + kept_b, b_bytes + tile_a
+    core = sum(_core_bytes(space, blocking, machine, shape))
+    again = (passes if blocking.stage else passes - 1) * a_bytes
+    slower = 1.0
+    if isinstance(blocking.atom, MultiplyAtom) and not blocking.stage:
+        stride = (stride_between_rows(space) or 0) * element_bytes(space.a.dtype)
+        slower = slower_rows(machine, blocking.atom, blocking.rows, stride, streams="a" in blocking.streams)
+    a = OperandReads(0.0 if blocking.stage else a_bytes, core, again, between_a, slower)
+    b = OperandReads(b_bytes, core, (shape.row_tiles - 1) * b_bytes, between_b)
+    written = operand_bytes(space.out) / (shape.tasks * shape.repeats)
+    total = sum(operand_cycles(limits, x) for x in (a, b)) + cycles_beyond_l1(limits, written, core)
+    if blocking.by_lanes:  # short runs of A and of the result
+        total *= 1 + limits.line_bytes / 2 / (blocking.columns * element_bytes(space.a.dtype))
+        total *= machine.costs.lanes.parted if shape.column_tasks > 1 else 1
+    return total
+
+
+def _a_bytes(space: Contraction, blocking: Blocking, shape: TaskShape) -> tuple[float, float]:
+    """Return the bytes of A that (one repetition of a task, one accumulator tile) reads.
+
+    Neighbouring rows of a sliding window share what they read along the last filter dimension.
+    """
+    element, part = element_bytes(space.a.dtype), operand_bytes(space.a) / shape.a_parts
+    if blocking.by_lanes:
+        part /= shape.column_tasks
+    row_bytes = _k_elements(space, blocking) * element
+    task = shape.staged_bytes or (part if blocking.by_lanes else min(shape.rows * row_bytes, part))
+    if blocking.stage != "panel" and len(space.rows) > 1:
+        row_bytes = size(space.depth[-1]) * prod(map(size, space.depth[:-2])) * element
+    return task, min(blocking.rows * row_bytes, task)
+
+
+def _core_bytes(
+    space: Contraction, blocking: Blocking, machine: Machine, shape: TaskShape
+) -> tuple[float, float, float]:
+    """Return the bytes of (A, B, the result) that one core reads or writes in all its tasks."""
+    workers = cores(machine)
+    batch = [d for d in space.batch if not blocking.by_lanes or d is not required_lane_digit(space)]
+    a_parts = shape.a_parts * (shape.column_tasks if blocking.by_lanes else 1)
+    b_parts = shape.column_tasks * space.extent(tuple(batch))
+    parts = (space.a, a_parts), (space.b, b_parts), (space.out, shape.tasks * shape.repeats)
+    a, b, out = (operand_bytes(tensor) / min(count, workers) for tensor, count in parts)
+    return a, b, out
+
+
+def _task_staging_cycles(space: Contraction, blocking: Blocking, machine: Machine, shape: TaskShape) -> float:
+    """Return the cycles of one core to stage A in one repetition of a task; 0 if A is read in place.
+
+    A comes from memory as far as L2 does not hold what the core reads of it, and goes there as far as L2 does not hold
+    what is staged.
+    """
+    if not blocking.stage:
+        return 0.0
+    limits, staged = machine.limits, shape.staged_bytes
+    core = sum(_core_bytes(space, blocking, machine, shape))
+    missed = operand_bytes(space.a) / shape.a_parts * missing_share(core, l2(limits))
+    spilled = staged * missing_share(staged, l2(limits))
+    return staged / limits.copy_rate + missed * (1 / limits.far_rate - 1 / limits.l2_rate) + spilled / limits.far_rate
+
+
+def _task_storing_cycles(space: Contraction, blocking: Blocking, machine: Machine, shape: TaskShape) -> float:
+    """Return the cycles of one core to store tile registers in one repetition of a task; 0 without tile registers.
+
+    Delayed stores overlap with the next accumulator tile. Lines of a row that are not written together, and those that
+    several cores write, take longer.
+    """
+    if not blocking.in_tiles:
+        return 0.0
+    costs, elements = machine.costs.tiles, shape.row_tiles * shape.across * blocking.rows * blocking.columns
+    storing = 0.0 if blocking.overlap == "delayed store" else elements * costs.store
+    lines = elements * element_bytes(space.out.dtype) / machine.limits.line_bytes
+    if not blocking.stage and blocking.order[0] == COLUMNS and shape.across > 1:
+        storing += lines * costs.scattered
+    return storing + (lines * costs.shared if shape.column_tasks > 1 else 0.0)
