@@ -25,11 +25,12 @@ from tilewright.passes.tile.keeping import kept
 from tilewright.passes.tile.lowering import CurrentTask, Lowering, Rule, Rules
 from tilewright.passes.tile.opened import CLOSED, OpenSizes
 from tilewright.passes.tile.orders import Pack
+from tilewright.passes.tile.product.mma import mma
+from tilewright.passes.tile.product.task import TiledTask
 from tilewright.passes.tile.reports import Fault, Log, Reports
 from tilewright.passes.tile.scope import TileScope
 from tilewright.passes.tile.storage import Storage
 from tilewright.passes.tile.tasks import Tasks
-from tilewright.passes.tile.tiled import TiledTask
 from tilewright.passes.tile.values import Tile, load
 from tilewright.passes.tile.writer import BlockWriter
 from tilewright.plan.general import Cuts
@@ -83,7 +84,7 @@ RULES: dict[str, Rule] = {
     "extract": forming.extract,
     "read": memory.read,
     "write": memory.write,
-    "mma": combining.mma,
+    "mma": mma,
     "topk": scans.topk,
     "iterate": loops.iterate,
     "conditional": loops.conditional,

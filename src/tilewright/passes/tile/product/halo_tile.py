@@ -27,8 +27,8 @@ from tilewright.algebra.expr_use import Substitution
 from tilewright.errors import ProgramError
 from tilewright.ir.core import Value
 from tilewright.machine import MemoryOperand, RegisterOperand
-from tilewright.passes.tile.atom_products import AtomProduct
 from tilewright.passes.tile.halo import Box, image_of
+from tilewright.passes.tile.product.product import AtomProduct
 from tilewright.passes.tile.values import Load, Tile, only_load, pieces
 from tilewright.passes.tile.writer import split
 from tilewright.plan.halo_windows import image_rows

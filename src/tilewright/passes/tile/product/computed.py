@@ -17,8 +17,8 @@ from tilewright.ir.core import Value
 from tilewright.ir.formula import Formula
 from tilewright.ir.tile_formulas import converted
 from tilewright.passes.tile.accesses import marked
-from tilewright.passes.tile.atom_products import AtomProduct
-from tilewright.passes.tile.factors import Factor
+from tilewright.passes.tile.product.product import AtomProduct
+from tilewright.passes.tile.product.source import Factor
 from tilewright.passes.tile.storing import swizzle_of
 from tilewright.passes.tile.values import Load, Tile, load, loads, most, rewritten
 from tilewright.plan.computed import equal_neighbours

@@ -30,14 +30,14 @@ from tilewright.ir.tile_formulas import converted
 from tilewright.machine import MemoryOperand, RegisterOperand
 from tilewright.passes.places import Size, linear_step
 from tilewright.passes.tile.accesses import apart_along, marked
-from tilewright.passes.tile.atom_products import AtomProduct
-from tilewright.passes.tile.computed import Computed
-from tilewright.passes.tile.factors import Factor
 from tilewright.passes.tile.inplace import limits
 from tilewright.passes.tile.orders import BlockOrder
 from tilewright.passes.tile.packing import pack_before, pack_here
+from tilewright.passes.tile.product.computed import Computed
+from tilewright.passes.tile.product.halo_tile import AroundHalo
+from tilewright.passes.tile.product.product import AtomProduct
+from tilewright.passes.tile.product.source import Factor
 from tilewright.passes.tile.values import Load, Tile, divided, loads, most, only_load, pieces
-from tilewright.passes.tile.windows import AroundHalo
 from tilewright.passes.tile.writer import word
 from tilewright.plan.model import element_bytes, l2, stays_in_l1
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from tilewright.algebra.expr import Expr, as_expr
 from tilewright.ir.core import Value
-from tilewright.passes.tile.atom_products import AtomProduct
+from tilewright.passes.tile.product.product import AtomProduct
 
 
 @dataclass

@@ -25,11 +25,11 @@ from tilewright.errors import ProgramError
 from tilewright.ir.attrs import Range
 from tilewright.ir.core import Block, Op, Value
 from tilewright.passes.tile.accesses import access_of, loose
-from tilewright.passes.tile.factors import Factor
 from tilewright.passes.tile.lowering import Lowering
-from tilewright.passes.tile.products import BlockedProduct, InPlace, Span
+from tilewright.passes.tile.product.atoms import BlockedProduct, InPlace, Span
+from tilewright.passes.tile.product.lines import staged
+from tilewright.passes.tile.product.source import Factor
 from tilewright.passes.tile.rewriting import needed
-from tilewright.passes.tile.staging import staged
 from tilewright.passes.tile.values import Load, Parts, Tile, divided, load, only_load, pieces
 from tilewright.plan.tiled import Depth, Tiled
 

@@ -1,0 +1,108 @@
+"""The accumulator of an MMA."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tilewright.algebra.expr import Expr
+from tilewright.ir import tile_formulas as formulas
+from tilewright.ir.core import Op, Value
+from tilewright.ir.dtypes import DType
+from tilewright.ir.formula import Formula
+from tilewright.passes.tile.lowering import Lowering
+from tilewright.passes.tile.storage import Storage
+from tilewright.passes.tile.values import (
+    Load,
+    Parts,
+    Tile,
+    loads,
+    only_load,
+)
+from tilewright.plan.microkernel import Axes, Microkernel
+
+
+def room_for_sums(
+    storage: Storage, how: Microkernel, axes: Axes, c: tuple[Expr, ...], parts: Parts, wide: DType, start: Formula
+) -> tuple[Value, bool]:
+    """Return (tensor for an accumulator, True if it is still empty).
+
+    It is in registers if one block of the microkernel covers it and registers hold the accumulator tiles of all
+    products at once, else in memory. `start` is stored in it, but zeros in memory are not: then it is empty.
+    """
+    rows, columns = (parts[d][1] for d in (axes.m, axes.n))
+    zero, single = start == formulas.number(0, wide), all(parts[d][1] == 1 for d in axes.around)
+    known = isinstance(rows, int) and isinstance(columns, int)
+    m, n, _ = how.atom.shape
+    one = rows <= how.rows and columns <= how.columns and rows % m == columns % n == 0 if known else False
+    if single and one and storage.holds_sums:
+        held = storage.writer.registers(wide, (int(rows), int(columns)), f"{how.atom.name}.c", "sums", how.waves)
+        storage.sums[held] = axes.m, axes.n
+        if zero:
+            storage.writer.emit("fill", (held,), value=0)
+        else:
+            storage.put(held, c, parts, start)
+        return held, False
+    m, n, _ = how.atom.shape
+    units = {axes.m: m, axes.n: n} if how.whole and how.slab is None and known else {}
+    sizes = [parts[d][1] for d in c]
+    room = [-(-size // units[d]) * units[d] if d in units else size for size, d in zip(sizes, c, strict=True)]
+    held = storage.writer.alloc(wide, room, "acc")
+    if room != sizes:  # atoms read and write all of their rows and columns
+        storage.padded[held] = tuple(map(storage.writer.room, sizes))
+        if not zero:
+            storage.writer.emit("fill", (held,), value=0)
+    if not zero:
+        storage.put(held, c, parts, start)
+    return held, zero
+
+
+def carried_accumulator(
+    low: Lowering, op: Op, acc: Tile, start: Formula, parts: Parts, along: tuple[Expr | None, ...] | None
+) -> Load | None:
+    """Return the tensor of a loop-carried accumulator if the MMA may accumulate in place: nothing else uses its old
+    value.
+
+    Registers must have the layout of the MMA's accumulator, rows and columns `along` the same dimensions.
+    """
+    carried = only_load(start)
+    before = op.operands[2]
+    if carried is None or low.storage.going_on.get(before) is not carried.tensor or len(low.users[before]) != 1:
+        return None
+    same = only_load(low.storage.held(carried.tensor, acc.dims, parts).formula)
+    if carried.tensor in low.storage.sums:
+        return carried if carried == same and along in (None, low.storage.sums[carried.tensor]) else None
+    sizes = tuple(low.writer.room(parts[d][1]) for d in acc.dims)
+    return carried if carried == same and low.storage.room_of(carried.tensor) == sizes else None
+
+
+def reused_accumulator(
+    low: Lowering, op: Op, acc: Tile, start: Formula, parts: Parts, along: tuple[Expr | None, ...] | None
+) -> Load | None:
+    """Return the loop-carried accumulator registers, with `start` stored in them, if the MMA may accumulate there.
+
+    That is so if `start` is computed from these registers element by element, and nothing else uses their old value.
+    """
+    storage = low.storage
+    for each in loads(start):
+        carried = [v for v, tensor in storage.going_on.items() if tensor is each.tensor and v is not op.results[0]]
+        is_accumulator = each.tensor in storage.sums and each == only_load(
+            storage.held(each.tensor, acc.dims, parts).formula
+        )
+        is_accumulator = is_accumulator and along in (None, storage.sums[each.tensor])
+        if is_accumulator and len(storage.sums[each.tensor]) > 1 and any(_leads_to(low.users, v, op) for v in carried):
+            storage.put(each.tensor, acc.dims, parts, start)
+            return each
+    return None
+
+
+def _leads_to(users_of: Mapping[Value, Sequence[Op]], value: Value, op: Op) -> bool:
+    """True if a value has one user, whose result has one user, and so on, up to the accumulator operand of `op`."""
+    while True:
+        users = users_of.get(value, ())
+        if len(users) != 1:
+            return False
+        if users[0] is op:
+            return op.operands[2] is value
+        if users[0].blocks or len(users[0].results) != 1:
+            return False
+        (value,) = users[0].results
