@@ -179,7 +179,7 @@ def lower_tiles(
         CurrentTask(walks, list(cuts.blocks)),
     )
     groups = None if workgroups is None else grid.Workgroups(low, workgroups)
-    low.planned = tiled = None if cuts.tiled is None else TiledTask(low, cuts.tiled)
+    tiled = None if cuts.tiled is None else TiledTask(low, cuts.tiled)
     with building():
         return _lowered(low, Tasks(low, groups, tiled), waves)
 

@@ -1,8 +1,17 @@
-"""The accumulator of an MMA."""
+"""The accumulator of an MMA: in registers or in memory, carried by a loop or new.
+
+%sums = alloc register f32 (13, 32) as ATOM.c
+copy %acc_view -> %sums                          one tile of a C in memory
+...                                              its K loops
+copy %sums -> %acc_view
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Protocol
 
 from tilewright.algebra.expr import Expr
 from tilewright.ir import tile_formulas as formulas
@@ -10,6 +19,8 @@ from tilewright.ir.core import Op, Value
 from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
 from tilewright.passes.tile.lowering import Lowering
+from tilewright.passes.tile.product.product import AtomProduct
+from tilewright.passes.tile.product.tiles import AccumulatorTile
 from tilewright.passes.tile.storage import Storage
 from tilewright.passes.tile.values import (
     Load,
@@ -18,7 +29,61 @@ from tilewright.passes.tile.values import (
     loads,
     only_load,
 )
+from tilewright.passes.tile.writer import BlockWriter
 from tilewright.plan.microkernel import Axes, Microkernel
+
+
+class Accumulator(Protocol):
+    """Where sums are while K loops add to them."""
+
+    def opened(self, tile: AccumulatorTile) -> AbstractContextManager[Value]:
+        """Emit what comes before and after the K loops of a tile of C; yield the tensor to which they add."""
+
+
+@dataclass(frozen=True)
+class WholeSums:
+    """All of C in one tensor, to which K loops add."""
+
+    tensor: Value
+    fresh_in: BlockWriter | None = None
+    """The writer that fills it with zeros first; None: it has its start."""
+
+    @contextmanager
+    def opened(self, tile: AccumulatorTile) -> Iterator[Value]:
+        """Yield the tensor, filled with zeros if it starts from these."""
+        if self.fresh_in is not None:
+            self.fresh_in.emit("fill", (self.tensor,), value=0)
+        yield self.tensor
+
+
+@dataclass(frozen=True)
+class TiledSums:
+    """C in memory, of which one tile at a time is in registers."""
+
+    product: AtomProduct
+    total: Value
+    zero: bool
+    """True if C starts from zero, and has not been written yet."""
+
+    @contextmanager
+    def opened(self, tile: AccumulatorTile) -> Iterator[Value]:
+        """Yield the registers of a tile, loaded or filled with zeros before and stored after."""
+        p, w, atom = self.product, self.product.w, self.product.how.atom
+        sums = w.registers(atom.c.dtype, (tile.rows, tile.columns), f"{atom.name}.c", "sums")
+        i, j = w.axes((tile.rows, tile.columns))
+        room = self.total in p.low.storage.padded
+        at: dict[Expr, tuple[Expr, bool]] = {d: (e, False) for d, e in p.at.items()}
+        at[p.axes.m] = (tile.row + i, tile.ragged_rows and not room)
+        at[p.axes.n] = (tile.column + j, tile.ragged_columns and not room)
+        whole = self.total if room else w.part(self.total, [p.width(d) for d in p.c])
+        goal = w.view(whole, (i, j), [at[d] for d in p.c])
+        ragged = any(mark for _, mark in at.values())
+        if self.zero:
+            w.emit("fill", (sums,), value=0)
+        else:
+            w.emit("copy", (goal, sums), otherwise=0 if ragged else None)
+        yield sums
+        w.emit("copy", (sums, goal))
 
 
 def room_for_sums(

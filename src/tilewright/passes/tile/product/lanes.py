@@ -11,115 +11,120 @@ outside is read as zero.
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from dataclasses import dataclass
 
 from tilewright.algebra import Layout
-from tilewright.algebra.expr import Expr, as_expr
-from tilewright.algebra.expr_use import Substitution
+from tilewright.algebra.expr import ZERO, Expr
 from tilewright.errors import ProgramError
 from tilewright.ir import tile_formulas as formulas
 from tilewright.ir.core import Value
 from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
-from tilewright.ir.tile_formulas import converted
-from tilewright.passes.tile.inplace import limits
 from tilewright.passes.tile.lowering import Lowering
 from tilewright.passes.tile.orders import LaneOrder
 from tilewright.passes.tile.packing import packed_before
-from tilewright.passes.tile.values import Load, Parts, Tile, most, only_load
-from tilewright.plan.microkernel import LaneKernel
+from tilewright.passes.tile.product.accumulator import WholeSums
+from tilewright.passes.tile.product.in_place import InPlace
+from tilewright.passes.tile.product.lowered import ProductParts
+from tilewright.passes.tile.product.nest import over_taps
+from tilewright.passes.tile.product.product import MatrixProduct
+from tilewright.passes.tile.product.source import Source
+from tilewright.passes.tile.product.steps import VectorStep
+from tilewright.passes.tile.product.tiles import AccumulatorTile
+from tilewright.passes.tile.values import Parts, Tile, most, only_load
+from tilewright.plan.microkernel import Axes, LaneKernel
+
+
+def lane_product(low: Lowering, how: LaneKernel, a: Tile, b: Tile, parts: Parts, c: tuple[Expr, ...]) -> MatrixProduct:
+    """Return the MMA by vectors along a dimension that A, B and C share (depthwise convolution), over these parts."""
+    *deep, k = [s.dim for s in low.cuts.depth]
+    axes = Axes(how.rows, how.along, k, tuple(d for d in c if d not in (how.rows, how.along)), tuple(deep), False)
+    product = MatrixProduct(low, axes, parts, c)
+    product.at = dict.fromkeys((d for d in (*a.dims, *b.dims) if d not in (axes.m, axes.n, k, *deep)), ZERO)
+    return product
+
+
+def lane_sums(product: MatrixProduct, how: LaneKernel, wide: DType, start: Formula) -> Value:
+    """Return the accumulator's registers, with `start` in them."""
+    storage = product.low.storage
+    sums = _registers(product, how.lanes, wide, "sums")
+    storage.sums[sums] = how.rows, how.along
+    if start == formulas.number(0, wide):
+        product.w.emit("fill", (sums,), value=0)
+    else:
+        storage.put(sums, product.c, product.parts, start)
+    return sums
+
+
+def by_lanes(product: MatrixProduct, how: LaneKernel, a: Tile, b: Tile, sums: Value) -> ProductParts:
+    """Return the parts of sums += a * b by vectors."""
+    source = only_load(a.formula)
+    if source is None:
+        raise ProgramError("products by lanes read their factors where they lie")
+    left = LaneRows(product, source, how.lanes)
+    right = LaneFilters.of(product, b, sums.type.dtype)
+    depth = product.low.cuts.depth
+    rows, columns = (most(product.width(d)) for d in (how.rows, how.along))
+    return ProductParts(
+        product,
+        left,
+        right,
+        WholeSums(sums),
+        tiles=lambda one: one(AccumulatorTile(ZERO, ZERO, rows, columns)),
+        loops=lambda: [over_taps(product, left, s.dim, s.unrolled) for s in depth],
+        step=lambda tile, total: VectorStep(product, left, right, total, a.dtype),
+    )
+
+
+def _registers(product: MatrixProduct, lanes: int, dtype: DType, name: str) -> Value:
+    """Return registers for a block: vectors along the lanes, one after another."""
+    rows, width = (most(product.width(d)) for d in (product.axes.m, product.axes.n))
+    layout = Layout((lanes, (rows, width // lanes)), (rows, (1, rows * lanes)))
+    return product.w.vectors(dtype, (rows, width), layout, name)
 
 
 @dataclass
-class LaneProduct:
-    """An MMA by vectors along a dimension that A, B and C share (depthwise convolution), over these parts."""
+class LaneRows(InPlace):
+    """Operand A in place; where it may be out of bounds, vectors go to registers first, with zeros there."""
 
-    low: Lowering
-    how: LaneKernel
-    parts: Parts
-    wide: DType
+    lanes: int
 
-    def write(self, a: Tile, b: Tile, c: tuple[Expr, ...], start: Formula) -> Value:
-        """Emit the product and return the accumulator's registers; `start` is its initial value."""
-        low, kernel = self.low, self.how
-        source = only_load(a.formula)
-        if source is None:
-            raise ProgramError("products by lanes read their factors where they lie")
-        sums = self._registers(self.wide, "sums")
-        low.storage.sums[sums] = kernel.rows, kernel.along
-        if start == formulas.number(0, self.wide):
-            low.writer.emit("fill", (sums,), value=0)
-        else:
-            low.storage.put(sums, c, self.parts, start)
-        summed = [s.dim for s in low.cuts.depth]
-        packed = self._packed(b, c, summed)
-        marks = low.storage.loose.get(source, (False,) * len(source.at))
-        at = {d: self.parts[d][0] for d in (*a.dims, *b.dims) if d not in (*summed, kernel.rows, kernel.along)}
-        with ExitStack() as loops:
-            for n, d in enumerate(summed):
-                written = low.cuts.depth[n].unrolled
-                first, end = as_expr(0), as_expr(self.parts[d][1])
-                if not written:
-                    first, end, marks = self._limits(source, marks, d, at, summed[n + 1 :])
-                at[d] = loops.enter_context(low.writer.loop(f"k_{d}", end, first, unroll=written))
-            self._tap(source, marks, a.dtype, packed, at, sums)
-        return sums
+    def vectors(self) -> Value:
+        """Return A at the current taps: a view, or registers."""
+        p = self.product
+        i, j = p.w.axes((p.width(p.axes.m), p.width(p.axes.n)))
+        view = self._view((i, j), {p.axes.m: i, p.axes.n: j})
+        if not any(self.marks):
+            return view
+        held = _registers(p, self.lanes, self.found.tensor.type.dtype, "held")
+        p.w.emit("copy", (view, held), otherwise=0)
+        return held
 
-    def _registers(self, dtype: DType, name: str) -> Value:
-        """Return registers for a block: vectors along the lanes, one after another."""
-        rows, width = (most(self.parts[d][1]) for d in (self.how.rows, self.how.along))
-        lanes = self.how.lanes
-        layout = Layout((lanes, (rows, width // lanes)), (rows, (1, rows * lanes)))
-        return self.low.writer.vectors(dtype, (rows, width), layout, name)
 
-    def _limits(
-        self, there: Load, marks: tuple[bool, ...], tap: Expr, at: dict[Expr, Expr], inner: list[Expr]
-    ) -> tuple[Expr, Expr, tuple[bool, ...]]:
-        """Return (first, end, remaining marks) of a loop over a filter tap: the indices at which A is in bounds."""
-        low = self.low
-        known = Substitution({low.scope.coordinate(d): e for d, e in at.items()})
-        unknown = {low.scope.coordinate(d) for d in (*inner, self.how.rows, self.how.along)}
-        shape = there.tensor.type.shape
-        return limits(there.at, shape, marks, low.scope.coordinate(tap), self.parts[tap][1], known, unknown)
+@dataclass
+class LaneFilters(Source):
+    """Operand B, packed before the program: a block of lanes, the dimensions `dims`, the lanes of the block."""
 
-    def _packed(self, b: Tile, c: tuple[Expr, ...], summed: list[Expr]) -> tuple[Value, list[Expr]]:
-        """Return (B packed before the program, its dimensions without the vectorised one): those of C, then the summed
-        ones.
-        """
-        low, along = self.low, self.how.along
-        dims = [*(d for d in b.dims if d in c and d is not along), *summed]
-        order = LaneOrder(
-            self.wide, tuple(map(low.scope.number, dims)), low.scope.number(along), low.cuts.blocks[along]
-        )
-        packed = packed_before(low, b, (*dims, along), order)
+    product: MatrixProduct
+    tensor: Value
+    dims: list[Expr]
+
+    @classmethod
+    def of(cls, product: MatrixProduct, b: Tile, wide: DType) -> LaneFilters:
+        """Return B packed in the type of the sums: its dimensions that C has, then the summed ones."""
+        low, axes = product.low, product.axes
+        dims = [*(d for d in b.dims if d in product.c and d is not axes.n), *axes.deep, axes.k]
+        numbers = tuple(map(low.scope.number, dims))
+        order = LaneOrder(wide, numbers, low.scope.number(axes.n), low.cuts.blocks[axes.n])
+        packed = packed_before(low, b, (*dims, axes.n), order)
         if packed is None:
             raise ProgramError("products by lanes pack a factor before the program; this one is no argument alone")
-        return packed, dims
+        return cls(product, packed, dims)
 
-    def _tap(
-        self,
-        there: Load,
-        marks: tuple[bool, ...],
-        dtype: DType,
-        packed: tuple[Value, list[Expr]],
-        at: dict[Expr, Expr],
-        sums: Value,
-    ) -> None:
-        """Emit the multiply-adds of one filter tap."""
-        low, kernel, w = self.low, self.how, self.low.writer
-        (first, rows), (begin, width) = self.parts[kernel.rows], self.parts[kernel.along]
-        i, j = w.axes((rows, width))
-        images = Substitution(
-            {low.scope.coordinate(d): e for d, e in {**at, kernel.rows: first + i, kernel.along: begin + j}.items()}
-        )
-        taps = w.view(there.tensor, (i, j), list(zip(map(images, there.at), marks, strict=True)))
-        if any(marks):
-            held = self._registers(dtype, "held")
-            w.emit("copy", (taps, held), otherwise=0)
-            taps = held
-        tensor, dims = packed
-        places = [begin // low.cuts.blocks[kernel.along], *(at[d] for d in dims), j]
-        filters = w.view(tensor, (i, j), [(e, False) for e in places])
-        factors = converted(Formula.operand(1), dtype, self.wide), Formula.operand(2)
-        w.emit("map", (sums, taps, filters, sums), formula=Formula("fma", (*factors, Formula.operand(3))))
+    def vectors(self) -> Value:
+        """Return a view of B at the current taps, the same for all rows."""
+        p = self.product
+        i, j = p.w.axes((p.width(p.axes.m), p.width(p.axes.n)))
+        block = p.parts[p.axes.n][0] // p.low.cuts.blocks[p.axes.n]
+        places = [block, *(p.parts[d][0] + p.at[d] for d in self.dims), j]
+        return p.w.view(self.tensor, (i, j), [(e, False) for e in places])

@@ -1,4 +1,4 @@
-"""An operand of an MMA as its blocks of the accumulator read it."""
+"""A source: where an operand of an MMA comes from, what of it is copied when, and what a K step reads."""
 
 from __future__ import annotations
 
@@ -6,24 +6,33 @@ from dataclasses import dataclass, field
 
 from tilewright.algebra.expr import Expr, as_expr
 from tilewright.ir.core import Value
-from tilewright.passes.tile.product.product import AtomProduct
+from tilewright.ir.formula import Formula
+from tilewright.passes.tile.product.product import Product
 
 
 @dataclass
-class Factor:
-    """An operand (A or B) of an MMA by atoms, as blocks of the accumulator read it."""
+class Source:
+    """An operand (A or B) of an MMA. A step by an atom asks for rows or columns, others for vectors or a formula."""
 
-    product: AtomProduct
+    product: Product
     ragged: bool = field(default=False, init=False)
-    """True if the block's columns may end before its registers do."""
+    """True if the columns of the accumulator tile may end before its registers do."""
 
     @property
     def skips(self) -> bool:
         """True if elements may be out of bounds, and their products are left out."""
         return False
 
+    @property
+    def unrolls(self) -> bool:
+        """True if the index of a K step must be a number: the K loop is then unrolled."""
+        return False
+
     def begin(self) -> None:
-        """Begin another block: no loop has limits yet."""
+        """Begin another accumulator tile: no loop has limits yet."""
+
+    def bring(self, dim: Expr | None) -> None:
+        """Emit what is copied in each iteration of the loop over `dim`; None: what is copied before all K loops."""
 
     def limits(self, dim: Expr) -> tuple[Expr, Expr, bool]:
         """Return (first, end, True if it is unrolled) of the loop over a summed dimension beside K."""
@@ -39,4 +48,12 @@ class Factor:
 
     def columns(self, deep: int, columns: int, k: Expr, column: Expr) -> Value:
         """Return B's tile of (deep, columns) from the K index `k` and `column` on."""
+        raise NotImplementedError
+
+    def vectors(self) -> Value:
+        """Return the operand over the rows and columns of C, at the current index of everything that is summed."""
+        raise NotImplementedError
+
+    def formula(self, dim: Expr, further: int) -> Formula:
+        """Return the formula of an element at the current indices, `further` on along `dim`."""
         raise NotImplementedError
