@@ -121,7 +121,19 @@ def room_for_sums(
     return held, zero
 
 
-def carried_accumulator(
+def going_on_in(
+    low: Lowering, op: Op, acc: Tile, start: Formula, parts: Parts, along: tuple[Expr | None, ...] | None
+) -> Value | None:
+    """Return the loop-carried accumulator to which the MMA may add in place, with `start` in it; None: there is none.
+
+    `along` are the dimensions of the rows and columns of registers; None: the MMA has no atom.
+    """
+    carried = _carried_accumulator(low, op, acc, start, parts, along)
+    carried = carried or _reused_accumulator(low, op, acc, start, parts, along)
+    return None if carried is None else carried.tensor
+
+
+def _carried_accumulator(
     low: Lowering, op: Op, acc: Tile, start: Formula, parts: Parts, along: tuple[Expr | None, ...] | None
 ) -> Load | None:
     """Return the tensor of a loop-carried accumulator if the MMA may accumulate in place: nothing else uses its old
@@ -140,7 +152,7 @@ def carried_accumulator(
     return carried if carried == same and low.storage.room_of(carried.tensor) == sizes else None
 
 
-def reused_accumulator(
+def _reused_accumulator(
     low: Lowering, op: Op, acc: Tile, start: Formula, parts: Parts, along: tuple[Expr | None, ...] | None
 ) -> Load | None:
     """Return the loop-carried accumulator registers, with `start` stored in them, if the MMA may accumulate there.

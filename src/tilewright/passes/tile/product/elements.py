@@ -21,7 +21,7 @@ from tilewright.passes.tile.accesses import apart_along
 from tilewright.passes.tile.product.accumulator import WholeSums
 from tilewright.passes.tile.product.lowered import ProductParts
 from tilewright.passes.tile.product.nest import KLoop, Run, chunks
-from tilewright.passes.tile.product.product import Product
+from tilewright.passes.tile.product.product import TileProduct
 from tilewright.passes.tile.product.source import Source
 from tilewright.passes.tile.product.steps import TermStep
 from tilewright.passes.tile.product.tiles import AccumulatorTile
@@ -47,7 +47,7 @@ class Elements(Source):
         return rewritten(self.element, Substitution({p.low.scope.coordinate(d): e for d, e in at.items()}))
 
 
-def by_elements(product: Product, a: Tile, b: Tile, total: Value) -> ProductParts:
+def by_elements(product: TileProduct, a: Tile, b: Tile, total: Value) -> ProductParts:
     """Return the parts of total += a * b by terms of formulas."""
     low, wide = product.low, total.type.dtype
     summed = [d for d in a.dims if d in b.dims and d not in product.c]
@@ -69,18 +69,18 @@ def by_elements(product: Product, a: Tile, b: Tile, total: Value) -> ProductPart
     )
 
 
-def _sizes(product: Product) -> tuple[int, int]:
+def _sizes(product: TileProduct) -> tuple[int, int]:
     """Return (rows, columns) of C as one tile: its last two dimensions."""
     rows, columns = (1, 1, *(most(product.width(d)) for d in product.c))[-2:]
     return rows, columns
 
 
-def _written_out(product: Product, dim: Expr) -> KLoop:
+def _written_out(product: TileProduct, dim: Expr) -> KLoop:
     """Return the loop over a dimension whose iterations are all written."""
     return KLoop(dim, "", lambda: [Run(most(product.width(dim)))], written=True)
 
 
-def _in_loops(product: Product, summed: Sequence[Expr]) -> list[KLoop]:
+def _in_loops(product: TileProduct, summed: Sequence[Expr]) -> list[KLoop]:
     """Return a loop for each summed dimension, the last in steps of AT_ONCE terms."""
 
     def over(dim: Expr) -> KLoop:

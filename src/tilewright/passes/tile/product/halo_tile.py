@@ -17,8 +17,9 @@ filled with zeros before the first task.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product as every
 from math import prod
 
@@ -29,13 +30,12 @@ from tilewright.errors import ProgramError
 from tilewright.ir.core import Value
 from tilewright.machine import MemoryOperand, RegisterOperand
 from tilewright.passes.tile.halo import Box, image_of
-from tilewright.passes.tile.product.nest import KLoop, Run, over_taps
 from tilewright.passes.tile.product.product import AtomProduct
 from tilewright.passes.tile.product.source import Source
 from tilewright.passes.tile.values import Load, Tile, only_load, pieces
 from tilewright.passes.tile.writer import split
 from tilewright.plan.halo_windows import image_rows
-from tilewright.plan.tiled import Walk
+from tilewright.plan.tiled import Depth, Walk
 
 UNROLLED = 36
 """Products of a group's atoms that are written out, at most; of more only those along the last dimension."""
@@ -172,23 +172,42 @@ class HaloTile(HaloSource):
 
 
 @dataclass
-class TapsOfB(HaloSource):
+class BesideHalo(HaloSource):
+    """Operand B beside a halo tile."""
+
+    def streamed(self) -> tuple[Expr, ...]:
+        """Return the dimensions of taps at which B is copied anew."""
+        return ()
+
+    def loops(self) -> Sequence[Depth]:
+        """Return the K loops around a halo tile: K, taps at which B is copied, then taps that read what is there."""
+        p, how, streamed = self.product, self.product.how, self.streamed()
+        inside = [d for d in p.axes.deep if d not in streamed]
+        atoms = how.rows // how.atom.shape[0] // how.groups
+        few = atoms * prod(int(p.width(d)) for d in inside) <= UNROLLED
+        taps = [Depth(d, 1, d in inside and (few or d is inside[-1])) for d in (*streamed, *inside)]
+        return [Depth(p.axes.k, self.slab, how.blocks > 1), *taps]
+
+
+@dataclass
+class TapsOfB(BesideHalo):
     """Operand B beside a halo tile: copied at one tap, or at all taps of the last dimension, of each K step."""
 
     offsets: int
     """The number of taps of a copy."""
 
     def __post_init__(self) -> None:
-        deep = list(self.product.axes.deep)
-        self.streamed = deep if self.offsets == 1 else deep[:-1]
-        """Dimensions of taps at which B is copied anew."""
-        self.last = deep[-1:] if self.offsets > 1 else []
+        self.last = list(self.product.axes.deep[-1:]) if self.offsets > 1 else []
         self.held: Value | None = None
+
+    def streamed(self) -> tuple[Expr, ...]:
+        """Return the dimensions of taps at which B is copied anew."""
+        return tuple(d for d in self.product.axes.deep if d not in self.last)
 
     def bring(self, dim: Expr | None) -> None:
         """Emit the copy of B in each iteration of the innermost loop that has another part of it."""
         p, atom = self.product, self.product.how.atom
-        if dim is not (self.streamed[-1] if self.streamed else p.axes.k):
+        if dim is not (p.axes.k, *self.streamed())[-1]:
             return
         sizes = [*(int(p.width(d)) for d in self.last), p.how.columns, self.slab]
         self.held = p.w.alloc(atom.b.dtype, sizes, "slab", _swizzle(atom.b))
@@ -204,10 +223,8 @@ class TapsOfB(HaloSource):
 
 
 @dataclass
-class AllOfB(HaloSource):
+class AllOfB(BesideHalo):
     """Operand B beside a halo tile: all of it, copied before the first task."""
-
-    streamed: tuple[Expr, ...] = field(default=(), init=False)
 
     def __post_init__(self) -> None:
         p, w, atom = self.product, self.product.w, self.product.how.atom
@@ -254,22 +271,8 @@ def _given(tile: Tile, which: str) -> Load:
     return source
 
 
-def halo_sources(product: AtomProduct, a: Tile, b: Tile, offsets: int) -> tuple[HaloTile, TapsOfB | AllOfB]:
+def halo_sources(product: AtomProduct, a: Tile, b: Tile, offsets: int) -> tuple[HaloTile, BesideHalo]:
     """Return the sources of A and B; `offsets` is the number of taps of a copy of B, 0: all of B stays."""
     left = HaloTile(product, _given(a, "A"), product.low.cuts.walk)
     found = _given(b, "B")
     return left, TapsOfB(product, found, offsets) if offsets else AllOfB(product, found)
-
-
-def halo_loops(product: AtomProduct, left: HaloTile, right: TapsOfB | AllOfB) -> list[KLoop]:
-    """Return the K loops around a halo tile: K, taps at which B is copied, then taps that read what is there."""
-    how, axes = product.how, product.axes
-    inside = [d for d in axes.deep if d not in right.streamed]
-    atoms = how.rows // how.atom.shape[0] // how.groups
-    few = atoms * prod(int(product.width(d)) for d in inside) <= UNROLLED
-    steps = Run(pieces(product.width(axes.k), left.slab), left.slab, unroll=how.blocks > 1)
-    return [
-        KLoop(axes.k, "e", lambda: [steps]),
-        *(over_taps(product, left, d, False) for d in right.streamed),
-        *(over_taps(product, left, d, few or d is inside[-1]) for d in inside),
-    ]

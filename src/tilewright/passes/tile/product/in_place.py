@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from tilewright.algebra.expr import Expr, Symbol, as_expr
 from tilewright.algebra.expr_rules import minimum
@@ -12,6 +13,7 @@ from tilewright.passes.tile.inplace import limits
 from tilewright.passes.tile.product.product import MatrixProduct
 from tilewright.passes.tile.product.source import Source
 from tilewright.passes.tile.values import Load
+from tilewright.plan.tiled import Depth
 
 
 @dataclass
@@ -85,6 +87,10 @@ class Stepped(InPlace):
     """Operand A in place, for a block that goes past its end: each step is copied first, with zeros past the end."""
 
     room: Value
+
+    def loops(self) -> Sequence[Depth]:
+        """Return one loop for each dimension, none unrolled: this is one block of many."""
+        return [replace(s, unrolled=False) for s in {s.dim: s for s in self.product.depth}.values()]
 
     def limits(self, dim: Expr) -> tuple[Expr, Expr, bool]:
         """Return (first, end, False) of the loop over a filter tap: all of it, as what is out of bounds is zero."""

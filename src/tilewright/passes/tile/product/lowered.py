@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from tilewright.ir.core import Value
 from tilewright.passes.tile.product.accumulator import Accumulator
 from tilewright.passes.tile.product.nest import KLoop, write_nest
-from tilewright.passes.tile.product.product import Product
+from tilewright.passes.tile.product.product import TileProduct
 from tilewright.passes.tile.product.source import Source
 from tilewright.passes.tile.product.steps import Step
 from tilewright.passes.tile.product.tiles import AccumulatorTile
@@ -27,7 +27,7 @@ from tilewright.passes.tile.product.tiles import AccumulatorTile
 class ProductParts:
     """The parts of the lowering of an MMA."""
 
-    product: Product
+    product: TileProduct
     left: Source
     right: Source
     accumulator: Accumulator

@@ -12,12 +12,12 @@ from tilewright.ir.tile import loose
 from tilewright.ir.tile_formulas import converted
 from tilewright.passes.tile import moving
 from tilewright.passes.tile.lowering import Lowering
-from tilewright.passes.tile.product.accumulator import carried_accumulator, reused_accumulator, room_for_sums
-from tilewright.passes.tile.product.atoms import by_atom, in_task
+from tilewright.passes.tile.product.accumulator import TiledSums, WholeSums, going_on_in, room_for_sums
+from tilewright.passes.tile.product.atoms import by_atom
 from tilewright.passes.tile.product.elements import by_elements
 from tilewright.passes.tile.product.lanes import by_lanes, lane_product, lane_sums
 from tilewright.passes.tile.product.lowered import write
-from tilewright.passes.tile.product.product import AtomProduct, Product
+from tilewright.passes.tile.product.product import AtomProduct, TileProduct
 from tilewright.passes.tile.storage import Storage
 from tilewright.passes.tile.values import (
     Parts,
@@ -62,7 +62,7 @@ def mma(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 def _summed(low: Lowering, op: Op, a: Tile, b: Tile, acc: Tile, parts: Parts, start: Formula, wide: DType) -> Value:
     """Emit an MMA over these parts as the plan says; return the tensor of its accumulator."""
-    storage, c = low.storage, acc.dims
+    storage, c, inner = low.storage, acc.dims, {d: parts[d] for d in acc.dims}
     if op in low.cuts.lanes:
         lanes = low.cuts.lanes[op]
         product = lane_product(low, lanes, a, b, parts, c)
@@ -72,40 +72,28 @@ def _summed(low: Lowering, op: Op, a: Tile, b: Tile, acc: Tile, parts: Parts, st
     if op in low.task.registers:
         task, how = low.task.registers[op], low.cuts.products[op]
         assert how is not None
-        write(in_task(AtomProduct(low, how, task.axes, parts, c), a, b, task))
+        write(by_atom(AtomProduct(low, how, task.axes, parts, c), a, b, WholeSums(task.sums, low.writer), task))
         return task.scratch
     microkernel = _by_atom(low, op, a, b, c)
-    total, empty = _accumulator(low, op, acc, parts, start, wide, microkernel)
-    storage.going_on[op.results[0]] = total
-    if microkernel is None:
-        write(by_elements(Product(low, parts, c), a, b, total))
-    else:
-        kernel, axes, left, right = microkernel
-        write(by_atom(AtomProduct(low, kernel, axes, parts, c), left, right, total, empty))
-    return total
-
-
-def _accumulator(
-    low: Lowering,
-    op: Op,
-    acc: Tile,
-    parts: Parts,
-    start: Formula,
-    wide: DType,
-    microkernel: tuple[Microkernel, Axes, Tile, Tile] | None,
-) -> tuple[Value, bool]:
-    """Return (the tensor of an MMA's accumulator, True if it starts from zero and is not written yet)."""
-    storage, inner = low.storage, {d: parts[d] for d in acc.dims}
     along = None if microkernel is None else (microkernel[1].m, microkernel[1].n)
-    carried = carried_accumulator(low, op, acc, start, inner, along) or reused_accumulator(
-        low, op, acc, start, inner, along
-    )
-    if carried is not None:
-        return carried.tensor, False
-    if microkernel is not None:
-        return room_for_sums(storage, microkernel[0], microkernel[1], acc.dims, inner, wide, start)
-    stored = storage.stored(acc.over(acc.dims, parts), as_type=(wide, start), name="acc")
-    return storage.load_of(stored)[1].tensor, False
+    total, zero = going_on_in(low, op, acc, start, inner, along), False
+    if microkernel is None:
+        if total is None:
+            stored = storage.stored(acc.over(c, parts), as_type=(wide, start), name="acc")
+            total = storage.load_of(stored)[1].tensor
+        storage.going_on[op.results[0]] = total
+        write(by_elements(TileProduct(low, parts, c), a, b, total))
+        return total
+    kernel, axes, left, right = microkernel
+    if total is None:
+        total, zero = room_for_sums(storage, kernel, axes, c, inner, wide, start)
+    if low.cuts.halo is not None and total not in storage.sums:
+        raise ProgramError("the sums of a task do not stay in registers")
+    storage.going_on[op.results[0]] = total
+    matrix = AtomProduct(low, kernel, axes, parts, c)
+    accumulator = WholeSums(total) if total in storage.sums else TiledSums(matrix, total, zero)
+    write(by_atom(matrix, left, right, accumulator))
+    return total
 
 
 def _by_atom(

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from tilewright.algebra.expr import Expr, as_expr
 from tilewright.passes.places import Size
-from tilewright.passes.tile.product.product import Product
+from tilewright.passes.tile.product.product import TileProduct
 from tilewright.passes.tile.product.source import Source
 from tilewright.passes.tile.product.steps import Step
 from tilewright.passes.tile.values import divided
@@ -62,7 +62,7 @@ def chunks(count: Size, at_once: int, size: int = 1) -> list[Run]:
     return [Run(n, width * size, base=first * size) for n, width, first in runs if n != 0 and width != 0]
 
 
-def over_taps(product: Product, source: Source, dim: Expr, unrolled: bool, taps: int = 1) -> KLoop:
+def over_taps(product: TileProduct, source: Source, dim: Expr, unrolled: bool, taps: int = 1) -> KLoop:
     """Return the loop over a summed dimension beside K, limited to what is in bounds of `source` unless unrolled."""
 
     def runs() -> list[Run]:
@@ -72,7 +72,7 @@ def over_taps(product: Product, source: Source, dim: Expr, unrolled: bool, taps:
     return KLoop(dim, f"k_{word(dim)}", runs)
 
 
-def write_nest(product: Product, loops: Sequence[KLoop], sources: Sequence[Source], step: Step) -> None:
+def write_nest(product: TileProduct, loops: Sequence[KLoop], sources: Sequence[Source], step: Step) -> None:
     """Emit K loops, outermost first, with what the sources bring in each, and the multiply step inside."""
     if not loops:
         step.multiply()

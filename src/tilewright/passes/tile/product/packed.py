@@ -12,7 +12,7 @@ from tilewright.passes.tile.product.source import Source
 
 
 @dataclass
-class Panel(Source):
+class PanelOfA(Source):
     """Operand A, copied to a panel [outer][rows][K]."""
 
     product: MatrixProduct

@@ -10,9 +10,10 @@ from tilewright.passes.places import Size
 from tilewright.passes.tile.lowering import Lowering
 from tilewright.passes.tile.values import Load, Parts, most
 from tilewright.plan.microkernel import Axes, Microkernel
+from tilewright.plan.tiled import Depth
 
 
-class Product:
+class TileProduct:
     """One MMA, C += A * B, over these parts of its dimensions; `c` are the dimensions of C."""
 
     def __init__(self, low: Lowering, parts: Parts, c: tuple[Expr, ...]):
@@ -27,12 +28,17 @@ class Product:
         return self.parts[dim][1]
 
 
-class MatrixProduct(Product):
+class MatrixProduct(TileProduct):
     """An MMA of which one dimension each is M, N and K."""
 
     def __init__(self, low: Lowering, axes: Axes, parts: Parts, c: tuple[Expr, ...]):
         super().__init__(low, parts, c)
         self.axes = axes
+
+    @property
+    def depth(self) -> tuple[Depth, ...]:
+        """The K loops that the plan states for this MMA, outermost first."""
+        return tuple(s for s in self.low.cuts.depth if s.dim in (self.axes.k, *self.axes.deep))
 
 
 class AtomProduct(MatrixProduct):

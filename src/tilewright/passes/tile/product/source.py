@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tilewright.algebra.expr import Expr, as_expr
 from tilewright.ir.core import Value
 from tilewright.ir.formula import Formula
-from tilewright.passes.tile.product.product import Product
+from tilewright.passes.tile.product.product import TileProduct
+from tilewright.plan.tiled import Depth
 
 
 @dataclass
 class Source:
     """An operand (A or B) of an MMA. A step by an atom asks for rows or columns, others for vectors or a formula."""
 
-    product: Product
+    product: TileProduct
     ragged: bool = field(default=False, init=False)
     """True if the columns of the accumulator tile may end before its registers do."""
 
@@ -33,6 +35,10 @@ class Source:
 
     def bring(self, dim: Expr | None) -> None:
         """Emit what is copied in each iteration of the loop over `dim`; None: what is copied before all K loops."""
+
+    def loops(self) -> Sequence[Depth]:
+        """Return the K loops that this operand needs, outermost first; empty: any will do."""
+        return ()
 
     def limits(self, dim: Expr) -> tuple[Expr, Expr, bool]:
         """Return (first, end, True if it is unrolled) of the loop over a summed dimension beside K."""

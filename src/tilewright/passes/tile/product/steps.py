@@ -15,7 +15,7 @@ from tilewright.ir.core import Value
 from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
 from tilewright.ir.tile_formulas import call, converted
-from tilewright.passes.tile.product.product import AtomProduct, Product
+from tilewright.passes.tile.product.product import AtomProduct, TileProduct
 from tilewright.passes.tile.product.registers import OperandRegisters, operand_registers
 from tilewright.passes.tile.product.source import Source
 from tilewright.passes.tile.product.tiles import AccumulatorTile
@@ -90,7 +90,7 @@ class AtomStep:
 class VectorStep:
     """One multiply-add of vectors that lie along a dimension of A, B and C."""
 
-    product: Product
+    product: TileProduct
     left: Source
     right: Source
     sums: Value
@@ -112,7 +112,7 @@ class VectorStep:
 class TermStep:
     """One map of all elements of C, with the terms of the current step along the last summed dimension."""
 
-    product: Product
+    product: TileProduct
     left: Source
     right: Source
     sums: Value
