@@ -20,11 +20,11 @@ from functools import partial
 from tilewright.passes.places import Size
 from tilewright.passes.tile.product.accumulator import Accumulator
 from tilewright.passes.tile.product.lowered import ProductParts
-from tilewright.passes.tile.product.nest import KLoop, Run, chunks, over_taps
+from tilewright.passes.tile.product.nest import KLoop, KRun, chunks, over_taps
 from tilewright.passes.tile.product.operands import sources_of
 from tilewright.passes.tile.product.product import AtomProduct
 from tilewright.passes.tile.product.registers import TaskRegisters
-from tilewright.passes.tile.product.source import Source
+from tilewright.passes.tile.product.source import OperandSource
 from tilewright.passes.tile.product.steps import AtomStep
 from tilewright.passes.tile.product.tiles import over_tiles
 from tilewright.passes.tile.values import Tile, most, pieces
@@ -56,7 +56,7 @@ def by_atom(
     )
 
 
-def _order(product: AtomProduct, left: Source) -> list[Depth]:
+def _order(product: AtomProduct, left: OperandSource) -> list[Depth]:
     """Return the K loops of an accumulator tile, outermost first: the summed dimensions beside K, then K.
 
     Dimensions that are unrolled only because rows at an edge differ are outermost: otherwise elements of A that taps
@@ -70,7 +70,7 @@ def _order(product: AtomProduct, left: Source) -> list[Depth]:
     return [*taps, Depth(axes.k, 1, left.unrolls or product.how.blocks > 1)]
 
 
-def _loops(product: AtomProduct, left: Source, order: Sequence[Depth], late: bool) -> list[KLoop]:
+def _loops(product: AtomProduct, left: OperandSource, order: Sequence[Depth], late: bool) -> list[KLoop]:
     """Return the K loops in this order, in which K may stand twice: in blocks first, then in steps.
 
     The first block is peeled if the results of the previous accumulator tile are stored meanwhile (`late`).
@@ -80,7 +80,7 @@ def _loops(product: AtomProduct, left: Source, order: Sequence[Depth], late: boo
     if order[0].dim is k and any(s.dim is k for s in order[1:]):
         block = order[0].size // depth * depth
         count, first = int(pieces(width, depth)) * depth // block, int(late)
-        runs = [Run(1, block)] * first + [Run(count, block, first)] * (count > first)
+        runs = [KRun(1, block)] * first + [KRun(count, block, first)] * (count > first)
         blocks, order, width = [KLoop(k, "k", lambda: runs)], order[1:], block
 
     def over(loop: Depth) -> KLoop:
@@ -91,7 +91,7 @@ def _loops(product: AtomProduct, left: Source, order: Sequence[Depth], late: boo
     return [*blocks, *map(over, order)]
 
 
-def _k_steps(product: AtomProduct, width: Size, unrolled: bool) -> list[Run]:
+def _k_steps(product: AtomProduct, width: Size, unrolled: bool) -> list[KRun]:
     """Return the runs over `width` elements of K: steps of an atom's depth in registers, several by vectors, or what
     shared memory has at once.
     """
@@ -99,7 +99,7 @@ def _k_steps(product: AtomProduct, width: Size, unrolled: bool) -> list[Run]:
     depth = how.atom.shape[2]
     if how.whole:
         step = depth if how.slab is None else how.k_step_elements(most(width))
-        return [Run(pieces(width, step), step, unroll=unrolled)]
+        return [KRun(pieces(width, step), step, unroll=unrolled)]
     k_loop = product.low.cuts.summed.get(product.axes.k)
     most_at_once = max(STEPS, how.atom.picks) if k_loop is None else k_loop.size // depth  # at least one load of A
     return chunks(pieces(width, depth), most_at_once, depth)

@@ -20,9 +20,9 @@ from tilewright.ir.tile_formulas import converted
 from tilewright.passes.tile.accesses import apart_along
 from tilewright.passes.tile.product.accumulator import WholeSums
 from tilewright.passes.tile.product.lowered import ProductParts
-from tilewright.passes.tile.product.nest import KLoop, Run, chunks
+from tilewright.passes.tile.product.nest import KLoop, KRun, chunks
 from tilewright.passes.tile.product.product import TileProduct
-from tilewright.passes.tile.product.source import Source
+from tilewright.passes.tile.product.source import OperandSource
 from tilewright.passes.tile.product.steps import TermStep
 from tilewright.passes.tile.product.tiles import AccumulatorTile
 from tilewright.passes.tile.storage import Storage
@@ -34,7 +34,7 @@ AT_ONCE = 4
 
 
 @dataclass
-class Elements(Source):
+class Elements(OperandSource):
     """An operand as the formula of an element."""
 
     element: Formula
@@ -77,7 +77,7 @@ def _sizes(product: TileProduct) -> tuple[int, int]:
 
 def _written_out(product: TileProduct, dim: Expr) -> KLoop:
     """Return the loop over a dimension whose iterations are all written."""
-    return KLoop(dim, "", lambda: [Run(most(product.width(dim)))], written=True)
+    return KLoop(dim, "", lambda: [KRun(most(product.width(dim)))], written=True)
 
 
 def _in_loops(product: TileProduct, summed: Sequence[Expr]) -> list[KLoop]:

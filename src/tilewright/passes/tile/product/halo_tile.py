@@ -31,7 +31,7 @@ from tilewright.ir.core import Value
 from tilewright.machine import MemoryOperand, RegisterOperand
 from tilewright.passes.tile.halo import Box, image_of
 from tilewright.passes.tile.product.product import AtomProduct
-from tilewright.passes.tile.product.source import Source
+from tilewright.passes.tile.product.source import OperandSource
 from tilewright.passes.tile.values import Load, Tile, only_load, pieces
 from tilewright.passes.tile.writer import split
 from tilewright.plan.halo_windows import image_rows
@@ -42,7 +42,7 @@ UNROLLED = 36
 
 
 @dataclass
-class HaloSource(Source):
+class HaloSource(OperandSource):
     """An operand of an MMA around a halo tile: a box of an argument, copied to shared memory."""
 
     product: AtomProduct

@@ -11,13 +11,13 @@ from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import Value
 from tilewright.passes.tile.inplace import limits
 from tilewright.passes.tile.product.product import MatrixProduct
-from tilewright.passes.tile.product.source import Source
+from tilewright.passes.tile.product.source import OperandSource
 from tilewright.passes.tile.values import Load
 from tilewright.plan.tiled import Depth
 
 
 @dataclass
-class InPlace(Source):
+class InPlace(OperandSource):
     """An operand that is read where it lies in memory."""
 
     product: MatrixProduct
@@ -94,7 +94,7 @@ class Stepped(InPlace):
 
     def limits(self, dim: Expr) -> tuple[Expr, Expr, bool]:
         """Return (first, end, False) of the loop over a filter tap: all of it, as what is out of bounds is zero."""
-        return Source.limits(self, dim)
+        return OperandSource.limits(self, dim)
 
     def rows(self, rows: int, deep: int, row: Expr, k: Expr, last: Expr | None = None) -> Value:
         """Emit the copy of A's block, and return the copy."""

@@ -8,12 +8,12 @@ from tilewright.algebra.expr import Expr
 from tilewright.ir.core import Value
 from tilewright.ir.tile_formulas import converted
 from tilewright.passes.tile.product.product import AtomProduct
-from tilewright.passes.tile.product.source import Source
+from tilewright.passes.tile.product.source import OperandSource
 from tilewright.passes.tile.values import Tile, most
 
 
 @dataclass
-class InRegisters(Source):
+class InRegisters(OperandSource):
     """Operand A in registers, as the atom takes it: all of K, zero past its end."""
 
     product: AtomProduct

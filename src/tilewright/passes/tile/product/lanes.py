@@ -28,7 +28,7 @@ from tilewright.passes.tile.product.in_place import InPlace
 from tilewright.passes.tile.product.lowered import ProductParts
 from tilewright.passes.tile.product.nest import over_taps
 from tilewright.passes.tile.product.product import MatrixProduct
-from tilewright.passes.tile.product.source import Source
+from tilewright.passes.tile.product.source import OperandSource
 from tilewright.passes.tile.product.steps import VectorStep
 from tilewright.passes.tile.product.tiles import AccumulatorTile
 from tilewright.passes.tile.values import Parts, Tile, most, only_load
@@ -102,7 +102,7 @@ class LaneRows(InPlace):
 
 
 @dataclass
-class LaneFilters(Source):
+class LaneFilters(OperandSource):
     """Operand B, packed before the program: a block of lanes, the dimensions `dims`, the lanes of the block."""
 
     product: MatrixProduct

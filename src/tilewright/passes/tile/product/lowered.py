@@ -18,8 +18,8 @@ from tilewright.ir.core import Value
 from tilewright.passes.tile.product.accumulator import Accumulator
 from tilewright.passes.tile.product.nest import KLoop, write_nest
 from tilewright.passes.tile.product.product import TileProduct
-from tilewright.passes.tile.product.source import Source
-from tilewright.passes.tile.product.steps import Step
+from tilewright.passes.tile.product.source import OperandSource
+from tilewright.passes.tile.product.steps import MultiplyStep
 from tilewright.passes.tile.product.tiles import AccumulatorTile
 
 
@@ -28,14 +28,14 @@ class ProductParts:
     """The parts of the lowering of an MMA."""
 
     product: TileProduct
-    left: Source
-    right: Source
+    left: OperandSource
+    right: OperandSource
     accumulator: Accumulator
     tiles: Callable[[Callable[[AccumulatorTile], None]], None]
     """Emits what it is given for every accumulator tile, in loops over these."""
     loops: Callable[[], Sequence[KLoop]]
     """Returns the K loops of a tile, outermost first."""
-    step: Callable[[AccumulatorTile, Value], Step]
+    step: Callable[[AccumulatorTile, Value], MultiplyStep]
     """Returns the multiply step of a tile, which adds to this tensor."""
 
 

@@ -15,8 +15,8 @@ from typing import TypeVar
 from tilewright.algebra.expr import Expr, as_expr
 from tilewright.passes.places import Size
 from tilewright.passes.tile.product.product import TileProduct
-from tilewright.passes.tile.product.source import Source
-from tilewright.passes.tile.product.steps import Step
+from tilewright.passes.tile.product.source import OperandSource
+from tilewright.passes.tile.product.steps import MultiplyStep
 from tilewright.passes.tile.values import divided
 from tilewright.passes.tile.writer import word
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Run:
+class KRun:
     """Iterations of a loop, from number `first` up to `end`, each of `step` elements; number 0 begins at `base`."""
 
     end: Expr | Size
@@ -44,11 +44,11 @@ class KLoop:
 
     dim: Expr
     name: str
-    runs: Callable[[], Sequence[Run]]
+    runs: Callable[[], Sequence[KRun]]
     written: bool = False
 
 
-def chunks(count: Size, at_once: int, size: int = 1) -> list[Run]:
+def chunks(count: Size, at_once: int, size: int = 1) -> list[KRun]:
     """Return the runs over `count` chunks of `size` elements: `at_once` in an iteration, then what is left.
 
     That is one iteration; chunk by chunk if only a call tells how many are left.
@@ -59,20 +59,22 @@ def chunks(count: Size, at_once: int, size: int = 1) -> list[Run]:
     full, tail = divided(count, at_once)
     rest = (1, tail) if isinstance(tail, int) else (tail, 1)
     runs = (full, at_once, 0), (*rest, full * at_once)
-    return [Run(n, width * size, base=first * size) for n, width, first in runs if n != 0 and width != 0]
+    return [KRun(n, width * size, base=first * size) for n, width, first in runs if n != 0 and width != 0]
 
 
-def over_taps(product: TileProduct, source: Source, dim: Expr, unrolled: bool, taps: int = 1) -> KLoop:
+def over_taps(product: TileProduct, source: OperandSource, dim: Expr, unrolled: bool, taps: int = 1) -> KLoop:
     """Return the loop over a summed dimension beside K, limited to what is in bounds of `source` unless unrolled."""
 
-    def runs() -> list[Run]:
+    def runs() -> list[KRun]:
         first, end, out = (as_expr(0), as_expr(product.width(dim)), True) if unrolled else source.limits(dim)
-        return [Run(end if taps == 1 else end // taps, taps, first, unroll=out)]
+        return [KRun(end if taps == 1 else end // taps, taps, first, unroll=out)]
 
     return KLoop(dim, f"k_{word(dim)}", runs)
 
 
-def write_nest(product: TileProduct, loops: Sequence[KLoop], sources: Sequence[Source], step: Step) -> None:
+def write_nest(
+    product: TileProduct, loops: Sequence[KLoop], sources: Sequence[OperandSource], step: MultiplyStep
+) -> None:
     """Emit K loops, outermost first, with what the sources bring in each, and the multiply step inside."""
     if not loops:
         step.multiply()
@@ -81,7 +83,7 @@ def write_nest(product: TileProduct, loops: Sequence[KLoop], sources: Sequence[S
     step.begin(loop.dim)
     base, size = product.at.get(loop.dim), product.steps.get(loop.dim)
 
-    def enter(run: Run, number: Expr) -> None:
+    def enter(run: KRun, number: Expr) -> None:
         index = run.base + run.step * number
         product.at[loop.dim], product.steps[loop.dim] = index if base is None else base + index, run.step
         for source in sources:

@@ -16,7 +16,7 @@ from tilewright.passes.tile.product.in_place import InPlace, Stepped
 from tilewright.passes.tile.product.in_registers import InRegisters
 from tilewright.passes.tile.product.packed import Packed, PanelOfA
 from tilewright.passes.tile.product.product import AtomProduct
-from tilewright.passes.tile.product.source import Source
+from tilewright.passes.tile.product.source import OperandSource
 from tilewright.passes.tile.product.staged import Staged, is_given
 from tilewright.passes.tile.values import Load, Tile, loads, most, only_load, pieces
 from tilewright.plan.model import element_bytes, l2, stays_in_l1
@@ -25,7 +25,7 @@ NEAR = 4
 """B is read where it lies if what a block reads of it spans no more than this part of the second cache."""
 
 
-def sources_of(product: AtomProduct, a: Tile, b: Tile, in_task: bool) -> tuple[Source, Source]:
+def sources_of(product: AtomProduct, a: Tile, b: Tile, in_task: bool) -> tuple[OperandSource, OperandSource]:
     """Return the sources of A and B; `in_task`: a task has registers for the MMA, and A is in place or staged."""
     if product.low.cuts.halo is not None:
         return halo_sources(product, a, b, product.low.cuts.halo)
@@ -34,10 +34,10 @@ def sources_of(product: AtomProduct, a: Tile, b: Tile, in_task: bool) -> tuple[S
     return (_left_of_task(product, a) if in_task else _left(product, a)), _right(product, b)
 
 
-def _staged_sources(product: AtomProduct, a: Tile, b: Tile) -> tuple[Source, Source]:
+def _staged_sources(product: AtomProduct, a: Tile, b: Tile) -> tuple[OperandSource, OperandSource]:
     """Return (A, B) of an atom that reads shared memory: staged there, or A in registers."""
     how, axes = product.how, product.axes
-    left: Source
+    left: OperandSource
     if not how.held_a or is_given(a, how.atom.a.dtype):
         left = Staged.of(product, a, axes.m)
     elif not how.at_once and all(x.is_given for x in loads(a.formula)):
@@ -47,7 +47,7 @@ def _staged_sources(product: AtomProduct, a: Tile, b: Tile) -> tuple[Source, Sou
     return left, Staged.of(product, b, axes.n)
 
 
-def _left_of_task(product: AtomProduct, a: Tile) -> Source:
+def _left_of_task(product: AtomProduct, a: Tile) -> OperandSource:
     """Return operand A of a task, in place or staged; copied step by step if the block goes past the end."""
     source = only_load(a.formula)
     if source is None:
@@ -58,7 +58,7 @@ def _left_of_task(product: AtomProduct, a: Tile) -> Source:
     return Stepped(product, source, product.w.alloc(how.atom.a.dtype, (how.rows, how.atom.shape[2]), "step"))
 
 
-def _left(p: AtomProduct, a: Tile) -> Source:
+def _left(p: AtomProduct, a: Tile) -> OperandSource:
     """Return operand A, read in place, or copied to a panel with K contiguous and padded to whole atoms."""
     kernel, axes = p.how, p.axes
     m, _, k = kernel.atom.shape
@@ -102,7 +102,7 @@ def _panel(
     return held
 
 
-def _right(p: AtomProduct, b: Tile) -> Source:
+def _right(p: AtomProduct, b: Tile) -> OperandSource:
     """Return operand B, read in place, packed before the program if other tasks read it too, or packed here."""
     kernel, axes = p.how, p.axes
     n = kernel.atom.shape[1]

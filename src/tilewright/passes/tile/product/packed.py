@@ -8,11 +8,11 @@ from tilewright.algebra.expr import Expr
 from tilewright.ir.core import Value
 from tilewright.passes.tile.orders import BlockOrder
 from tilewright.passes.tile.product.product import MatrixProduct
-from tilewright.passes.tile.product.source import Source
+from tilewright.passes.tile.product.source import OperandSource
 
 
 @dataclass
-class PanelOfA(Source):
+class PanelOfA(OperandSource):
     """Operand A, copied to a panel [outer][rows][K]."""
 
     product: MatrixProduct
@@ -27,7 +27,7 @@ class PanelOfA(Source):
 
 
 @dataclass
-class Packed(Source):
+class Packed(OperandSource):
     """Operand B, packed in the order in which it is read; `starts` are the first indices of the current parts in it."""
 
     product: MatrixProduct

@@ -13,7 +13,7 @@ from tilewright.plan.tiled import Depth
 
 
 @dataclass
-class Source:
+class OperandSource:
     """An operand (A or B) of an MMA. A step by an atom asks for rows or columns, others for vectors or a formula."""
 
     product: TileProduct

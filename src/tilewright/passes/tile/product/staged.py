@@ -15,13 +15,13 @@ from tilewright.ir.dtypes import DType
 from tilewright.machine import MemoryOperand, RegisterOperand
 from tilewright.passes.tile.accesses import marked
 from tilewright.passes.tile.product.product import AtomProduct
-from tilewright.passes.tile.product.source import Source
+from tilewright.passes.tile.product.source import OperandSource
 from tilewright.passes.tile.values import Load, Tile, most, only_load
 from tilewright.passes.tile.writer import word
 
 
 @dataclass
-class Staged(Source):
+class Staged(OperandSource):
     """An operand whose K steps are copied to shared memory, from which the atom reads, with zeros past its ends."""
 
     product: AtomProduct

@@ -17,14 +17,14 @@ from tilewright.ir.formula import Formula
 from tilewright.ir.tile_formulas import call, converted
 from tilewright.passes.tile.product.product import AtomProduct, TileProduct
 from tilewright.passes.tile.product.registers import OperandRegisters, operand_registers
-from tilewright.passes.tile.product.source import Source
+from tilewright.passes.tile.product.source import OperandSource
 from tilewright.passes.tile.product.tiles import AccumulatorTile
 from tilewright.passes.tile.values import most
 
 STREAM = as_expr(1)
 
 
-class Step(Protocol):
+class MultiplyStep(Protocol):
     """What is done in every iteration of the K loops."""
 
     def begin(self, dim: Expr) -> None:
@@ -39,8 +39,8 @@ class AtomStep:
     """One MMA by an atom, on what the sources give, or on registers to which that is copied first."""
 
     product: AtomProduct
-    left: Source
-    right: Source
+    left: OperandSource
+    right: OperandSource
     tile: AccumulatorTile
     sums: Value
     registers: OperandRegisters | None = None
@@ -91,8 +91,8 @@ class VectorStep:
     """One multiply-add of vectors that lie along a dimension of A, B and C."""
 
     product: TileProduct
-    left: Source
-    right: Source
+    left: OperandSource
+    right: OperandSource
     sums: Value
     dtype: DType
     """The type of A, which is widened to that of the sums; B is packed in that."""
@@ -113,8 +113,8 @@ class TermStep:
     """One map of all elements of C, with the terms of the current step along the last summed dimension."""
 
     product: TileProduct
-    left: Source
-    right: Source
+    left: OperandSource
+    right: OperandSource
     sums: Value
     last: Expr
 
