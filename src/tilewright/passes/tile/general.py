@@ -163,7 +163,7 @@ def lower_tiles(
     scope = TileScope(symbols, opened)
     if cuts.roles is not None:
         writer.home = home_of(cuts.products, machine, lambda dim: _task_width(cuts, scope, dim))
-    walks = {} if cuts.tiled is None or cuts.walk is None else {cuts.tiled.axes.m: cuts.walk}
+    walks = {tiled.axes.m: tiled.walk for tiled in cuts.tiled.values() if tiled.walk is not None}
     storage = Storage(scope, writer)
     storage.holds_sums = machine.lanes is not None or hold_accumulators(cuts.products.values(), machine)
     low = Lowering(
@@ -179,7 +179,7 @@ def lower_tiles(
         CurrentTask(walks, list(cuts.blocks)),
     )
     groups = None if workgroups is None else grid.Workgroups(low, workgroups)
-    tiled = None if cuts.tiled is None else TiledTask(low, cuts.tiled)
+    tiled = TiledTask(low) if cuts.tiled else None
     with building():
         return _lowered(low, Tasks(low, groups, tiled), waves)
 

@@ -87,7 +87,7 @@ class HaloSource(OperandSource):
 
 
 @dataclass
-class HaloTile(HaloSource):
+class HaloOfA(HaloSource):
     """Operand A: the image of the task's rows at all taps, copied once for a K step; every tap reads it in place."""
 
     walk: Walk | None
@@ -271,8 +271,8 @@ def _given(tile: Tile, which: str) -> Load:
     return source
 
 
-def halo_sources(product: AtomProduct, a: Tile, b: Tile, offsets: int) -> tuple[HaloTile, BesideHalo]:
+def halo_sources(product: AtomProduct, a: Tile, b: Tile, offsets: int) -> tuple[HaloOfA, BesideHalo]:
     """Return the sources of A and B; `offsets` is the number of taps of a copy of B, 0: all of B stays."""
-    left = HaloTile(product, _given(a, "A"), product.low.cuts.walk)
+    left = HaloOfA(product, _given(a, "A"), product.low.cuts.walk)
     found = _given(b, "B")
     return left, TapsOfB(product, found, offsets) if offsets else AllOfB(product, found)

@@ -61,8 +61,8 @@ def by_lanes(product: MatrixProduct, how: LaneKernel, a: Tile, b: Tile, sums: Va
     source = only_load(a.formula)
     if source is None:
         raise ProgramError("products by lanes read their factors where they lie")
-    left = LaneRows(product, source, how.lanes)
-    right = LaneFilters.of(product, b, sums.type.dtype)
+    left = LaneVectors(product, source, how.lanes)
+    right = PackedLanes.of(product, b, sums.type.dtype)
     depth = product.low.cuts.depth
     rows, columns = (most(product.width(d)) for d in (how.rows, how.along))
     return ProductParts(
@@ -84,7 +84,7 @@ def _registers(product: MatrixProduct, lanes: int, dtype: DType, name: str) -> V
 
 
 @dataclass
-class LaneRows(InPlace):
+class LaneVectors(InPlace):
     """Operand A in place; where it may be out of bounds, vectors go to registers first, with zeros there."""
 
     lanes: int
@@ -102,7 +102,7 @@ class LaneRows(InPlace):
 
 
 @dataclass
-class LaneFilters(OperandSource):
+class PackedLanes(OperandSource):
     """Operand B, packed before the program: a block of lanes, the dimensions `dims`, the lanes of the block."""
 
     product: MatrixProduct
@@ -110,7 +110,7 @@ class LaneFilters(OperandSource):
     dims: list[Expr]
 
     @classmethod
-    def of(cls, product: MatrixProduct, b: Tile, wide: DType) -> LaneFilters:
+    def of(cls, product: MatrixProduct, b: Tile, wide: DType) -> PackedLanes:
         """Return B packed in the type of the sums: its dimensions that C has, then the summed ones."""
         low, axes = product.low, product.axes
         dims = [*(d for d in b.dims if d in product.c and d is not axes.n), *axes.deep, axes.k]

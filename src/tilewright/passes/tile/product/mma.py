@@ -5,6 +5,7 @@ from __future__ import annotations
 from tilewright.algebra.expr import Expr
 from tilewright.errors import ExecutionError, ProgramError
 from tilewright.ir import dtypes
+from tilewright.ir import tile_formulas as formulas
 from tilewright.ir.core import Op, TileType, Value
 from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
@@ -72,7 +73,13 @@ def _summed(low: Lowering, op: Op, a: Tile, b: Tile, acc: Tile, parts: Parts, st
     if op in low.task.registers:
         task, how = low.task.registers[op], low.cuts.products[op]
         assert how is not None
-        write(by_atom(AtomProduct(low, how, task.axes, parts, c), a, b, WholeSums(task.sums, low.writer), task))
+        if start != formulas.number(0, wide):
+            raise ProgramError("mma in tile registers of a task starts from 0; add its accumulator after it", op.loc)
+        left, right = (b, a) if task.axes.swapped else (a, b)
+        matrix = AtomProduct(low, how, task.axes, parts, c)
+        write(by_atom(matrix, left, right, WholeSums(task.sums, low.writer), task))
+        if task.at_once:
+            low.writer.emit("copy", (task.sums, task.scratch))
         return task.scratch
     microkernel = _by_atom(low, op, a, b, c)
     along = None if microkernel is None else (microkernel[1].m, microkernel[1].n)

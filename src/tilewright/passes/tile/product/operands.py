@@ -50,8 +50,11 @@ def _staged_sources(product: AtomProduct, a: Tile, b: Tile) -> tuple[OperandSour
 def _left_of_task(product: AtomProduct, a: Tile) -> OperandSource:
     """Return operand A of a task, in place or staged; copied step by step if the block goes past the end."""
     source = only_load(a.formula)
+    depth, width = product.how.atom.shape[2], product.width(product.axes.k)
     if source is None:
-        raise ProgramError("products in tile registers read A where it lies")
+        return _left(product, a)
+    if source.is_given and width % depth not in (0, ZERO):
+        raise ProgramError(f"operand A is read in place, but K = {width} ends within a step of {depth}: stage its rows")
     if not any(product.low.storage.loose.get(source, ())):
         return InPlace(product, source)
     how = product.how

@@ -39,3 +39,5 @@ class TaskRegisters:
     """Memory to which the accumulator of a finished block is copied: the epilogue finds it there."""
     late: bool
     """True if the results of the current blocks are stored an iteration later."""
+    at_once: bool = False
+    """True if another MMA of the block needs the sums: they are copied to `scratch` as soon as they are done."""
