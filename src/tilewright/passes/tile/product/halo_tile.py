@@ -96,7 +96,7 @@ class HaloOfA(HaloSource):
     def __post_init__(self) -> None:
         self.held: tuple[Value, Box] | None = None
 
-    def bring(self, dim: Expr | None) -> None:
+    def bring(self, dim: Expr) -> None:
         """Emit the copy of the halo tile in each K step."""
         p = self.product
         if dim is not p.axes.k:
@@ -204,7 +204,7 @@ class TapsOfB(BesideHalo):
         """Return the dimensions of taps at which B is copied anew."""
         return tuple(d for d in self.product.axes.deep if d not in self.last)
 
-    def bring(self, dim: Expr | None) -> None:
+    def bring(self, dim: Expr) -> None:
         """Emit the copy of B in each iteration of the innermost loop that has another part of it."""
         p, atom = self.product, self.product.how.atom
         if dim is not (p.axes.k, *self.streamed())[-1]:

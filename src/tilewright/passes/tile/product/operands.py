@@ -49,16 +49,17 @@ def _staged_sources(product: AtomProduct, a: Tile, b: Tile) -> tuple[OperandSour
 
 def _left_of_task(product: AtomProduct, a: Tile) -> OperandSource:
     """Return operand A of a task, in place or staged; copied step by step if the block goes past the end."""
-    source = only_load(a.formula)
-    depth, width = product.how.atom.shape[2], product.width(product.axes.k)
-    if source is None:
+    low, how = product.low, product.how
+    source = only_load(a.formula) if a.dtype is how.atom.a.dtype else None
+    staged = {rows.tensor for rows in low.task.operands.values() if rows is not None}
+    if source is None or not (source.is_given or source.tensor in staged):
         return _left(product, a)
+    depth, width = how.atom.shape[2], product.width(product.axes.k)
     if source.is_given and width % depth not in (0, ZERO):
         raise ProgramError(f"operand A is read in place, but K = {width} ends within a step of {depth}: stage its rows")
-    if not any(product.low.storage.loose.get(source, ())):
+    if not any(low.storage.loose.get(source, ())):
         return InPlace(product, source)
-    how = product.how
-    return Stepped(product, source, product.w.alloc(how.atom.a.dtype, (how.rows, how.atom.shape[2]), "step"))
+    return Stepped(product, source, product.w.alloc(how.atom.a.dtype, (how.rows, depth), "step"))
 
 
 def _left(p: AtomProduct, a: Tile) -> OperandSource:

@@ -33,8 +33,8 @@ class OperandSource:
     def begin(self) -> None:
         """Begin another accumulator tile: no loop has limits yet."""
 
-    def bring(self, dim: Expr | None) -> None:
-        """Emit what is copied in each iteration of the loop over `dim`; None: what is copied before all K loops."""
+    def bring(self, dim: Expr) -> None:
+        """Emit what is copied in each iteration of the K loop over `dim`, before the loops inside of it."""
 
     def loops(self) -> Sequence[Depth]:
         """Return the K loops that this operand needs, outermost first; empty: any will do."""
