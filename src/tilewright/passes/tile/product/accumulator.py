@@ -20,6 +20,7 @@ from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
 from tilewright.passes.tile.lowering import Lowering
 from tilewright.passes.tile.product.product import AtomProduct
+from tilewright.passes.tile.product.registers import TaskRegisters
 from tilewright.passes.tile.product.tiles import AccumulatorTile
 from tilewright.passes.tile.storage import Storage
 from tilewright.passes.tile.values import (
@@ -45,15 +46,27 @@ class WholeSums:
     """All of C in one tensor, to which K loops add."""
 
     tensor: Value
-    fresh_in: BlockWriter | None = None
-    """The writer that fills it with zeros first; None: it has its start."""
 
     @contextmanager
     def opened(self, tile: AccumulatorTile) -> Iterator[Value]:
-        """Yield the tensor, filled with zeros if it starts from these."""
-        if self.fresh_in is not None:
-            self.fresh_in.emit("fill", (self.tensor,), value=0)
+        """Yield the tensor."""
         yield self.tensor
+
+
+@dataclass(frozen=True)
+class TaskSums:
+    """The registers that a task keeps for the sums of its blocks, which start from zero."""
+
+    writer: BlockWriter
+    registers: TaskRegisters
+
+    @contextmanager
+    def opened(self, tile: AccumulatorTile) -> Iterator[Value]:
+        """Yield the registers, filled with zeros; sums that another MMA needs go to memory at once."""
+        self.writer.emit("fill", (self.registers.sums,), value=0)
+        yield self.registers.sums
+        if self.registers.at_once:
+            self.writer.emit("copy", (self.registers.sums, self.registers.scratch))
 
 
 @dataclass(frozen=True)

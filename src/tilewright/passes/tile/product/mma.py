@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tilewright.algebra.expr import Expr
 from tilewright.errors import ExecutionError, ProgramError
 from tilewright.ir import dtypes
@@ -13,12 +15,19 @@ from tilewright.ir.tile import loose
 from tilewright.ir.tile_formulas import converted
 from tilewright.passes.tile import moving
 from tilewright.passes.tile.lowering import Lowering
-from tilewright.passes.tile.product.accumulator import TiledSums, WholeSums, going_on_in, room_for_sums
+from tilewright.passes.tile.product.accumulator import (
+    TaskSums,
+    TiledSums,
+    WholeSums,
+    going_on_in,
+    room_for_sums,
+)
 from tilewright.passes.tile.product.atoms import by_atom
 from tilewright.passes.tile.product.elements import by_elements
 from tilewright.passes.tile.product.lanes import by_lanes, lane_product, lane_sums
-from tilewright.passes.tile.product.lowered import write
+from tilewright.passes.tile.product.lowered import ProductParts, write
 from tilewright.passes.tile.product.product import AtomProduct, TileProduct
+from tilewright.passes.tile.product.registers import TaskRegisters
 from tilewright.passes.tile.storage import Storage
 from tilewright.passes.tile.values import (
     Parts,
@@ -57,50 +66,84 @@ def mma(low: Lowering, op: Op) -> tuple[Tile, ...]:
     a, b = (moving.neutral(low, t.over(t.dims, parts), summed, 0) for t in (a, b))
     if tf32:
         a, b = (_as_tf32(low.storage, t) for t in (a, b))
-    sums = _summed(low, op, a, b, acc, parts, start, wide)
+    parts_of_product, sums = _parts(_Asked(low, op, a, b, acc, parts, start, wide))
+    write(parts_of_product)
     return (rounded(kind.dtype, acc.dims, inner, wide, low.storage.held(sums, acc.dims, inner).formula),)
 
 
-def _summed(low: Lowering, op: Op, a: Tile, b: Tile, acc: Tile, parts: Parts, start: Formula, wide: DType) -> Value:
-    """Emit an MMA over these parts as the plan says; return the tensor of its accumulator."""
-    storage, c, inner = low.storage, acc.dims, {d: parts[d] for d in acc.dims}
+@dataclass(frozen=True)
+class _Asked:
+    """An MMA over these parts: its operands, its accumulator as a tile, the formula it starts from, and its type."""
+
+    low: Lowering
+    op: Op
+    a: Tile
+    b: Tile
+    acc: Tile
+    parts: Parts
+    start: Formula
+    wide: DType
+
+    @property
+    def inner(self) -> Parts:
+        """The parts of the dimensions of C."""
+        return {d: self.parts[d] for d in self.acc.dims}
+
+
+def _parts(asked: _Asked) -> tuple[ProductParts, Value]:
+    """Return (the parts of an MMA's lowering, as the plan says; the tensor in which its sums are afterwards)."""
+    low, op, c = asked.low, asked.op, asked.acc.dims
     if op in low.cuts.lanes:
         lanes = low.cuts.lanes[op]
-        product = lane_product(low, lanes, a, b, parts, c)
-        sums = lane_sums(product, lanes, wide, start)
-        write(by_lanes(product, lanes, a, b, sums))
-        return sums
+        product = lane_product(low, lanes, asked.a, asked.b, asked.parts, c)
+        sums = lane_sums(product, lanes, asked.wide, asked.start)
+        return by_lanes(product, lanes, asked.a, asked.b, sums), sums
     if op in low.task.registers:
-        task, how = low.task.registers[op], low.cuts.products[op]
-        assert how is not None
-        if start != formulas.number(0, wide):
-            raise ProgramError("mma in tile registers of a task starts from 0; add its accumulator after it", op.loc)
-        left, right = (b, a) if task.axes.swapped else (a, b)
-        matrix = AtomProduct(low, how, task.axes, parts, c)
-        write(by_atom(matrix, left, right, WholeSums(task.sums, low.writer), task))
-        if task.at_once:
-            low.writer.emit("copy", (task.sums, task.scratch))
-        return task.scratch
-    microkernel = _by_atom(low, op, a, b, c)
+        return _in_task(asked, low.task.registers[op])
+    microkernel = _by_atom(low, op, asked.a, asked.b, c)
     along = None if microkernel is None else (microkernel[1].m, microkernel[1].n)
-    total, zero = going_on_in(low, op, acc, start, inner, along), False
+    carried = going_on_in(low, op, asked.acc, asked.start, asked.inner, along)
     if microkernel is None:
-        if total is None:
-            stored = storage.stored(acc.over(c, parts), as_type=(wide, start), name="acc")
-            total = storage.load_of(stored)[1].tensor
-        storage.going_on[op.results[0]] = total
-        write(by_elements(TileProduct(low, parts, c), a, b, total))
-        return total
-    kernel, axes, left, right = microkernel
+        return _without_atom(asked, carried)
+    return _with_atom(asked, carried, *microkernel)
+
+
+def _in_task(asked: _Asked, task: TaskRegisters) -> tuple[ProductParts, Value]:
+    """Return the parts and the sums of an MMA for which the task keeps tile registers."""
+    low, how = asked.low, asked.low.cuts.products[asked.op]
+    assert how is not None
+    if asked.start != formulas.number(0, asked.wide):
+        what = "mma in tile registers of a task starts from 0; add its accumulator after it"
+        raise ProgramError(what, asked.op.loc)
+    left, right = (asked.b, asked.a) if task.axes.swapped else (asked.a, asked.b)
+    product = AtomProduct(low, how, task.axes, asked.parts, asked.acc.dims)
+    return by_atom(product, left, right, TaskSums(low.writer, task), task), task.scratch
+
+
+def _without_atom(asked: _Asked, total: Value | None) -> tuple[ProductParts, Value]:
+    """Return the parts and the sums of an MMA of formulas; `total`: the carried accumulator to which it may add."""
+    low, storage, c = asked.low, asked.low.storage, asked.acc.dims
     if total is None:
-        total, zero = room_for_sums(storage, kernel, axes, c, inner, wide, start)
+        stored = storage.stored(asked.acc.over(c, asked.parts), as_type=(asked.wide, asked.start), name="acc")
+        total = storage.load_of(stored)[1].tensor
+    storage.going_on[asked.op.results[0]] = total
+    return by_elements(TileProduct(low, asked.parts, c), asked.a, asked.b, total), total
+
+
+def _with_atom(
+    asked: _Asked, total: Value | None, how: Microkernel, axes: Axes, a: Tile, b: Tile
+) -> tuple[ProductParts, Value]:
+    """Return the parts and the sums of an MMA by an atom; `total`: the carried accumulator to which it may add."""
+    low, storage, c = asked.low, asked.low.storage, asked.acc.dims
+    zero = False
+    if total is None:
+        total, zero = room_for_sums(storage, how, axes, c, asked.inner, asked.wide, asked.start)
     if low.cuts.halo is not None and total not in storage.sums:
         raise ProgramError("the sums of a task do not stay in registers")
-    storage.going_on[op.results[0]] = total
-    matrix = AtomProduct(low, kernel, axes, parts, c)
-    accumulator = WholeSums(total) if total in storage.sums else TiledSums(matrix, total, zero)
-    write(by_atom(matrix, left, right, accumulator))
-    return total
+    storage.going_on[asked.op.results[0]] = total
+    product = AtomProduct(low, how, axes, asked.parts, c)
+    accumulator = WholeSums(total) if total in storage.sums else TiledSums(product, total, zero)
+    return by_atom(product, a, b, accumulator), total
 
 
 def _by_atom(
