@@ -48,7 +48,7 @@ REASONS = {
     "passes/roles.py: _Split._stage_strides": "bits of a byte",
     "passes/storage.py: as_vectors": "threads of a distribution that vectors stand for",
     "passes/tabulate.py: tabulated": "rows of a table whose length only a call tells",
-    "passes/tile/combining.py: _as_tf32": "the bits that tf32 drops, half of the last one kept, and its mask",
+    "passes/tile/product/mma.py: _as_tf32": "the bits that tf32 drops, half of the last one kept, and its mask",
     "passes/tile/scans.py: _larger": "index, value and whether it is there, of each side",
     "passes/tile/digits.py: _Digits._steps": "1, at least one divisor more, and the extent: a chain that leaves digits",
     "passes/tile/forming.py: _tiles": "operations up to which a formula may be computed several times",

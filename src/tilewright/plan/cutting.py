@@ -110,7 +110,9 @@ def cuts_of(contraction: Contraction, blocking: Blocking, product: Op) -> Cuts:
     deep = dimension(contraction.depth[-1])
     taps = tuple(dict.fromkeys(s.dim for s in cuts.depth if s.dim is not deep))
     axes = Axes(row, across, deep, around, taps, swapped=False)
-    return replace(cuts, products=products, walk=walk, overlap=blocking.overlap, tiled=Tiled(axes, streams, shifts))
+    return replace(
+        cuts, products=products, overlap=blocking.overlap, tiled={product: Tiled(axes, streams, shifts, walk)}
+    )
 
 
 def _staged_lines(contraction: Contraction, blocking: Blocking) -> Walk | None:

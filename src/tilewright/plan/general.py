@@ -71,14 +71,15 @@ class Cuts:
     """If operand A is copied as a halo tile: how many filter taps a stage of B has; 0: all of B is copied before the
     first task; None: A is copied K step by K step, as B is."""
     walk: Walk | None = None
-    """The lines and pitch of a halo tile or of staged rows, where rows run on from line to line."""
+    """The lines and pitch of a halo tile, where rows run on from line to line."""
     overlap: str = "none"
     """The overlap of a plan: `mma ahead` starts the first MMA of a loop's next iteration; `delayed store` stores an
     accumulator tile beside the next one; `ordered`, `none`."""
     packed: bool = False
     """True if B operands that are arguments are packed before the program runs, even if they could be read in place."""
-    tiled: Tiled | None = None
-    """The MMA of a program in tile registers: its axes, and how operands get there; None: the lowering chooses."""
+    tiled: dict[Op, Tiled] = field(default_factory=dict)
+    """MMAs in tile registers that a task keeps for all of its blocks: their axes, and how operands get there. Of others
+    the lowering chooses."""
     terms: int | None = None
     """In SIMT products: how many K steps are unrolled at most; None: atoms compute the MMAs."""
     lane_box: tuple[Expr, ...] = ()

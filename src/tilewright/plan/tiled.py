@@ -1,4 +1,4 @@
-"""A single MMA in tile registers: the lines that a task stages, its K loops, and how its operands get there."""
+"""MMAs in tile registers: the lines that a task stages, their K loops, and how their operands get there."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ class Depth:
 
 @dataclass(frozen=True)
 class Tiled:
-    """A program's single MMA in tile registers: its M, N and K, cache hints of its operands, and taps of staged
-    rows.
+    """An MMA in tile registers that a task keeps for all of its blocks: its M, N and K, cache hints of its operands,
+    and the rows of A that the task stages.
     """
 
     axes: Axes
@@ -85,3 +85,5 @@ class Tiled:
     """True for A, and for B, if its loads bypass the L1 cache."""
     shifts: Mapping[Expr, tuple[int, int]] = field(default_factory=dict)
     """Taps that read the staged rows shifted by (lines, positions); rows of other taps are staged separately."""
+    walk: Walk | None = None
+    """The lines of A that a task stages; None: A is read in place."""

@@ -18,11 +18,9 @@
 | writing       | what writes and atomics share: the part, where it goes, under which conditions        |
 | roles         | what a program does with an argument: reads it, writes all of it                      |
 | forming       | element by element; other dimensions, other types, choices                            |
-| combining     | products, reductions                                                                  |
+| combining     | reductions                                                                            |
+| product/      | products: one lowering, from sources, an accumulator, K loops and a multiply step     |
 | scans         | running sums, products, maxima, minima; the largest few                               |
-| lanes         | products by vectors along a dimension that both factors keep                          |
-| tiled         | one product in tile registers by a plan: blocks of sums, results stored a round later |
-| staging       | its rows of A, copied once for a task: halo tiles and im2col panels                   |
 | loops         | `iterate`, while loops and `conditional`                                              |
 | moving        | dimensions that end where data say, loops that start there                            |
 | grid          | workgroups one after another, memory of their own                                     |
@@ -45,15 +43,10 @@
 | neighbours    | products that lie side by side: rows of A that begin behind each other                |
 | diagonal      | such products as one, with B in blocks on a diagonal                                  |
 | copies        | what copies of factors share: accesses in numbers, the programs that copy             |
-| products      | products by atoms: blocks of sums and their factors                                   |
-| atom_products | a product by an atom as its factors see it                                            |
-| factors       | a factor of a product as its blocks read it                                           |
-| computed      | a factor that is computed in registers, a step of K at a time                         |
 | inplace       | factors read where they lie, taps out of bounds left out                              |
 | packing       | B in the order in which blocks of sums read it                                        |
 | orders        | the orders in which B is packed                                                       |
 | halo          | the part of a tensor that a padded read looks at, copied once                         |
-| windows       | products around a halo tile                                                           |
 | homes         | values between products in registers, dealt out to lanes                              |
 | masks         | conditions on coordinates: where they hold everywhere, or nowhere                     |
 | fusing        | operations along the same rows, a few rows at a time                                  |

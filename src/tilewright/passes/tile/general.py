@@ -25,11 +25,12 @@ from tilewright.passes.tile.keeping import kept
 from tilewright.passes.tile.lowering import CurrentTask, Lowering, Rule, Rules
 from tilewright.passes.tile.opened import CLOSED, OpenSizes
 from tilewright.passes.tile.orders import Pack
+from tilewright.passes.tile.product.mma import mma
+from tilewright.passes.tile.product.task import TiledTask
 from tilewright.passes.tile.reports import Fault, Log, Reports
 from tilewright.passes.tile.scope import TileScope
 from tilewright.passes.tile.storage import Storage
 from tilewright.passes.tile.tasks import Tasks
-from tilewright.passes.tile.tiled import TiledTask
 from tilewright.passes.tile.values import Tile, load
 from tilewright.passes.tile.writer import BlockWriter
 from tilewright.plan.general import Cuts
@@ -83,7 +84,7 @@ RULES: dict[str, Rule] = {
     "extract": forming.extract,
     "read": memory.read,
     "write": memory.write,
-    "mma": combining.mma,
+    "mma": mma,
     "topk": scans.topk,
     "iterate": loops.iterate,
     "conditional": loops.conditional,
@@ -162,7 +163,7 @@ def lower_tiles(
     scope = TileScope(symbols, opened)
     if cuts.roles is not None:
         writer.home = home_of(cuts.products, machine, lambda dim: _task_width(cuts, scope, dim))
-    walks = {} if cuts.tiled is None or cuts.walk is None else {cuts.tiled.axes.m: cuts.walk}
+    walks = {tiled.axes.m: tiled.walk for tiled in cuts.tiled.values() if tiled.walk is not None}
     storage = Storage(scope, writer)
     storage.holds_sums = machine.lanes is not None or hold_accumulators(cuts.products.values(), machine)
     low = Lowering(
@@ -178,7 +179,7 @@ def lower_tiles(
         CurrentTask(walks, list(cuts.blocks)),
     )
     groups = None if workgroups is None else grid.Workgroups(low, workgroups)
-    low.planned = tiled = None if cuts.tiled is None else TiledTask(low, cuts.tiled)
+    tiled = TiledTask(low) if cuts.tiled else None
     with building():
         return _lowered(low, Tasks(low, groups, tiled), waves)
 

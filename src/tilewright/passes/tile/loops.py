@@ -28,11 +28,12 @@ from tilewright.ir.tile import REDUCTIONS
 from tilewright.ir.tile_formulas import call, converted
 from tilewright.machine import Machine
 from tilewright.passes.places import Size
-from tilewright.passes.tile import combining, inplace, masks, memory, moving
+from tilewright.passes.tile import inplace, masks, memory, moving
 from tilewright.passes.tile.accesses import TABLED
 from tilewright.passes.tile.lowering import Lowering
+from tilewright.passes.tile.product.accumulator import room_for_sums
 from tilewright.passes.tile.storage import Storage
-from tilewright.passes.tile.values import Part, Tile, common_parts, divided, loads, most, pieces
+from tilewright.passes.tile.values import Part, Tile, common_parts, divided, loads, most, pieces, rounded
 from tilewright.plan.general import CHOSEN, WHOLE, only_adds
 from tilewright.plan.sums import summed_in
 
@@ -206,7 +207,7 @@ def _carried(low: Lowering, op: Op, place: int, start: Tile, arg: Value) -> Carr
         and kernel[2][2] is to
         and set(dims) == {kernel[1].n, kernel[1].m, *kernel[1].around} - {None}
     ):
-        held, empty = combining.room_for_sums(
+        held, empty = room_for_sums(
             low.storage, kernel[0], kernel[1], dims, start.parts, to, converted(formula, kind, to)
         )
         if empty and held in low.storage.padded:
@@ -268,7 +269,7 @@ def _body(low: Lowering, op: Op, carried: list[Carried]) -> None:
         low.storage.env[arg] = start
         if tensor is not None:
             held = low.storage.held(tensor, start.dims, start.parts)
-            low.storage.env[arg] = combining.rounded(arg.type.dtype, held.dims, held.parts, held.dtype, held.formula)
+            low.storage.env[arg] = rounded(arg.type.dtype, held.dims, held.parts, held.dtype, held.formula)
             low.storage.going_on[arg] = tensor
     yielded = low.block(body)
     following = tuple(low.scope.conform(t, a.type.dims, op) for t, a in zip(yielded, body.args, strict=True))

@@ -9,19 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from tilewright.algebra.expr import Const, Expr, Symbol
 from tilewright.errors import ExpressionError, ProgramError
-from tilewright.ir.core import Block, Op, Program, Value
+from tilewright.ir.core import Block, Op, Program
 from tilewright.ir.printer import op_text
 from tilewright.machine import Machine
 from tilewright.passes.places import Size
 from tilewright.passes.tile.arguments import ArgumentTensors
+from tilewright.passes.tile.product.registers import TaskRegisters
 from tilewright.passes.tile.reports import Reports
 from tilewright.passes.tile.scope import TileScope
 from tilewright.passes.tile.storage import Storage
-from tilewright.passes.tile.values import Parts, Tile
+from tilewright.passes.tile.values import Load, Tile
 from tilewright.passes.tile.writer import BlockWriter
 from tilewright.plan.general import Cuts
 from tilewright.plan.tiled import Walk
@@ -36,16 +37,6 @@ class Rules:
 
     operations: Mapping[str, Rule]
     block: Callable[[Lowering, Block], tuple[Tile, ...]]
-
-
-class PlannedProduct(Protocol):
-    """The only MMA of a program, if a plan says everything about how it is done (tile registers)."""
-
-    def read(self, op: Op) -> Tile | None:
-        """Return the Tile of a read of this MMA's operand A; None for any other read."""
-
-    def multiply(self, a: Tile, b: Tile, c: tuple[Expr, ...], parts: Parts) -> Value:
-        """Emit the MMA over these parts; return the tensor of its accumulator over the dimensions `c`."""
 
 
 @dataclass
@@ -66,6 +57,10 @@ class CurrentTask:
     """Dimensions whose current piece goes past their end, beside those that are always extended."""
     before: Block = field(default_factory=lambda: Block(()))
     """Operations that run once, before the first task."""
+    registers: dict[Op, TaskRegisters] = field(default_factory=dict)
+    """Products in tile registers that the task keeps for all of its blocks."""
+    operands: dict[Op, Load | None] = field(default_factory=dict)
+    """Reads of operands A of these products: the Load of an element of the staged rows; None: it is read in place."""
 
 
 @dataclass
@@ -85,8 +80,6 @@ class Lowering:
     arguments: ArgumentTensors
     reports: Reports
     task: CurrentTask
-    planned: PlannedProduct | None = None
-    """The one product of the program, where it is done in tile registers by a plan."""
     lost: dict[Op, str] = field(default_factory=dict)
     """Products that are done by loops, and why."""
 

@@ -46,8 +46,8 @@ def is_aliased(program: Program) -> bool:
 def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """Lower `read`: a load if all elements are in bounds, else a masked copy, a halo tile, or a gather."""
     storage = low.storage
-    if low.planned is not None and (planned := low.planned.read(op)) is not None:
-        return (planned,)
+    if op in low.task.operands:
+        return (_task_operand(low, op),)
     source, *extra = op.operands
     kind: TileType = op.results[0].type
     parts = {d: low.scope.part(d) for d in kind.dims}
@@ -100,6 +100,18 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
     if condition is not None:
         formula = call("select", condition, formula, formulas.number(other, kind.dtype))
     return (Tile(kind.dtype, kind.dims, parts, formula),)
+
+
+def _task_operand(low: Lowering, op: Op) -> Tile:
+    """Return operand A of a product in tile registers: staged, or in place, where it may be out of bounds."""
+    kind: TileType = op.results[0].type
+    parts = {d: low.scope.part(d) for d in kind.dims}
+    source = low.task.operands[op]
+    if source is None:
+        access = access_of(low, op, op.operands[0], kind.dims, ())
+        source = Load(access.tensor, access.at)
+        low.storage.loose[source] = loose(low.scope, access, low.storage.axes(kind.dims, parts)[1])
+    return Tile(kind.dtype, kind.dims, parts, load(source.tensor, *source.at))
 
 
 def _is_surplus(low: Lowering, access: TileAccess) -> bool:

@@ -20,8 +20,8 @@ from tilewright.passes.places import Size
 from tilewright.passes.tile import inplace
 from tilewright.passes.tile.grid import Workgroups
 from tilewright.passes.tile.lowering import Lowering
+from tilewright.passes.tile.product.task import TiledTask
 from tilewright.passes.tile.rewriting import within
-from tilewright.passes.tile.tiled import TiledTask
 from tilewright.passes.tile.values import Part, divided, most, pieces
 from tilewright.plan.boxes import WRITES
 from tilewright.plan.schedule import REVERSED

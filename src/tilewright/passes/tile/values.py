@@ -18,6 +18,7 @@ from tilewright.errors import ProgramError
 from tilewright.ir.core import Value
 from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
+from tilewright.ir.tile_formulas import converted
 from tilewright.passes.places import Size
 
 Part: TypeAlias = tuple[Expr, Size]
@@ -75,6 +76,15 @@ class Tile:
         """Return the same elements over dimensions in another order, more dimensions, or other parts."""
         known = {**self.parts, **(parts or {})}
         return replace(self, dims=dims, parts={d: known[d] for d in dims})
+
+
+def rounded(dtype: DType, dims: tuple[Expr, ...], parts: Parts, wide: DType, formula: Formula) -> Tile:
+    """Return a Tile of type `dtype` with the formula rounded from `wide`; the unrounded one is kept as its
+    accumulator.
+    """
+    if wide is dtype:
+        return Tile(dtype, dims, parts, formula)
+    return Tile(dtype, dims, parts, converted(formula, wide, dtype), (wide, formula))
 
 
 def loads(formula: Formula) -> Iterator[Load]:

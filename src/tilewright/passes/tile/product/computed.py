@@ -17,8 +17,8 @@ from tilewright.ir.core import Value
 from tilewright.ir.formula import Formula
 from tilewright.ir.tile_formulas import converted
 from tilewright.passes.tile.accesses import marked
-from tilewright.passes.tile.atom_products import AtomProduct
-from tilewright.passes.tile.factors import Factor
+from tilewright.passes.tile.product.product import AtomProduct
+from tilewright.passes.tile.product.source import OperandSource
 from tilewright.passes.tile.storing import swizzle_of
 from tilewright.passes.tile.values import Load, Tile, load, loads, most, rewritten
 from tilewright.plan.computed import equal_neighbours
@@ -26,7 +26,7 @@ from tilewright.plan.model import element_bytes
 
 
 @dataclass
-class Computed(Factor):
+class Computed(OperandSource):
     """Operand A, computed from arguments in registers, one K step at a time.
 
     An argument with an element for each element of A, or for some neighbours along K, is copied to a tile in shared
@@ -34,6 +34,7 @@ class Computed(Factor):
     memory.
     """
 
+    product: AtomProduct
     tile: Tile
     held: Value
     tiles: dict[Load, tuple[Value, int]]

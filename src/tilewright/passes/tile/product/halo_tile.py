@@ -1,0 +1,278 @@
+"""Products around a halo tile: what all offsets of a sliding access read of A is brought once for a step of K.
+
+    for e in 0..8 {                                    steps of K
+      copy %x_view -> %x_part else 0                   the image of the task's rows, with everything around it
+      for k_r in 0..3 {
+        copy %w_view -> %slab else 0                   B at these offsets
+        for k_s in 0..3 unroll {
+          mma %sums += %x_part_view * %slab_view       A where it lies, from another place on
+        }
+      }
+    }
+
+All of B may be brought before the first task instead, where it fits. Rows may run on from line to line of the tile,
+with those between them: each tap then reads it some rows further on. Rows that MMAs read behind its last line are
+filled with zeros before the first task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import product as every
+from math import prod
+
+from tilewright.algebra import ComposedLayout, Swizzle
+from tilewright.algebra.expr import Expr, Symbol, as_expr
+from tilewright.algebra.expr_use import Substitution
+from tilewright.errors import ProgramError
+from tilewright.ir.core import Value
+from tilewright.machine import MemoryOperand, RegisterOperand
+from tilewright.passes.tile.halo import Box, image_of
+from tilewright.passes.tile.product.product import AtomProduct
+from tilewright.passes.tile.product.source import OperandSource
+from tilewright.passes.tile.values import Load, Tile, only_load, pieces
+from tilewright.passes.tile.writer import split
+from tilewright.plan.halo_windows import image_rows
+from tilewright.plan.tiled import Depth, Walk
+
+UNROLLED = 36
+"""Products of a group's atoms that are written out, at most; of more only those along the last dimension."""
+
+
+@dataclass
+class HaloSource(OperandSource):
+    """An operand of an MMA around a halo tile: a box of an argument, copied to shared memory."""
+
+    product: AtomProduct
+    found: Load
+
+    @property
+    def slab(self) -> int:
+        """The number of K elements of a row of shared memory: one K step."""
+        return self.product.how.slab or 1
+
+    def _places(self, known: dict[Expr, Expr]) -> list[Expr]:
+        """Return the coordinates at which it is read, with `known` indices and the current ones of other
+        dimensions.
+        """
+        p = self.product
+        at = {d: p.parts[d][0] for d in (*p.axes.around, p.axes.n, p.axes.m)}
+        at |= {d: p.parts[d][0] + e for d, e in (*p.at.items(), *known.items()) if d is not None}
+        images = Substitution({p.low.scope.coordinate(d): e for d, e in at.items()})
+        return [images(e) for e in self.found.at]
+
+    def _copy(self, over: tuple[Symbol, ...], places: list[Expr], k: Expr, target: Value, ring: str) -> None:
+        """Emit the copy of a box to shared memory, with zeros out of bounds and past the end of K.
+
+        K goes along the last axis of `over`, from index `k` on; `ring` says which channel the copy belongs to.
+        """
+        p, w = self.product, self.product.w
+        *others, c = over
+        if p.ends_in_zeros(self.found):
+            view = self._view(over, places)
+        else:
+            *same, deep = whole = w.axes([*(int(x.hi) + 1 for x in others), int(p.width(p.axes.k))])
+            images = Substitution({**dict(zip(others, same, strict=True)), c: deep - k})
+            part = self._view(whole, [images(x) for x in places])
+            view = w.view(part, over, [*((x, False) for x in others), (k + c, True)])
+        p.low.storage.brought[w.emit("copy", (view, target), otherwise=0)] = ring
+
+    def _view(self, over: tuple[Symbol, ...], places: list[Expr]) -> Value:
+        """Return a view of the argument, with coordinates that may be out of bounds marked."""
+        shape = self.found.tensor.type.shape
+        marks = [(x, not self.product.low.scope.is_inside(x, n)) for x, n in zip(places, shape, strict=True)]
+        return self.product.w.view(self.found.tensor, over, marks)
+
+
+@dataclass
+class HaloOfA(HaloSource):
+    """Operand A: the image of the task's rows at all taps, copied once for a K step; every tap reads it in place."""
+
+    walk: Walk | None
+    """The lines of the tile, if rows run on from line to line."""
+
+    def __post_init__(self) -> None:
+        self.held: tuple[Value, Box] | None = None
+
+    def bring(self, dim: Expr) -> None:
+        """Emit the copy of the halo tile in each K step."""
+        p = self.product
+        if dim is not p.axes.k:
+            return
+        deep, k = p.axes.deep, p.at[p.axes.k]
+        rows = [p.how.rows] if self.walk is None else [p.how.rows // self._each, self.walk.lines, self.walk.length]
+        over = p.w.axes([*rows, *(int(p.width(d)) for d in deep), self.slab])
+        c = over[-1]
+        i = over[0] if self.walk is None else self._each * over[0] + self.walk.pitch * over[1] + over[2]
+        known: dict[Expr, Expr] = {p.axes.m: i, p.axes.k: k + c}
+        places = self._places(known | dict(zip(deep, over[len(rows) : -1], strict=True)))
+        axes, digits = split(over, places)
+        box = image_of([digits(x) for x in places], axes)
+        if box is None or prod(box.widths) >= prod(int(p.width(d)) for d in deep) * p.how.rows * self.slab:
+            raise ProgramError("what a task reads of A is no box, or none smaller than what it reads")
+        self.held = (self._box(box, k) if self.walk is None else self._lines(box, k, self.walk)), box
+
+    def rows(self, rows: int, deep: int, row: Expr, k: Expr, last: Expr | None = None) -> Value:
+        """Return a view of the halo tile at the current tap."""
+        assert self.held is not None
+        p, (held, box) = self.product, self.held
+        i, c = p.w.axes((rows, deep))
+        places = self._places({p.axes.m: i, p.axes.k: k + c})
+        within = self._in_lines([x - first for x, first in zip(places, box.first, strict=True)])
+        return p.w.view(held, (i, c), [(x, False) for x in within])
+
+    @property
+    def _each(self) -> int:
+        """The number of rows of one image whose rows run on from line to line."""
+        assert self.walk is not None
+        return image_rows(self.walk, self.product.how)
+
+    def _in_lines(self, at: list[Expr]) -> list[Expr]:
+        """Return coordinates in the halo tile, with lines one behind the other if rows run on."""
+        if self.walk is None:
+            return at
+        *outer, line, place, c = at
+        return [*outer, self.walk.pitch * line + place, c]
+
+    def _box(self, box: Box, k: Expr) -> Value:
+        """Emit the copy of a halo tile from the K index `k` on, and return it."""
+        atom, w = self.product.how.atom, self.product.w
+        held = w.alloc(atom.a.dtype, box.widths, "halo", _swizzle(atom.a))
+        over = w.axes(box.widths)
+        self._copy(over, [first + x for first, x in zip(box.first, over, strict=True)], k, held, "halo")
+        return held
+
+    def _lines(self, box: Box, k: Expr, walk: Walk) -> Value:
+        """Emit the copy of a halo tile whose lines lie one behind the other, and return it.
+
+        Each image is copied separately; what MMAs read behind its last line is zero.
+        """
+        p, w, swizzle = self.product, self.product.w, _swizzle(self.product.how.atom.a)
+        *outer, lines, pitch, slab = box.widths
+        if pitch != walk.pitch:
+            raise ProgramError(f"lines of the halo tile are {pitch} long, not {walk.pitch}")
+        rows = self._each + (lines - walk.lines) * pitch + pitch - walk.length
+        size = rows * slab if swizzle is None else -(-rows * slab // swizzle.size()) * swizzle.size()
+        strides = [size * prod(outer[n + 1 :]) for n in range(len(outer))]
+        with p.low.before_tasks():
+            held = w.alloc(p.how.atom.a.dtype, (*outer, rows, slab), "halo", swizzle, (*strides, slab, 1))
+            if rows > lines * pitch:
+                *at, i, c = w.axes((*outer, rows - lines * pitch, slab))
+                slack = w.view(held, (*at, i, c), [(x, False) for x in (*at, lines * pitch + i, c)])
+                w.emit("fill", (slack,), value=0)
+        with ExitStack() as loops:
+            image = [loops.enter_context(w.loop("g", n, unroll=True)) for n in outer]
+            over = w.axes((lines, pitch, slab))
+            places = [first + x for first, x in zip(box.first, (*image, *over), strict=True)]
+            target = w.view(held, over, [(x, False) for x in self._in_lines([*image, *over])])
+            self._copy(over, places, k, target, "halo")
+        return held
+
+
+@dataclass
+class BesideHalo(HaloSource):
+    """Operand B beside a halo tile."""
+
+    def streamed(self) -> tuple[Expr, ...]:
+        """Return the dimensions of taps at which B is copied anew."""
+        return ()
+
+    def loops(self) -> Sequence[Depth]:
+        """Return the K loops around a halo tile: K, taps at which B is copied, then taps that read what is there."""
+        p, how, streamed = self.product, self.product.how, self.streamed()
+        inside = [d for d in p.axes.deep if d not in streamed]
+        atoms = how.rows // how.atom.shape[0] // how.groups
+        few = atoms * prod(int(p.width(d)) for d in inside) <= UNROLLED
+        taps = [Depth(d, 1, d in inside and (few or d is inside[-1])) for d in (*streamed, *inside)]
+        return [Depth(p.axes.k, self.slab, how.blocks > 1), *taps]
+
+
+@dataclass
+class TapsOfB(BesideHalo):
+    """Operand B beside a halo tile: copied at one tap, or at all taps of the last dimension, of each K step."""
+
+    offsets: int
+    """The number of taps of a copy."""
+
+    def __post_init__(self) -> None:
+        self.last = list(self.product.axes.deep[-1:]) if self.offsets > 1 else []
+        self.held: Value | None = None
+
+    def streamed(self) -> tuple[Expr, ...]:
+        """Return the dimensions of taps at which B is copied anew."""
+        return tuple(d for d in self.product.axes.deep if d not in self.last)
+
+    def bring(self, dim: Expr) -> None:
+        """Emit the copy of B in each iteration of the innermost loop that has another part of it."""
+        p, atom = self.product, self.product.how.atom
+        if dim is not (p.axes.k, *self.streamed())[-1]:
+            return
+        sizes = [*(int(p.width(d)) for d in self.last), p.how.columns, self.slab]
+        self.held = p.w.alloc(atom.b.dtype, sizes, "slab", _swizzle(atom.b))
+        over, k = p.w.axes(sizes), p.at[p.axes.k]
+        self._copy(over, self._places(_of_b(p, self.last, over, k)), k, self.held, "ring")
+
+    def columns(self, deep: int, columns: int, k: Expr, column: Expr) -> Value:
+        """Return a view of the copy at the current tap."""
+        assert self.held is not None
+        p = self.product
+        c, j = p.w.axes((deep, columns))
+        return p.w.view(self.held, (c, j), [*((p.at[d], False) for d in self.last), (j, False), (c, False)])
+
+
+@dataclass
+class AllOfB(BesideHalo):
+    """Operand B beside a halo tile: all of it, copied before the first task."""
+
+    def __post_init__(self) -> None:
+        p, w, atom = self.product, self.product.w, self.product.how.atom
+        used = {s for e in self.found.at for s in e.symbols}
+        dims = [d for d in (p.axes.n, *p.axes.around) if p.low.scope.coordinate(d) in used]
+        if any(p.parts[d][0].symbols for d in dims):
+            raise ProgramError("which part of B a task reads depends on the task")
+        deep = list(p.axes.deep)
+        counts = [int(pieces(p.width(p.axes.k), self.slab)), *(int(p.width(d)) for d in deep)]
+        with p.low.before_tasks():
+            self.held = w.alloc(atom.b.dtype, [*counts, p.how.columns, self.slab], "panel", _swizzle(atom.b))
+            for e, *outer in every(*map(range, counts[:-1])):
+                over, k = w.axes([counts[-1], p.how.columns, self.slab]), as_expr(self.slab * e)
+                known = _of_b(p, deep[-1:], over, k) | {d: as_expr(n) for d, n in zip(deep, outer, strict=False)}
+                at = [(as_expr(n), False) for n in (e, *outer)] + [(s, False) for s in over]
+                self._copy(over, self._places(known), k, w.view(self.held, over, at), "start")
+
+    def columns(self, deep: int, columns: int, k: Expr, column: Expr) -> Value:
+        """Return a view of the copy at the current K step and tap."""
+        p = self.product
+        c, j = p.w.axes((deep, columns))
+        at = [k // self.slab, *(p.at[d] for d in p.axes.deep), j, c]
+        return p.w.view(self.held, (c, j), [(x, False) for x in at])
+
+
+def _of_b(p: AtomProduct, last: list[Expr], over: tuple[Symbol, ...], k: Expr) -> dict[Expr, Expr]:
+    """Return {dimension of B: index} of a K step, from the axes `over`: filter taps `last`, then N and K."""
+    *offset, j, c = over
+    known: dict[Expr, Expr] = {p.axes.n: j, p.axes.k: k + c}
+    return known | dict(zip(last, offset, strict=True))
+
+
+def _swizzle(operand: MemoryOperand | RegisterOperand) -> Swizzle | None:
+    """Return the swizzle of an operand in shared memory; None if it has none."""
+    assert isinstance(operand, MemoryOperand)
+    return operand.layout.outer if isinstance(operand.layout, ComposedLayout) else None
+
+
+def _given(tile: Tile, which: str) -> Load:
+    """Return the Load of an operand; raise a ProgramError if it is no argument."""
+    source = only_load(tile.formula)
+    if source is None or not source.is_given:
+        raise ProgramError(f"{which} is no argument: a halo tile is copied from one")
+    return source
+
+
+def halo_sources(product: AtomProduct, a: Tile, b: Tile, offsets: int) -> tuple[HaloOfA, BesideHalo]:
+    """Return the sources of A and B; `offsets` is the number of taps of a copy of B, 0: all of B stays."""
+    left = HaloOfA(product, _given(a, "A"), product.low.cuts.walk)
+    found = _given(b, "B")
+    return left, TapsOfB(product, found, offsets) if offsets else AllOfB(product, found)

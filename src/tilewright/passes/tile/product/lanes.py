@@ -1,0 +1,130 @@
+"""Products by vectors along a dimension that both factors and the sum keep: the channels of a depthwise convolution.
+
+    %sums = alloc register f32 (14, 16) by (16,(14,1)):(14,(1,224))      14 rows, a vector of neighbours for each
+    for k_1 in max(-m_1 + 1, 0)..min(-m_1 + 15, 3) {                     where the tensor is
+      for k_0 in 0..3 unroll {                                           rows share what they load
+        map %sums = fma(%x_view, %packed_view, %sums)
+
+A block of sums stays in registers over all that is summed. Taps that slide along the rows are written out; what falls
+outside is read as zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.algebra import Layout
+from tilewright.algebra.expr import ZERO, Expr
+from tilewright.errors import ProgramError
+from tilewright.ir import tile_formulas as formulas
+from tilewright.ir.core import Value
+from tilewright.ir.dtypes import DType
+from tilewright.ir.formula import Formula
+from tilewright.passes.tile.lowering import Lowering
+from tilewright.passes.tile.orders import LaneOrder
+from tilewright.passes.tile.packing import packed_before
+from tilewright.passes.tile.product.accumulator import WholeSums
+from tilewright.passes.tile.product.in_place import InPlace
+from tilewright.passes.tile.product.lowered import ProductParts
+from tilewright.passes.tile.product.nest import over_taps
+from tilewright.passes.tile.product.product import MatrixProduct
+from tilewright.passes.tile.product.source import OperandSource
+from tilewright.passes.tile.product.steps import VectorStep
+from tilewright.passes.tile.product.tiles import AccumulatorTile
+from tilewright.passes.tile.values import Parts, Tile, most, only_load
+from tilewright.plan.microkernel import Axes, LaneKernel
+
+
+def lane_product(low: Lowering, how: LaneKernel, a: Tile, b: Tile, parts: Parts, c: tuple[Expr, ...]) -> MatrixProduct:
+    """Return the MMA by vectors along a dimension that A, B and C share (depthwise convolution), over these parts."""
+    *deep, k = [s.dim for s in low.cuts.depth]
+    axes = Axes(how.rows, how.along, k, tuple(d for d in c if d not in (how.rows, how.along)), tuple(deep), False)
+    product = MatrixProduct(low, axes, parts, c)
+    product.at = dict.fromkeys((d for d in (*a.dims, *b.dims) if d not in (axes.m, axes.n, k, *deep)), ZERO)
+    return product
+
+
+def lane_sums(product: MatrixProduct, how: LaneKernel, wide: DType, start: Formula) -> Value:
+    """Return the accumulator's registers, with `start` in them."""
+    storage = product.low.storage
+    sums = _registers(product, how.lanes, wide, "sums")
+    storage.sums[sums] = how.rows, how.along
+    if start == formulas.number(0, wide):
+        product.w.emit("fill", (sums,), value=0)
+    else:
+        storage.put(sums, product.c, product.parts, start)
+    return sums
+
+
+def by_lanes(product: MatrixProduct, how: LaneKernel, a: Tile, b: Tile, sums: Value) -> ProductParts:
+    """Return the parts of sums += a * b by vectors."""
+    source = only_load(a.formula)
+    if source is None:
+        raise ProgramError("products by lanes read their factors where they lie")
+    left = LaneVectors(product, source, how.lanes)
+    right = PackedLanes.of(product, b, sums.type.dtype)
+    depth = product.low.cuts.depth
+    rows, columns = (most(product.width(d)) for d in (how.rows, how.along))
+    return ProductParts(
+        product,
+        left,
+        right,
+        WholeSums(sums),
+        tiles=lambda one: one(AccumulatorTile(ZERO, ZERO, rows, columns)),
+        loops=lambda: [over_taps(product, left, s.dim, s.unrolled) for s in depth],
+        step=lambda tile, total: VectorStep(product, left, right, total, a.dtype),
+    )
+
+
+def _registers(product: MatrixProduct, lanes: int, dtype: DType, name: str) -> Value:
+    """Return registers for a block: vectors along the lanes, one after another."""
+    rows, width = (most(product.width(d)) for d in (product.axes.m, product.axes.n))
+    layout = Layout((lanes, (rows, width // lanes)), (rows, (1, rows * lanes)))
+    return product.w.vectors(dtype, (rows, width), layout, name)
+
+
+@dataclass
+class LaneVectors(InPlace):
+    """Operand A in place; where it may be out of bounds, vectors go to registers first, with zeros there."""
+
+    lanes: int
+
+    def vectors(self) -> Value:
+        """Return A at the current taps: a view, or registers."""
+        p = self.product
+        i, j = p.w.axes((p.width(p.axes.m), p.width(p.axes.n)))
+        view = self._view((i, j), {p.axes.m: i, p.axes.n: j})
+        if not any(self.marks):
+            return view
+        held = _registers(p, self.lanes, self.found.tensor.type.dtype, "held")
+        p.w.emit("copy", (view, held), otherwise=0)
+        return held
+
+
+@dataclass
+class PackedLanes(OperandSource):
+    """Operand B, packed before the program: a block of lanes, the dimensions `dims`, the lanes of the block."""
+
+    product: MatrixProduct
+    tensor: Value
+    dims: list[Expr]
+
+    @classmethod
+    def of(cls, product: MatrixProduct, b: Tile, wide: DType) -> PackedLanes:
+        """Return B packed in the type of the sums: its dimensions that C has, then the summed ones."""
+        low, axes = product.low, product.axes
+        dims = [*(d for d in b.dims if d in product.c and d is not axes.n), *axes.deep, axes.k]
+        numbers = tuple(map(low.scope.number, dims))
+        order = LaneOrder(wide, numbers, low.scope.number(axes.n), low.cuts.blocks[axes.n])
+        packed = packed_before(low, b, (*dims, axes.n), order)
+        if packed is None:
+            raise ProgramError("products by lanes pack a factor before the program; this one is no argument alone")
+        return cls(product, packed, dims)
+
+    def vectors(self) -> Value:
+        """Return a view of B at the current taps, the same for all rows."""
+        p = self.product
+        i, j = p.w.axes((p.width(p.axes.m), p.width(p.axes.n)))
+        block = p.parts[p.axes.n][0] // p.low.cuts.blocks[p.axes.n]
+        places = [block, *(p.parts[d][0] + p.at[d] for d in self.dims), j]
+        return p.w.view(self.tensor, (i, j), [(e, False) for e in places])

@@ -1,0 +1,51 @@
+"""One lowering of products: the parts that a product is made of, and the function that writes all of them.
+
+| part        | choices                                                                                          |
+|-------------|--------------------------------------------------------------------------------------------------|
+| sources     | in place, panel, packed, staged, halo tile, in registers, computed, formulas; one for A, one for B |
+| accumulator | all of C in a tensor; in memory, one tile at a time in registers; carried or new                 |
+| tiles       | those of C, in loops over the batch, N and M; or C as one tile                                   |
+| K loops     | taps and K in the order of the plan, limited, unrolled, peeled or split                          |
+| step        | an atom, a multiply-add of vectors, terms of formulas                                            |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tilewright.ir.core import Value
+from tilewright.passes.tile.product.accumulator import Accumulator
+from tilewright.passes.tile.product.nest import KLoop, write_nest
+from tilewright.passes.tile.product.product import TileProduct
+from tilewright.passes.tile.product.source import OperandSource
+from tilewright.passes.tile.product.steps import MultiplyStep
+from tilewright.passes.tile.product.tiles import AccumulatorTile
+
+
+@dataclass(frozen=True)
+class ProductParts:
+    """The parts of the lowering of an MMA."""
+
+    product: TileProduct
+    left: OperandSource
+    right: OperandSource
+    accumulator: Accumulator
+    tiles: Callable[[Callable[[AccumulatorTile], None]], None]
+    """Emits what it is given for every accumulator tile, in loops over these."""
+    loops: Callable[[], Sequence[KLoop]]
+    """Returns the K loops of a tile, outermost first."""
+    step: Callable[[AccumulatorTile, Value], MultiplyStep]
+    """Returns the multiply step of a tile, which adds to this tensor."""
+
+
+def write(parts: ProductParts) -> None:
+    """Emit an MMA: for every accumulator tile its K loops, with the multiply step inside."""
+
+    def one(tile: AccumulatorTile) -> None:
+        with parts.accumulator.opened(tile) as sums:
+            parts.left.begin()
+            parts.right.ragged = tile.ragged_columns
+            write_nest(parts.product, parts.loops(), (parts.left, parts.right), parts.step(tile, sums))
+
+    parts.tiles(one)

@@ -1,0 +1,75 @@
+"""An MMA as the parts of its lowering see it: its dimensions, their current parts, and the indices of its loops."""
+
+from __future__ import annotations
+
+from math import prod
+
+from tilewright.algebra.expr import ONE, Expr, symbol
+from tilewright.algebra.expr_use import Substitution
+from tilewright.passes.places import Size
+from tilewright.passes.tile.lowering import Lowering
+from tilewright.passes.tile.values import Load, Parts, most
+from tilewright.plan.microkernel import Axes, Microkernel
+from tilewright.plan.tiled import Depth
+
+
+class TileProduct:
+    """One MMA, C += A * B, over these parts of its dimensions; `c` are the dimensions of C."""
+
+    def __init__(self, low: Lowering, parts: Parts, c: tuple[Expr, ...]):
+        self.low, self.w, self.parts, self.c = low, low.writer, parts, c
+        self.at: dict[Expr, Expr] = {}
+        """By dimension: the current index of the loops over it, relative to the start of its part."""
+        self.steps: dict[Expr, int] = {}
+        """By summed dimension: how many of its elements the current iteration of the loops over it has."""
+
+    def width(self, dim: Expr) -> Size:
+        """Return the number of elements of a dimension that this MMA covers."""
+        return self.parts[dim][1]
+
+
+class MatrixProduct(TileProduct):
+    """An MMA of which one dimension each is M, N and K."""
+
+    def __init__(self, low: Lowering, axes: Axes, parts: Parts, c: tuple[Expr, ...]):
+        super().__init__(low, parts, c)
+        self.axes = axes
+
+    @property
+    def depth(self) -> tuple[Depth, ...]:
+        """The K loops that the plan states for this MMA, outermost first."""
+        return tuple(s for s in self.low.cuts.depth if s.dim in (self.axes.k, *self.axes.deep))
+
+
+class AtomProduct(MatrixProduct):
+    """An MMA by an atom, with the accumulator tile of `how`."""
+
+    def __init__(self, low: Lowering, how: Microkernel, axes: Axes, parts: Parts, c: tuple[Expr, ...]):
+        super().__init__(low, axes, parts, c)
+        self.how = how
+
+    @property
+    def taps(self) -> dict[Expr, int]:
+        """{dimension beside K: number of its positions in a K step}, for those with several."""
+        return {d: n for d, n in zip(self.axes.deep, self.how.taps, strict=False) if n > 1}
+
+    @property
+    def deep(self) -> int:
+        """The number of products that one element of C gets in the current K step."""
+        return prod(self.steps.values())
+
+    def ends_in_zeros(self, source: Load) -> bool:
+        """True if no K step goes past the end of K, or if what lies there is out of bounds of the argument, and read as
+        zero.
+
+        Past the end of a part of K that is not the last lie elements of the next part: then it is False.
+        """
+        k, width = self.axes.k, most(self.width(self.axes.k))
+        step = self.how.k_step_elements(width)
+        if width % step == 0 and k not in self.low.scope.past:
+            return True
+        size = self.low.scope.size(k)
+        if width % step and (self.parts[k][0] + width >= size) is not ONE:
+            return False
+        past = Substitution({self.low.scope.coordinate(k): symbol("past", 0) + size})
+        return any((past(e) >= n) is ONE for e, n in zip(source.at, source.tensor.type.shape, strict=True))

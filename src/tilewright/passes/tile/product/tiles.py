@@ -1,0 +1,75 @@
+"""The accumulator tiles that an MMA goes over: blocks of C, as large as registers hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from tilewright.algebra.expr import ONE, Expr, as_expr
+from tilewright.passes.places import Size
+from tilewright.passes.tile.product.product import AtomProduct
+from tilewright.passes.tile.values import divided, most, pieces
+from tilewright.passes.tile.writer import word
+
+
+@dataclass(frozen=True)
+class Span:
+    """Blocks of equal size along M or N: their number, size, and first index; `ragged`: the last one goes past the end.
+
+    `there` is the condition under which there are any.
+    """
+
+    count: Size
+    size: int
+    first: Size
+    ragged: bool
+    there: Expr = ONE
+
+
+def spans(width: Size, block: int, unit: int) -> Iterator[Span]:
+    """Yield whole blocks, then the rest in whole units; if the width is open, the rest is as large as it may be.
+
+    >>> [(s.count, s.size, s.first, s.ragged) for s in spans(70, 32, 16)]
+    [(2, 32, 0, False), (1, 16, 64, True)]
+    >>> from tilewright.algebra.expr import symbol
+    >>> [(s.count, s.size, s.first, s.ragged) for s in spans(symbol("M", 1, 99), 32, 16)]
+    [(<M//32>, 32, 0, False), (1, 32, <32*(M//32)>, True)]
+    """
+    full, tail = divided(width, block)
+    if full != 0:
+        yield Span(full, block, 0, False)
+    if tail != 0:
+        size = int(pieces(most(tail), unit)) * unit
+        yield Span(1, size, full * block, size != tail, as_expr(tail) >= 1)
+
+
+@dataclass(frozen=True)
+class AccumulatorTile:
+    """A tile of C: `rows` and `columns` from `row` and `column` on; ragged ones go past the end of C."""
+
+    row: Expr
+    column: Expr
+    rows: int
+    columns: int
+    ragged_rows: bool = False
+    ragged_columns: bool = False
+
+
+def over_tiles(product: AtomProduct, apart: Callable[[], bool], one: Callable[[AccumulatorTile], None]) -> None:
+    """Emit `one` for every accumulator tile of C, in loops over the batch, N and M.
+
+    If `apart()` says so, the first and the last tile along M are peeled: elements are out of bounds there only.
+    """
+    how, axes, w = product.how, product.axes, product.w
+    m, n, _ = how.atom.shape
+    with ExitStack() as loops:
+        for d in axes.around:
+            product.at[d] = loops.enter_context(w.loop(f"o_{word(d)}", product.width(d)))
+        for across in spans(product.width(axes.n), how.columns, n):
+            for down in spans(product.width(axes.m), how.rows, m):
+                ends = (1, 1) if apart() and down.count != 1 else None
+                in_range = product.low.branch(across.there * down.there)
+                with in_range, w.loop("f", across.count) as f, w.loop("m", down.count, peel=ends) as i:
+                    row, column = down.first + down.size * i, across.first + across.size * f
+                    one(AccumulatorTile(row, column, down.size, across.size, down.ragged, across.ragged))
