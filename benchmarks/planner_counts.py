@@ -33,7 +33,7 @@ flags and except clauses that steer planning
     `except` clauses of passes/{pipeline,choosing,realising,given,kernels}.py that go on (those that raise a better
     message steer nothing), and fields of the job with a default (False, 0, "", None, an empty dict) that pipeline.py
     sets after a lowering and that a planning module of passes/ reads. A refusal of binding or of the lowering becomes a
-    value in `plan/refusals.refusal_of`; the next plan of the ranking is then taken.
+    value in `plan/refusals.result_or_refusal`; the next plan of the ranking is then taken.
 constants that describe one machine
     Numbers at module level of plan, passes, check and machine whose docstring or comment speaks of bytes, registers,
     lanes, cycles, lines, rows of shared memory or what a copy brings; and numeric defaults of dataclasses in machine/
