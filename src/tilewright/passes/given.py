@@ -95,9 +95,17 @@ def lower_given(bound: BoundPlan, unpinned: Callable[[], BoundPlan], lower: Lowe
     request = bound.request
     may_overflow = isinstance(bound.kernels, OneKernel | SummedParts) and not request.opened
     over = past_shared_memory(lowered.program, request.machine) if may_overflow else None
-    if over is not None and lower(unpinned())[0].plan != given:  # the chosen plan is done all the same: none needs less
+    if over is not None and not _is_chosen_plan(given, unpinned, lower):
         _refuse_overflow(lowered, over.what, given, request.machine)
     return with_workspace(bound, lowered)
+
+
+def _is_chosen_plan(given: Schedule, unpinned: Callable[[], BoundPlan], lower: Lower) -> bool:
+    """True if the given plan equals the one that is chosen without it: then it is done all the same, as none needs
+    less memory.
+    """
+    chosen, _ = lower(unpinned())
+    return chosen.plan == given
 
 
 def _refuse_overflow(lowered: Lowered, why: str, given: Schedule, machine: Machine) -> None:
