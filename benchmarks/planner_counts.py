@@ -57,7 +57,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -119,17 +119,19 @@ class Sources:
             path: ast.parse(path.read_text()) for folder in folders for path in sorted((ROOT / folder).glob("*.py"))
         }
 
-    def functions(self) -> Iterator[tuple[Path, ast.FunctionDef]]:
+    def functions(self) -> list[tuple[Path, ast.FunctionDef]]:
         """Every function, and the file it is in."""
-        for path, tree in self.trees.items():
-            for node in ast.walk(tree):
-                if isinstance(node, ast.FunctionDef):
-                    yield path, node
+        return [(path, node) for path, node in self._nodes if isinstance(node, ast.FunctionDef)]
 
-    def classes(self) -> Iterator[tuple[Path, ast.ClassDef]]:
+    def classes(self) -> list[tuple[Path, ast.ClassDef]]:
         """Every class, and the file it is in."""
-        for path, tree in self.trees.items():
-            yield from ((path, node) for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+        return [(path, node) for path, node in self._nodes if isinstance(node, ast.ClassDef)]
+
+    @cached_property
+    def _nodes(self) -> list[tuple[Path, ast.AST]]:
+        """Every function and class, and the file it is in: trees are walked once."""
+        kinds = ast.FunctionDef | ast.ClassDef
+        return [(path, node) for path, tree in self.trees.items() for node in ast.walk(tree) if isinstance(node, kinds)]
 
 
 def _fields(node: ast.ClassDef) -> dict[str, str]:
