@@ -27,8 +27,8 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from corpus_jobs import best_plan, planning_of
 from corpus_plans import machine_of
+from corpus_requests import best_plan, planning_of
 from metamorphic_programs import FAMILIES, SHARES, Program, Writing, Written
 
 import tilewright
@@ -183,10 +183,12 @@ def predicted_by_compiler(written: Written, row: Machine = HOPPER) -> float:
 
 def predicted_by_search(written: Written, row: Machine = HOPPER) -> float:
     """The microseconds of the first plan of the search that the lowering does."""
-    job = planning_of(written.kernel, written.sizes, row)
-    ranking = search(job.program, {**job.sizes, **job.typical}, job.machine, job.free, constant=job.constant)
+    request = planning_of(written.kernel, written.sizes, row)
+    ranking = search(
+        request.program, {**request.sizes, **request.typical}, request.machine, request.free, constant=request.constant
+    )
     planned = best_plan(ranking)
-    return math.nan if planned is None else microseconds(planned[1], job.machine)
+    return math.nan if planned is None else microseconds(planned[1], request.machine)
 
 
 PREDICTIONS: dict[bool, Callable[[Written, Machine], float]] = {False: predicted_by_compiler, True: predicted_by_search}

@@ -37,9 +37,9 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-from corpus_jobs import job_of
 from corpus_kernels import gated_unit
 from corpus_problems import Problem
+from corpus_requests import request_of
 from old_new_problems import Problem as ListedProblem
 from old_new_problems import cpu_problems
 from old_new_worker import cpu_array
@@ -169,8 +169,8 @@ def planned(name: str, target: str, plan: str | None = None) -> Any:
 def cycles_of(name: str, target: str, plan: str) -> float | None:
     """The cycles that the search predicts for a plan; None: it predicts none."""
     problem = problem_of(name)
-    job = job_of(problem, machine_of(target))
-    facts = facts_of(job.program, {**job.sizes, **job.typical}, job.free, job.open_extents)
+    request = request_of(problem, machine_of(target))
+    facts = facts_of(request.program, {**request.sizes, **request.typical}, request.free, request.open_extents)
     candidate = rate_plan(facts, machine_of(target), parse_plan(plan), problem.constant)
     return None if isinstance(candidate, str) else candidate.cycles
 

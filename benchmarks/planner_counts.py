@@ -31,9 +31,17 @@ tile enumerations, cost evaluations
     of the functions that return a time (COSTS); caches are emptied before. A name that is gone is said.
 flags and except clauses that steer planning
     `except` clauses of passes/{pipeline,choosing,realising,given,kernels}.py that go on (those that raise a better
-    message steer nothing), and fields of the job with a default (False, 0, "", None, an empty dict) that pipeline.py
-    sets after a lowering and that a planning module of passes/ reads. A refusal of binding or of the lowering becomes a
-    value in `plan/refusals.refusal_of`; the next plan of the ranking is then taken.
+    message steer nothing), and fields of the request (passes/request.py) that a function there gives another value by
+    `replace`. The program and the pinned plan are no flags, and functions that word a refusal (they return an
+    ArgumentError) steer nothing. A refusal of binding or of the lowering becomes a
+    value in `plan/refusals.result_or_refusal`; the next plan of the ranking is then taken.
+fields of the compile state
+    The fields of the request, which passes hand on; a field whose type is a dataclass of passes/*.py counts as the
+    fields of that one. What passes find besides is returned by one and taken by the next.
+fields of what a compile gives
+    The fields of `Realised` (passes/bound_plan.py).
+values that passes change
+    Dataclasses of passes/request.py and passes/bound_plan.py that are not frozen.
 constants that describe one machine
     Numbers at module level of plan, passes, check and machine whose docstring or comment speaks of bytes, registers,
     lanes, cycles, lines, rows of shared memory or what a copy brings; and numeric defaults of dataclasses in machine/
@@ -49,7 +57,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -64,9 +72,9 @@ sys.path[:0] = [str(Path(__file__).parents[1] / "tests" / "project")]
 from planner_constants import ALLOWED  # noqa: E402
 
 ROOT = Path(tilewright.__file__).parent
-PLANNING = ("choosing.py", "realising.py", "given.py", "parts.py", "launching.py")
 STEERING = ("pipeline.py", "choosing.py", "realising.py", "given.py", "kernels.py")
 """The files of passes/ in which a GPU kernel is planned, bound and lowered."""
+NOTHING = ast.Constant(None)
 ENUMERATIONS = ("candidates.all_tilings",)
 """Functions that list the tiles of one state of the program."""
 COSTS = ("cost.kernel_time",)
@@ -111,17 +119,19 @@ class Sources:
             path: ast.parse(path.read_text()) for folder in folders for path in sorted((ROOT / folder).glob("*.py"))
         }
 
-    def functions(self) -> Iterator[tuple[Path, ast.FunctionDef]]:
+    def functions(self) -> list[tuple[Path, ast.FunctionDef]]:
         """Every function, and the file it is in."""
-        for path, tree in self.trees.items():
-            for node in ast.walk(tree):
-                if isinstance(node, ast.FunctionDef):
-                    yield path, node
+        return [(path, node) for path, node in self._nodes if isinstance(node, ast.FunctionDef)]
 
-    def classes(self) -> Iterator[tuple[Path, ast.ClassDef]]:
+    def classes(self) -> list[tuple[Path, ast.ClassDef]]:
         """Every class, and the file it is in."""
-        for path, tree in self.trees.items():
-            yield from ((path, node) for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+        return [(path, node) for path, node in self._nodes if isinstance(node, ast.ClassDef)]
+
+    @cached_property
+    def _nodes(self) -> list[tuple[Path, ast.AST]]:
+        """Every function and class, and the file it is in: trees are walked once."""
+        kinds = ast.FunctionDef | ast.ClassDef
+        return [(path, node) for path, tree in self.trees.items() for node in ast.walk(tree) if isinstance(node, kinds)]
 
 
 def _fields(node: ast.ClassDef) -> dict[str, str]:
@@ -301,36 +311,42 @@ def steering() -> tuple[list[str], list[str]]:
         for x in ast.walk(trees[name])
         if isinstance(x, ast.ExceptHandler) and not isinstance(x.body[-1], ast.Raise)
     ]
-    job = next((node for _, node in passes.classes() if node.name == "Job"), None)
-    plain = {
-        x.target.id
-        for x in (job.body if job is not None else ())
-        if isinstance(x, ast.AnnAssign) and isinstance(x.target, ast.Name) and x.value is not None
-        and ast.unparse(x.value) in ("False", "0", "''", "None", "field(default_factory=dict)")
-    }  # fmt: skip
-    set_here = {
-        y.attr
+    request = next(_fields(node) for _, node in passes.classes() if node.name == "Request")
+    replaced = {
+        word.arg
         for name in STEERING
         for function in ast.walk(trees[name])
-        if isinstance(function, ast.FunctionDef) and (name != "pipeline.py" or function.name == "general")
-        for x in ast.walk(function)
-        if isinstance(x, ast.Assign | ast.AugAssign)
-        for t in (x.targets if isinstance(x, ast.Assign) else [x.target])
-        for y in ast.walk(t)
-        if isinstance(y, ast.Attribute) and isinstance(y.value, ast.Name) and y.value.id == "job"
+        if isinstance(function, ast.FunctionDef) and "ArgumentError" not in ast.unparse(function.returns or NOTHING)
+        for call in ast.walk(function)
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == "replace"
+        for word in call.keywords
     }
-    read = {
-        y.attr
-        for name in PLANNING
-        if name in trees
-        for y in ast.walk(trees[name])
-        if isinstance(y, ast.Attribute)
-        and isinstance(y.ctx, ast.Load)
-        and isinstance(y.value, ast.Name)
-        and y.value.id == "job"
-    }
-    results = {"plan", "choice", "lowered", "contraction", "module", "why", "ranked", "given"}
-    return sorted(plain & set_here & read - results), clauses
+    return sorted(replaced & request.keys() - {"sized", "pinned"}), clauses
+
+
+def compile_state() -> list[str]:
+    """The fields of the request, those of a dataclass in it one by one."""
+    classes = {node.name: _fields(node) for _, node in Sources("passes").classes() if _is_dataclass(node)}
+
+    def leaves(name: str) -> Iterator[str]:
+        for field, kind in classes[name].items():
+            yield from (f"{field}.{leaf}" for leaf in leaves(kind)) if kind in classes else (field,)
+
+    return list(leaves("Request"))
+
+
+def _is_dataclass(node: ast.ClassDef) -> bool:
+    return any(ast.unparse(x).startswith("dataclass") for x in node.decorator_list)
+
+
+def changing_values() -> list[str]:
+    """Dataclasses that passes hand on and may change."""
+    handed_on = ((path, node) for path, node in Sources("passes").classes() if path.stem in ("request", "bound_plan"))
+    return [
+        f"{path.stem}.{node.name}"
+        for path, node in handed_on
+        if _is_dataclass(node) and "dataclass(frozen=True)" not in map(ast.unparse, node.decorator_list)
+    ]
 
 
 def constants() -> list[str]:
@@ -400,6 +416,9 @@ def main() -> int:
             rows.append((f"{what}, {name}", sum(counted.values()), bar, said))
     row("flags that steer planning", "0", flags)
     row("except clauses that steer planning", "0", clauses)
+    row("fields of the compile state", "10", compile_state())
+    row("fields of what a compile gives", "5", list(_fields_of(Sources("passes"), "Realised")))
+    row("values that passes change", "0", changing_values())
     row("constants that describe one machine", "0", constants())
     width = max(len(measure) for measure, *_ in rows)
     print(f"{'measure':{width}}  count    bar")

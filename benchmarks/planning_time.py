@@ -27,12 +27,10 @@ from rich.table import Table
 from tilewright.compiler import native
 from tilewright.errors import TilewrightError
 from tilewright.passes import pipeline
-from tilewright.passes.job import Job
+from tilewright.passes.request import Request
 
 LONGEST = 8
 """Problems to list by name."""
-LOWERING = ("general", "host")
-"""The passes that lower a bound plan."""
 
 
 class Taken(NamedTuple):
@@ -46,20 +44,21 @@ class Taken(NamedTuple):
 
 
 class _Lowered(Exception):
-    """All passes of a job are done."""
+    """All passes are done."""
 
 
 def taken(key: tuple[str, str, str]) -> Taken:
     """Plan and lower the problem (kind, name) of `key` for its machine once; return the time of both."""
     kind, name, machine = key
     problem = problems()[kind, name]
-    spent: dict[str, float] = {}
+    spent: list[Taken] = []
 
-    def run(job: Job, *_: Any) -> Job:
-        for step, of_job in pipeline.PASSES:
-            before = process_time()
-            of_job(job)
-            spent[step] = spent.get(step, 0.0) + process_time() - before
+    def run(request: Request, *_: Any) -> Any:
+        start = process_time()
+        bound = pipeline.choose_plan(pipeline.prepared(request))
+        planned = process_time()
+        pipeline.realise(request, bound)
+        spent.append(Taken(kind, name, planned - start, process_time() - planned))
         raise _Lowered
 
     pipeline.run = run
@@ -75,8 +74,7 @@ def taken(key: tuple[str, str, str]) -> Taken:
         pass
     except TilewrightError as error:
         return Taken(kind, name, error=str(error).splitlines()[0])
-    lowering = sum(spent.get(step, 0.0) for step in LOWERING)
-    return Taken(kind, name, sum(spent.values()) - lowering, lowering)
+    return spent[-1]
 
 
 def taken_by_all(keys: list[tuple[str, str, str]], jobs: int) -> Iterator[Taken]:

@@ -42,8 +42,8 @@ from statistics import median
 from typing import Any
 
 from corpus_entries import sample
-from corpus_jobs import MACHINE, job_of
 from corpus_problems import Problem, problems
+from corpus_requests import MACHINE, request_of
 from corpus_text import read
 
 from tilewright import kernels
@@ -106,8 +106,8 @@ class Case:
     @cached_property
     def facts(self) -> Facts:
         """The facts of the program."""
-        job = job_of(Problem("", "", self.make, self.sizes, self.constant), machine("hopper"))
-        return facts_of(job.program, {**job.sizes, **job.typical}, job.free, job.open_extents)
+        request = request_of(Problem("", "", self.make, self.sizes, self.constant), machine("hopper"))
+        return facts_of(request.program, {**request.sizes, **request.typical}, request.free, request.open_extents)
 
     def cycles(self, plan: str) -> float | None:
         """The cycles that the search predicts for a plan; None: it predicts none."""

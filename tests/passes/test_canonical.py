@@ -23,7 +23,7 @@ from tilewright.targets.registry import machine
 
 sys.path[:0] = [str(Path(__file__).parents[2] / "benchmarks")]
 import metamorphic  # noqa: E402
-from corpus_jobs import planning_of  # noqa: E402
+from corpus_requests import planning_of  # noqa: E402
 
 GLOBAL, bf16, f32 = tkl.GLOBAL_ADDRESS_SPACE, tkl.bf16, tkl.f32
 M, N, K, M0, M1, N0, N1, K0, K1, U = (

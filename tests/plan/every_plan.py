@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.machine import Machine
-from tilewright.passes.realising import facts_of_job
+from tilewright.passes.request_facts import facts_of_request
 from tilewright.plan.schedule import Schedule
 from tilewright.plan.search import Rejected, as_plan, search_facts
 
 sys.path[:0] = [str(Path(__file__).parents[2] / "benchmarks")]
-from corpus_jobs import job_of  # noqa: E402
 from corpus_problems import Problem  # noqa: E402
+from corpus_requests import request_of  # noqa: E402
 
 
 def every_plan(
@@ -23,7 +23,7 @@ def every_plan(
     constant: Collection[str] = (),
 ) -> list[Schedule]:
     """Return the plans that are wanted of all that the search lists."""
-    job = job_of(Problem("test", "kernel", lambda: kernel, dict(sizes), tuple(constant)), machine)
-    ranking = search_facts(facts_of_job(job), machine, constant=constant, keeps_all=True)
+    request = request_of(Problem("test", "kernel", lambda: kernel, dict(sizes), tuple(constant)), machine)
+    ranking = search_facts(facts_of_request(request), machine, constant=constant, keeps_all=True)
     plans = (as_plan(candidate) for candidate in ranking.candidates)
     return [plan for plan in plans if not isinstance(plan, Rejected) and wanted(plan)]

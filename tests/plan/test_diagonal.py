@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from every_plan import Problem, every_plan, job_of
+from every_plan import Problem, every_plan, request_of
 
 import tilewright
 import tilewright.lang as tkl
@@ -18,7 +18,7 @@ from tilewright.compiler.native import kernel_for
 from tilewright.errors import ArgumentError, DimensionMismatch, ExecutionError, ProgramError
 from tilewright.passes import kernels as lowering
 from tilewright.passes import repacking
-from tilewright.passes.realising import facts_of_job
+from tilewright.passes.request_facts import facts_of_request
 from tilewright.plan.microkernel import names_of
 from tilewright.plan.schedule import Schedule, Split
 from tilewright.plan.search import as_plan, search_facts
@@ -31,13 +31,13 @@ Sizes = dict[str, int]
 
 def planned(kernel: Any, sizes: Sizes, count: int) -> str:
     """The best plan with `count` blocks on a diagonal, whatever others should take."""
-    job = job_of(Problem("test", "kernel", lambda: kernel, sizes), HOPPER)
-    jobs = repacking._repack(job, None, f"block-diagonal {count}")
-    assert not isinstance(jobs, str), jobs
-    (product,) = names_of(jobs.main.program).values()
+    request = request_of(Problem("test", "kernel", lambda: kernel, sizes), HOPPER)
+    repacked = repacking._repack(request, None, f"block-diagonal {count}")
+    assert not isinstance(repacked, str), repacked
+    (product,) = names_of(repacked.main.program).values()
     n = product.result.type.dims[-1]
-    width = jobs.main.size(n)
-    ranking = search_facts(facts_of_job(jobs.main), HOPPER, keeps_all=True)
+    width = repacked.main.size(n)
+    ranking = search_facts(facts_of_request(repacked.main), HOPPER, keeps_all=True)
     for plan in map(as_plan, ranking.candidates):
         whole = isinstance(plan, Schedule) and plan.pipeline is not None and plan.parts is None
         if not whole or plan.products[0].columns < width or plan.products[0].transposed:
@@ -46,7 +46,7 @@ def planned(kernel: Any, sizes: Sizes, count: int) -> str:
         atom = re.sub(r"n\d+k", f"n{width // count}k", line.atom)
         axes = [replace(a, splits=(Split("task", width),)) if a.name == str(n) else a for a in plan.axes]
         line = replace(line, atom=atom, columns=width)
-        return str(replace(plan, axes=tuple(axes), values=(*jobs.placed, *plan.values), products=(line,)))
+        return str(replace(plan, axes=tuple(axes), values=(*repacked.placed, *plan.values), products=(line,)))
     raise AssertionError("no task has all blocks")
 
 
@@ -505,10 +505,10 @@ def test_forms_that_cannot_be_done_are_left_for_others(monkeypatch: pytest.Monke
     kernel, sizes = GROUPS
     own = lowering._lower_repacked
 
-    def refuse(job, repacked, lower):
-        if repacked.placed[0].form == "block-diagonal 4":
+    def refuse(bound, repacked, lower):
+        if any(value.form == "block-diagonal 4" for value in bound.plan.values):
             raise ProgramError("no four in this test")
-        own(job, repacked, lower)
+        return own(bound, repacked, lower)
 
     monkeypatch.setattr(lowering, "_lower_repacked", refuse)
     other = kernel_for(kernel, sizes, machine=HOPPER, constant=("w",))

@@ -252,8 +252,8 @@ def batch_last():
 def in_the_authors_order(monkeypatch):
     """Programs are not written in one order before they are planned: a product without an atom stays one."""
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", "off")
-    kept = tuple(step for step in pipeline.PASSES if step[0] != "canonical")
-    monkeypatch.setattr(pipeline, "PASSES", kept)
+    kept = tuple(step for step in pipeline.REWRITES if step[0] != "canonical")
+    monkeypatch.setattr(pipeline, "REWRITES", kept)
 
 
 ARRAYS = np.zeros((2, 3), np.float32), np.ones((4, 3), np.float32)

@@ -15,9 +15,9 @@ from tilewright.plan.search import Rejected, as_plan, cycles_on, explain_ranking
 from tilewright.targets.registry import gpu_machine
 
 sys.path[:0] = [str(Path(__file__).parents[2] / "benchmarks")]
-from corpus_jobs import MACHINE, best_plan, job_of, why_not_lowered  # noqa: E402
 from corpus_plans import machine_of  # noqa: E402
 from corpus_problems import problems  # noqa: E402
+from corpus_requests import MACHINE, best_plan, request_of, why_not_lowered  # noqa: E402
 from corpus_text import read  # noqa: E402
 
 from tilewright.plan.search import search  # noqa: E402
@@ -75,15 +75,17 @@ def corpus():
 
 
 def ranked(corpus, kind, name):
-    """(ranking, job, today's record) of a problem."""
+    """(ranking, request, today's record) of a problem."""
     every, record = corpus
     machine = machine_of(MACHINE)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        job = job_of(every[kind, name], machine)
-    sizes = {**job.sizes, **job.typical}
-    ranking = search(job.program, sizes, machine, job.free, constant=job.constant, opened=job.open_extents)
-    return ranking, job, record[kind, name, MACHINE]
+        request = request_of(every[kind, name], machine)
+    sizes = {**request.sizes, **request.typical}
+    ranking = search(
+        request.program, sizes, machine, request.free, constant=request.constant, opened=request.open_extents
+    )
+    return ranking, request, record[kind, name, MACHINE]
 
 
 @pytest.mark.parametrize(("kind", "name"), WITHOUT_PIPELINE, ids=[name for _, name in WITHOUT_PIPELINE])
@@ -104,9 +106,9 @@ def test_sums_of_few_columns_are_done_in_parts(corpus):
     "name", ["product bf16, MNK", "attention bf16, MN", "3x3 convolution bf16, NHW", "softmax f32, M"]
 )
 def test_open_sizes_have_the_plan_of_typical_ones(name, corpus):
-    ranking, job, today = ranked(corpus, "dynamic", name)
+    ranking, request, today = ranked(corpus, "dynamic", name)
     plan, _ = best_plan(ranking)
-    assert plan.with_open({str(d) for d in job.open_extents}).lines() == today.plan.splitlines()
+    assert plan.with_open({str(d) for d in request.open_extents}).lines() == today.plan.splitlines()
 
 
 @pytest.mark.parametrize(("kind", "name"), LOWERED, ids=[name for _, name in LOWERED])
@@ -149,8 +151,8 @@ def test_the_search_agrees_with_todays_planners(kind, name, corpus):
     machine, today = machine_of(MACHINE), record[kind, name, MACHINE]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        job = job_of(every[kind, name], machine)
-    plan, cycles = best_plan(search(job.program, job.sizes, machine, job.free, constant=job.constant))
+        request = request_of(every[kind, name], machine)
+    plan, cycles = best_plan(search(request.program, request.sizes, machine, request.free, constant=request.constant))
     assert plan.lines() == today.plan.splitlines()
     assert cycles == pytest.approx(today.cycles, rel=0.04)
 

@@ -81,19 +81,17 @@ class Compiled:
     @property
     def machine(self) -> Machine:
         """The machine that it is planned for."""
-        return self.planned.job.machine
+        return self.planned.request.machine
 
     @property
     def plan(self) -> Schedule:
         """Its plan."""
-        plan = self.planned.job.plan
-        assert plan is not None
-        return plan
+        return self.planned.realised.plan
 
     @property
     def choice(self) -> Any:
         """The plan among the others that there were."""
-        return self.planned.job.choice
+        return self.planned.realised.choice
 
     @property
     def module(self) -> Module:
@@ -112,13 +110,12 @@ class Compiled:
     @property
     def parameters(self) -> tuple[Symbol, ...]:
         """The sizes that a call tells; the cache keeps kernels without any."""
-        return () if self._planned is None else self._planned.job.opened.parameters
+        return () if self._planned is None else self._planned.request.opened.parameters
 
     @property
     def logs(self) -> tuple[Log, ...]:
         """The logs of this kernel; the cache keeps kernels that log nothing."""
-        lowered = None if self._planned is None else self._planned.job.lowered
-        return () if lowered is None else lowered.logs
+        return () if self._planned is None else self._planned.realised.lowered.logs
 
     # -- what it is ---------------------------------------------------------------------------------------
 

@@ -73,8 +73,8 @@ class _NotKept(ValueError):
 
 def keep(key: str, planned: PlannedKernel, program: Program) -> None:
     """Keeps a kernel that was planned for the tile program, where a manifest has words for it."""
-    job, executor = planned.job, planned.executor
-    if job.opened or job.logs or (job.lowered is not None and job.lowered.lost):
+    request, executor = planned.request, planned.executor
+    if request.opened or request.logs or planned.realised.lowered.lost:
         return
     try:
         manifest = {
@@ -82,8 +82,8 @@ def keep(key: str, planned: PlannedKernel, program: Program) -> None:
             "main": planned.main.name,
             "args": [_argument(a) for a in executor.arguments],
             **_Written(executor.script_of_closed_sizes(), program).parts,
-            "line": job.machine.limits.line_bytes,
-            "family": job.machine.name.partition(".")[0],
+            "line": request.machine.limits.line_bytes,
+            "family": request.machine.name.partition(".")[0],
         }
     except _NotKept:
         return

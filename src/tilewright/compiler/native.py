@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
@@ -38,8 +39,9 @@ from tilewright.targets.registry import gpu_machine, native
 if TYPE_CHECKING:  # a kernel that is found in the cache is not planned
     from tilewright.compiler.planned import PlannedKernel
     from tilewright.machine import Machine
-    from tilewright.passes.job import Job
     from tilewright.passes.places import Size
+    from tilewright.passes.request import Request
+    from tilewright.passes.tile.opened import OpenSizes
     from tilewright.plan.schedule import Schedule
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -112,45 +114,39 @@ class NativeExecutable(Executable):
             return gpu_machine(self.target)
         return self._machine or native(self.target if is_native(self.target) else CPU).machine
 
-    def _job(
+    def _request(
         self,
-        symbols: Mapping[Symbol, int],
+        extents: Mapping[Symbol, Size],
         shapes: Mapping[Value, tuple[Size, ...]],
         *,
-        logs: bool,
-    ) -> Job:
-        from tilewright.passes.job import Job
+        logs: bool = False,
+        opened: OpenSizes | None = None,
+    ) -> Request:
+        """What is asked of the passes for these sizes, of which some may be open."""
+        from tilewright.passes.request import CompileOptions, Request, SizedProgram
+        from tilewright.passes.tile.opened import CLOSED
 
         free = {op for op in self._free if not (logs and _keeps_tiles(self.program, op))}
-        derived = {s: e for s, e in self.known.items() if s not in symbols} if self._grid else None
-        return Job(
+        derived = {s: e for s, e in self.known.items() if s not in extents} if self._grid else None
+        options = CompileOptions.LOGS if logs else CompileOptions.NONE
+        options |= CompileOptions.LENIENT if self.lenient else CompileOptions.NONE
+        options |= CompileOptions.NO_BLOCKS if self.path == "general" else CompileOptions.NONE
+        return Request(
+            SizedProgram(self.program, extents, shapes, free),
             self.machine,
-            self.program,
-            symbols,
-            shapes,
-            free,
-            logs,
+            CLOSED if opened is None else opened,
+            derived,
             self.plan,
-            general_only=self.path == "general",
-            workgroups=derived,
-            lenient=self.lenient,
-            arguments=self._arguments({a: tuple(map(as_expr, shape)) for a, shape in shapes.items()}),
-            constant=self._constant,
+            self._constant,
+            options,
         )
-
-    def _arguments(self, shapes: Mapping[Value, tuple[Expr, ...]]) -> tuple[Value, ...]:
-        """The arguments of the host program: tensors of these shapes, scalars too."""
-        from tilewright.ir.tensors import TensorType
-
-        args = self.program.args
-        return tuple(Value(TensorType("global", a.type.dtype, shapes[a], role="in"), a.name) for a in args)
 
     def compiled(
         self, symbols: Mapping[Symbol, int], shapes: Mapping[Value, tuple[int, ...]], *, logs: bool = False
     ) -> Compiled:
         """The machine code for these sizes; made once."""
         if self.dynamic and not logs:
-            longer = self._job(symbols, shapes, logs=False).longer() if self.lenient else None
+            longer = self._request(symbols, shapes).longer() if self.lenient else None
             kernel = self._open(symbols) if longer is None else None
             if kernel is not None and self._takes(kernel, symbols):
                 return kernel
@@ -159,21 +155,22 @@ class NativeExecutable(Executable):
         kernel = self._kernels.get(key)
         if kernel is None:
             again = self._again(symbols, shapes, logs)
-            plan = partial(self._planned, partial(self._job, symbols, shapes, logs=logs))
+            plan = partial(self._planned, partial(self._request, symbols, shapes, logs=logs))
             cache_key = None if logs else self._cache_key(symbols, shapes)
             kernel = self._kernels[key] = self._found(cache_key, again, plan)
         self._last = kernel
         return kernel
 
-    def _planned(self, job: Callable[[], Job]) -> PlannedKernel:
+    def _planned(self, asked: Callable[[], Request]) -> PlannedKernel:
         """A kernel as the passes make it."""
         from tilewright.compiler.planned import PlannedKernel
         from tilewright.passes.pipeline import run
 
-        done = run(job(), Dump.of(self.name).write)
-        if done.lowered is not None and not done.logs:
-            self._report_loss(done.lowered.lost)
-        return PlannedKernel(done, self.target)
+        request = asked()
+        realised = run(request, Dump.of(self.name).write)
+        if not request.logs:
+            self._report_loss(realised.lowered.lost)
+        return PlannedKernel(request, realised, self.target)
 
     def _cache_key(self, symbols: Mapping[Symbol, int], shapes: Mapping[Value, tuple[int, ...]]) -> str | None:
         """The key under which the cache keeps a kernel for these sizes; None: it keeps none such."""
@@ -218,13 +215,13 @@ class NativeExecutable(Executable):
         key = ("open", tuple(sorted((s.name, n) for s, n in fixed.items())), environment.threads())
         kernel = self._kernels.get(key)
         if kernel is None:
-            plan = partial(self._planned, partial(self._open_job, symbols))
+            plan = partial(self._planned, partial(self._open_request, symbols))
             kernel = self._kernels[key] = Compiled(self.target, self._again(symbols, None, False), plan)
         self._last = kernel
         return kernel
 
-    def _open_job(self, symbols: Mapping[Symbol, int]) -> Job:
-        """The job of any program: its sizes are expressions of those that are dynamic, planned as if typical."""
+    def _open_request(self, symbols: Mapping[Symbol, int]) -> Request:
+        """What is asked of the passes: sizes are expressions of those that are dynamic, planned as if typical."""
         from tilewright.passes.tile.opened import opened as opened_sizes
 
         extents, names = opened_sizes(symbols, self.program.bindings, self.dynamic)
@@ -234,14 +231,10 @@ class NativeExecutable(Executable):
         }
         larger = {**symbols, **{s: said.get(s.name) or max(symbols[s], least[s]) for s in self.dynamic}}
         numbers = Substitution(larger)
-        typical = {s: int(numbers(self.known.get(s, s))) for s in symbols}
+        typical = {e: int(numbers(self.known.get(s, s))) for s, e in extents.items() if isinstance(e, Symbol)}
         images = Substitution(extents)
         shapes = {a: tuple(number_or(images(d)) for d in _measured(a)) for a in self.program.args}
-        job = self._job(typical, shapes, logs=False)
-        job.extents, job.opened = extents, names
-        given = {a: tuple(names.written_out(as_expr(e)) for e in shape) for a, shape in shapes.items()}
-        job.arguments = self._arguments(given)
-        return job
+        return self._request(extents, shapes, opened=replace(names, typical=typical))
 
     def _takes(self, kernel: Compiled, symbols: Mapping[Symbol, int]) -> bool:
         """Whether a kernel runs for these values of the dynamic sizes: none is empty, or larger than any it is for."""

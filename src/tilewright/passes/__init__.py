@@ -2,19 +2,20 @@
 
 | file        | subject                                                                       |
 |-------------|-------------------------------------------------------------------------------|
-| pipeline    | tile to block: the list of passes, run over one job                           |
-| job         | what the passes know so far of a program                                      |
+| pipeline    | tile to block: the passes, each a function of what the one before returned    |
+| request     | what is asked: a program with its sizes, a machine, a pinned plan             |
+| bound_plan  | what passes hand on: a plan with its kernels, and what a compile comes to     |
 | choosing    | the pass that chooses the plan                                                |
 | realising   | the best plan of the search that binding and lowering do                      |
-| given       | plans that are given: bound and lowered as they say, or refused               |
+| given       | plans that are pinned: bound and lowered as they say, or refused               |
 | binding     | a plan replayed on a program: its rewrites, then its kernel                   |
 | bind_blocks | plans of one product in accumulator tiles that stay in registers, bound        |
-| job_facts   | the facts of a job's program                                                  |
+| request_facts | the facts of a request's program                                            |
 | halo_tiles  | plans with halo tiles, bound: rows as boxes of their digits                   |
 | lane_rows   | plans with boxes of lanes, bound: rows as boxes of their digits               |
 | repacking   | plans with repacked operands, bound: kernels that copy, and one on the copies |
 | rating      | what a bound plan should take                                                 |
-| notes       | the notes of `explain` on a job's plan                                        |
+| notes       | the notes of `explain` on a bound plan                                        |
 | canonical   | the one writing of programs that mean the same                                |
 | tile/       | tile to block, the general way: any program, operation by operation           |
 | lower       | block to loop: the table of what each operation becomes                       |
@@ -30,7 +31,7 @@
 | clone       | a body once more, with numbers put in                                         |
 | defer       | the end of a round, woven into the beginning of the next                      |
 | tabulate    | places that need division, decoded into tables                                |
-| kernels     | the block programs of a job whose plan is bound: one kernel, or several       |
+| kernels     | the block programs of a bound plan: one kernel, or several                    |
 | parts       | a program as two, with a value in memory between                              |
 | launching   | when a program's launch begins: after the one before it, or while that ends   |
 | reusing     | tensors that are never needed at once, at one place of shared memory          |

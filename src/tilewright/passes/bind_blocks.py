@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from tilewright.errors import ArgumentError
-from tilewright.passes.job import BlockedProgram, Job
-from tilewright.passes.job_facts import facts_of_job
+from tilewright.passes.bound_plan import OneKernel
+from tilewright.passes.request import Request, SizedProgram
+from tilewright.passes.request_facts import facts_of_request
 from tilewright.passes.tile.normal import over_digits
 from tilewright.plan.cutting import cuts_of, digits_of, in_lines
 from tilewright.plan.refusals import refused
@@ -12,15 +13,17 @@ from tilewright.plan.schedule import Schedule
 from tilewright.plan.search import blocking_of_plan, product_space
 
 
-def bind_blocks(job: Job, plan: Schedule) -> None:
-    """Give a job its product over digits (mixed-radix parts of dimensions), and the parameters of its lowering."""
+def bind_blocks(request: Request, plan: Schedule) -> OneKernel:
+    """Return the kernel of a plan of blocks: its product with what follows, over digits (mixed-radix parts of
+    dimensions), and the parameters of its lowering.
+    """
     line = f"atom {plan.atom}"
-    if job.machine.lanes is not None:
+    if request.machine.lanes is not None:
         raise refused(line, "axes of rows, columns and depth are for machines with one thread per core")
-    if (longer := job.longer()) is not None:
+    if (longer := request.longer()) is not None:
         raise refused(line, f"the argument {longer} is longer than its dimensions say")
-    facts = facts_of_job(job)
-    space = product_space(facts, job.machine)
+    facts = facts_of_request(request)
+    space = product_space(facts, request.machine)
     if isinstance(space, str):
         raise refused(line, f"axes of rows, columns and depth are those of one product, and {space}")
     names = {digit.name for digit in space.open}
@@ -28,9 +31,9 @@ def bind_blocks(job: Job, plan: Schedule) -> None:
         raise ArgumentError(f"plan: {', '.join(sorted(plan.open))}: no size is open here")
     if plan.open != names:
         raise ArgumentError(f"plan: open here are {', '.join(sorted(names))}, marked as in `m_0 56?`")
-    variant, blocking = blocking_of_plan(facts, space, job.machine, plan)
+    variant, blocking = blocking_of_plan(facts, space, request.machine, plan)
     walked = in_lines(variant.space, blocking)
-    program, sizes, shapes = over_digits(walked, digits_of(walked, blocking))
+    program, extents, shapes = over_digits(walked, digits_of(walked, blocking))
     (product,) = (op for op in program.walk() if op.name == "mma")
-    job.cuts = cuts_of(variant.space, blocking, product)
-    job.blocked = BlockedProgram(program, sizes, shapes, space.dims)
+    sized = SizedProgram(program, {**request.sizes, **extents}, shapes)
+    return OneKernel(sized, cuts_of(variant.space, blocking, product), dims=space.dims)

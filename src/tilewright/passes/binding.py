@@ -1,4 +1,4 @@
-"""Binding: a plan is replayed on a job's program. Rewrites that the plan names come first; then its kernel is bound.
+"""Binding: a plan is replayed on a program. Rewrites that the plan names come first; then its kernel is bound.
 
 | line of the plan                                     | rewrite                                                     |
 |------------------------------------------------------|-------------------------------------------------------------|
@@ -23,11 +23,12 @@ from tilewright.algebra.expr import Expr, Symbol
 from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import Op, Program
 from tilewright.passes.bind_blocks import bind_blocks
+from tilewright.passes.bound_plan import Choose, Kernels, OneKernel, SummedParts, Writings
 from tilewright.passes.halo_tiles import bind_halo
-from tilewright.passes.job import InRows, Job, Pass
 from tilewright.passes.lane_rows import LaneRows
-from tilewright.passes.parts import bound_apart, parts_of
-from tilewright.passes.repacking import repacked
+from tilewright.passes.parts import bind_two, part_of
+from tilewright.passes.repacking import bind_repacked
+from tilewright.passes.request import Request, SizedProgram
 from tilewright.passes.tile.looping import in_a_loop, summed_between
 from tilewright.passes.tile.memory import is_ordered
 from tilewright.passes.tile.parting import parted
@@ -45,52 +46,53 @@ from tilewright.plan.schedule import LAUNCH, Schedule
 from tilewright.plan.terms import product_by_terms
 
 
-def bind_plan(job: Job, plan: Schedule, choose: Pass, planned: object = None) -> None:
-    """Set the fields of a job that the lowering reads: rewritten programs, and the parameters of its kernel.
+def bind_plan(writings: Writings, plan: Schedule, choose: Choose) -> tuple[Request, Kernels]:
+    """Return (the request with its program as the plan takes it, the kernels of the plan with what their lowering
+    reads).
 
-    `planned` are the jobs of several kernels, if they are planned already; otherwise `choose` plans them.
+    `choose` plans kernels of which the plan says nothing.
     """
-    job.parts = job.aligned = job.split = job.merge = job.patched = job.looped = job.blocked = None
+    request = writings[0]
     if plan.atom is not None and plan.split_after is None:
-        bind_blocks(job, plan)
-        return
+        return request, bind_blocks(request, plan)
     plan = plan.with_open(()) if plan.split_after is not None else replace(plan.with_open(()), early=None)
-    if job.workgroups is not None:
-        job.cuts = bind_grid(job.program, job.sizes, job.machine, job.free, job.open_extents, plan)
-    elif plan.split_after is not None:
-        job.parts = planned if isinstance(planned, tuple) else bound_apart(job, plan, plan.split_after, choose)
-    elif any(line.at == LAUNCH for line in plan.values):
-        job.aligned = planned if isinstance(planned, InRows) else repacked(job, plan, choose)
-    elif plan.parts is not None:
-        _bind_split(job, plan, choose, *plan.parts)
-    elif plan.pipeline is not None and plan.pipeline.halo_stages:
-        job.patched, job.cuts = bind_halo(job, plan)
-    else:
-        _bind_one(job, plan)
+    if request.workgroups is not None:
+        opened = request.open_extents
+        cuts = bind_grid(request.program, request.sizes, request.machine, request.free, opened, plan)
+        return request, OneKernel(request.sized, cuts)
+    if plan.split_after is not None:
+        return request, bind_two(request, plan, plan.split_after, choose)
+    if any(line.at == LAUNCH for line in plan.values):
+        return request, bind_repacked(request, plan, choose)
+    if plan.parts is not None:
+        return request, _bind_parts(request, plan, choose, *plan.parts)
+    if plan.pipeline is not None and plan.pipeline.halo_stages:
+        return request, bind_halo(request, plan)
+    return _bind_one(writings, plan)
 
 
-def kernel_of(job: Job, program: Program, sizes: Mapping[Symbol, int], free: Collection[Op]) -> KernelProgram:
-    """Return a KernelProgram of `program` with the machine, the open sizes and the logs of a job."""
-    opened = job.open_extents
-    return KernelProgram(program, sizes, job.machine, free, opened, job.typical, job.logs, is_ordered(program))
+def kernel_of(request: Request, program: Program, sizes: Mapping[Symbol, int], free: Collection[Op]) -> KernelProgram:
+    """Return a KernelProgram of `program` with the machine, the open sizes and the logs of a request."""
+    opened, typical = request.open_extents, request.typical
+    return KernelProgram(program, sizes, request.machine, free, opened, typical, request.logs, is_ordered(program))
 
 
-def _bind_split(job: Job, plan: Schedule, choose: Pass, name: str, count: int) -> None:
-    """Bind a plan that splits a reduction into `count` parts (split K), and plan the kernel that adds the parts.
+def _bind_parts(request: Request, plan: Schedule, choose: Choose, name: str, count: int) -> SummedParts:
+    """Return the kernel over `count` parts of a reduction (split K), bound, and the planned kernel that adds the parts.
 
     `name` is the split dimension. Raise a refusal of the plan's line if the program cannot be split so.
     """
-    line = f"parts {name} {count}"
-    if names_of(job.program):
-        whole = sum_of(job.program, job.free, job.sizes)
+    line, program, machine = f"parts {name} {count}", request.program, request.machine
+    if names_of(program):
+        whole = sum_of(program, request.free, request.sizes)
         if isinstance(whole, str):
             raise refused(line, whole)
         axis = next((d for d in whole.axes if str(d) == name), None)
         if axis is None:
             raise refused(line, f"the reduced dimensions are {', '.join(map(str, whole.axes))}")
-        split = halves(job.program, job.sizes, job.free, axis, count, step_of(job.program, job.machine))
+        split = halves(program, request.sizes, request.free, axis, count, step_of(program, machine))
     else:
-        split = parted(job.program, job.sizes, count, job.machine)
+        split = parted(program, request.sizes, count, machine)
     if isinstance(split, str):
         raise refused(line, split)
     if split.parts != count:
@@ -99,99 +101,102 @@ def _bind_split(job: Job, plan: Schedule, choose: Pass, name: str, count: int) -
     if [x.extent for a in parts for x in a.digits] != [count]:
         expected = f"`axis {name}_split = ({name}_split {count}): task 1` and `axis {name}_part`"
         raise refused((line, *parts), f"its axes are {expected}")
-    job.split = split
-    _, job.merge = parts_of(job, split)
-    choose(job.merge)
-    job.cuts = bind(kernel_of(job, split.first, {**job.sizes, **split.sizes}, ()), replace(plan, parts=None))
+    merge = choose((part_of(request, split, split.second),))
+    sizes, shapes = {**request.sizes, **split.sizes}, {**request.sized.shapes, split.partial: split.shape}
+    cuts = bind(kernel_of(request, split.first, sizes, ()), replace(plan, parts=None))
+    return SummedParts(OneKernel(SizedProgram(split.first, sizes, shapes), cuts), merge)
 
 
-def _bind_one(job: Job, plan: Schedule) -> None:
+def _bind_one(writings: Writings, plan: Schedule) -> tuple[Request, OneKernel]:
     """Bind a plan of one kernel: the program as it is, over boxes of rows per lane, or with a loop between two MMAs."""
-    _take_program(job, plan)
-    if plan.pipeline is None:
-        _take_steps(job, plan)
-    if plan.pipeline is None and _bind_lanes(job, plan):
-        return
-    program = job.program
+    request = _writing_of(writings, plan)
     if plan.pipeline is not None:
-        program = _with_loop_between(job, plan)
-        job.looped = None if program is job.program else program
-    job.cuts = bind(kernel_of(job, program, job.sizes, job.free), plan)
+        program = _with_loop_between(request, plan)
+        cuts = bind(kernel_of(request, program, request.sizes, request.free), plan)
+        return request, OneKernel(replace(request.sized, program=program), cuts)
+    request = _in_steps(request, plan)
+    by_lanes = _bind_lanes(request, (request, *writings[1:])[-1], plan)
+    if by_lanes is not None:
+        return request, by_lanes
+    cuts = bind(kernel_of(request, request.program, request.sizes, request.free), plan)
+    return request, OneKernel(request.sized, cuts)
 
 
-def _take_program(job: Job, plan: Schedule) -> None:
-    """Set the job's program to the one over flat dimensions if the plan's axes name those and not their digits
-    (mixed-radix parts).
+def _writing_of(writings: Writings, plan: Schedule) -> Request:
+    """Return the request over whole dimensions if the plan's axes name those and not their digits (mixed-radix parts);
+    else the one over digits.
     """
-    if job.undivided is None:
-        return
+    over_digits, over_whole = writings[0], writings[-1]
     names = {axis.name for axis in plan.axes}
-    flat, digits = ({str(d) for d in dims_of(program)} for program in (job.undivided[0], job.program))
-    if names & (flat - digits) and not names & (digits - flat):
-        job.program, job.free = job.undivided
+    whole, digits = ({str(d) for d in dims_of(each.program)} for each in (over_whole, over_digits))
+    return over_whole if names & (whole - digits) and not names & (digits - whole) else over_digits
 
 
-def _take_steps(job: Job, plan: Schedule) -> None:
-    """Set the job's program to one with a loop around MMAs that sum a whole dimension, for each loop that the plan has
-    there.
+def _in_steps(request: Request, plan: Schedule) -> Request:
+    """Return the request for a program with a loop around MMAs that sum a whole dimension, for each loop that the plan
+    has there.
     """
     for axis in plan.axes:
-        d = next((d for d in dims_of(job.program) if str(d) == axis.name), None)
+        program = request.program
+        d = next((d for d in dims_of(program) if str(d) == axis.name), None)
         loop = axis.split("loop")
-        if d is None or loop is None or loop.size >= job.size(d) or not products_over(job.program, d):
+        if d is None or loop is None or loop.size >= request.size(d) or not products_over(program, d):
             continue
-        if any(op.name == "iterate" and op.attrs["axis"] is d for op in job.program.walk()):
+        if any(op.name == "iterate" and op.attrs["axis"] is d for op in program.walk()):
             continue  # it is the tile of that loop
-        stepped = in_steps(job.program, job.free, d)
+        stepped = in_steps(program, request.free, d)
         if isinstance(stepped, str):
             raise refused(axis, stepped)
-        job.program, job.free = stepped
+        request = request.rewritten(*stepped)
+    return request
 
 
-def _bind_lanes(job: Job, plan: Schedule) -> bool:
-    """Bind a plan in which lanes compute the only MMA without an atom (SIMT); return True if it did.
+def _bind_lanes(request: Request, whole: Request, plan: Schedule) -> OneKernel | None:
+    """Return the kernel of a plan in which lanes compute the only MMA without an atom (SIMT); None for other plans.
 
-    A lane computes single results, or a box (rectangle) of results if the plan says so.
+    A lane computes single results, or a box (rectangle) of results if the plan says so. `whole` is the request over
+    whole dimensions.
     """
+    program, machine = request.program, request.machine
     by_loops = bool(plan.products) and all(line.atom is None for line in plan.products)
-    if job.machine.lanes is None or job.opened or job.logs or not by_loops or is_ordered(job.program):
-        return False
-    size = numbers_of(job.sizes)
-    product = product_by_terms(job.program, job.free, size, Substitution(job.sizes), job.machine)
+    if machine.lanes is None or request.opened or request.logs or not by_loops or is_ordered(program):
+        return None
+    sizes = request.sizes
+    product = product_by_terms(program, request.free, numbers_of(sizes), Substitution(sizes), machine)
     if isinstance(product, str):
-        return False
+        return None
     box = lane_box_of(plan, str(product.rows[0])) if len(product.rows) == 1 else None
     if box is None:
-        job.cuts = bind(kernel_of(job, job.program, job.sizes, job.free), plan, product.terms)
-        return True
-    rows = LaneRows.of(job, product)
+        cuts = bind(kernel_of(request, program, sizes, request.free), plan, product.terms)
+        return OneKernel(request.sized, cuts)
+    rows = LaneRows.of(whole, product)
     if isinstance(rows, str):
         raise refused(plan.axis(str(product.rows[0])), rows)
     terms, patched, inner = rows.bound(plan, box)
-    job.patched = patched
-    job.cuts = bind(kernel_of(job, patched.program, patched.sizes, patched.free), inner, terms)
-    return True
+    cuts = bind(kernel_of(request, patched.program, patched.sizes, patched.free), inner, terms)
+    sized = SizedProgram(patched.program, {**sizes, **patched.sizes}, request.sized.shapes, patched.free)
+    return OneKernel(sized, cuts, in_boxes=True)
 
 
-def _with_loop_between(job: Job, plan: Schedule) -> Program:
+def _with_loop_between(request: Request, plan: Schedule) -> Program:
     """Return the program with a loop over the dimension between two MMAs, if the plan has such a loop; else the
     program.
     """
-    for d in summed_between(job.program):
+    for d in summed_between(request.program):
         axis = next((a for a in plan.axes if a.name == str(d)), None)
         loop = None if axis is None else axis.split("loop")
-        looped = any(op.name == "iterate" and op.attrs["axis"] is d for op in job.program.walk())
-        if axis is None or loop is None or looped or loop.size not in _columns_along(job, plan, d):
+        looped = any(op.name == "iterate" and op.attrs["axis"] is d for op in request.program.walk())
+        if axis is None or loop is None or looped or loop.size not in _columns_along(request, plan, d):
             continue  # else it is a K step of the second product
-        program = in_a_loop(job.program, d, loop.size)
+        program = in_a_loop(request.program, d, loop.size)
         if isinstance(program, str):
             raise refused(axis, program)
         return program
-    return job.program
+    return request.program
 
 
-def _columns_along(job: Job, plan: Schedule, d: Expr) -> list[int]:
+def _columns_along(request: Request, plan: Schedule, d: Expr) -> list[int]:
     """Return the numbers of columns that the plan gives the MMAs whose accumulator has `d` as its last dimension."""
-    products = names_of(job.program)
+    products = names_of(request.program)
     lines = [(line, products[line.name]) for line in plan.products if line.name in products]
     return [line.columns for line, op in lines if op.result.type.dims[-1:] == (d,)]

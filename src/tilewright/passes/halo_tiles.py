@@ -8,7 +8,8 @@ from math import prod
 from tilewright.algebra.expr import Expr, Symbol
 from tilewright.ir.core import Op, Program
 from tilewright.machine import MultiplyAtom
-from tilewright.passes.job import Job
+from tilewright.passes.bound_plan import OneKernel
+from tilewright.passes.request import Request, SizedProgram
 from tilewright.passes.tile.digits import digits_of
 from tilewright.passes.tile.looping import without_k_loops
 from tilewright.passes.tile.patches import Patched, in_patches
@@ -24,16 +25,19 @@ from tilewright.plan.schedule import Axis, ProductUnit, Schedule, ValuePlacement
 from tilewright.plan.tiled import Walk
 
 
-def bind_halo(job: Job, plan: Schedule) -> tuple[Patched, Cuts]:
-    """Return (the program over the boxes of rows that the plan says, the parameters that its lowering reads)."""
-    return HaloKernel.of(job, plan).bound()
+def bind_halo(request: Request, plan: Schedule) -> OneKernel:
+    """Return the kernel over the boxes of rows that the plan says, and the parameters that its lowering reads."""
+    patched, cuts = HaloKernel.of(request, plan).bound()
+    extents = {**request.sizes, **patched.sizes}
+    sized = SizedProgram(patched.program, extents, request.sized.shapes, patched.free)
+    return OneKernel(sized, cuts, in_boxes=True)
 
 
 @dataclass(frozen=True)
 class HaloKernel:
     """A plan with a halo tile, and the program whose rows are counted in digits."""
 
-    job: Job
+    request: Request
     plan: Schedule
     program: Program
     sizes: dict[Symbol, int]
@@ -43,25 +47,27 @@ class HaloKernel:
     rows: Axis
 
     @classmethod
-    def of(cls, job: Job, plan: Schedule) -> HaloKernel:
-        """Return the HaloKernel of a job: its program with rows split into digits (mixed-radix parts); refuse a program
-        without overlapping rows.
+    def of(cls, request: Request, plan: Schedule) -> HaloKernel:
+        """Return the HaloKernel of a request: its program with rows split into digits (mixed-radix parts); refuse a
+        program without overlapping rows.
         """
-        whole = without_k_loops(job.program, job.free)  # a halo tile stays for loops over taps, which the plan says
+        whole = without_k_loops(
+            request.program, request.free
+        )  # a halo tile stays for loops over taps, which the plan says
         products = list(names_of(whole).values())
         if len(products) != 1:
             raise refused(plan.pipeline, "a halo tile is for one product")
-        axes = axes_in(products[0], numbers_of(job.sizes))
+        axes = axes_in(products[0], numbers_of(request.sizes))
         if isinstance(axes, str):
             raise refused(plan.pipeline, axes)
-        counted = digits_of(whole, job.sizes, (), axes.m)
+        counted = digits_of(whole, request.sizes, (), axes.m)
         if counted is None:
             raise refused(plan.pipeline, f"{axes.m} does not count in digits")
         program, sizes, digits, _ = counted
         product = product_of(program, numbers_of(sizes), ())
         if isinstance(product, str):
             raise refused(plan.pipeline, product)
-        return cls(job, plan, program, sizes, digits, *product, plan.axis(str(axes.m)))
+        return cls(request, plan, program, sizes, digits, *product, plan.axis(str(axes.m)))
 
     def bound(self) -> tuple[Patched, Cuts]:
         """Return (the program over boxes, the parameters of its lowering); refuse lines of the plan that do not fit the
@@ -79,7 +85,7 @@ class HaloKernel:
         atom = self._atom(line)
         slides = self.window()
         assert self.plan.pipeline is not None
-        roles, machine = self.plan.pipeline, self.job.machine
+        roles, machine = self.plan.pipeline, self.request.machine
         check_pipeline(roles, machine)
         microkernel = Microkernel(
             atom, line.rows, line.columns, groups_of(roles, line, atom, machine), blocks=self.op.attrs.get("blocks", 1)
@@ -160,7 +166,7 @@ class HaloKernel:
         """Return the atom that the plan's `mma` line names; refuse one that cannot read a halo tile, or another K
         step.
         """
-        atoms = atoms_of(self.program, self.job.machine, self.op, self.axes)
+        atoms = atoms_of(self.program, self.request.machine, self.op, self.axes)
         if isinstance(atoms, str):
             raise refused(line, atoms)
         atom = next((x for x in atoms if x.name == line.atom), None)

@@ -1,6 +1,6 @@
 """The pass that writes the host program: what happens when a kernel's arguments are bound, and at every launch.
 
-Before: the block programs of a job. After: one module, whose host program takes the kernel's arguments as its caller
+Before: a request and its block programs. After: one module, whose host program takes the arguments as the caller
 passes them, and launches the block programs on what they take:
 
 host gemm_host(%a: in global f32 (5, 8), %b: in global f32 (8, 3), %c: out global f32 (5, 3))
@@ -34,33 +34,44 @@ from tilewright.ir.host import HOST
 from tilewright.ir.module import Module, named_apart
 from tilewright.ir.tensors import TensorType
 from tilewright.limits import ELEMENTS
-from tilewright.passes.job import Job
+from tilewright.passes.request import Request
 from tilewright.passes.tile.general import Lowered
 
 
-def write_host(job: Job) -> None:
-    """Set the job's module, if the caller's arguments are known and a block program is lowered."""
-    if job.arguments is not None and job.lowered is not None:
-        job.module = _module_of(job, job.lowered)
+def write_host(request: Request, lowered: Lowered) -> Module:
+    """Return the module of the block programs of a request, as the caller asked for it.
+
+    Logs are arguments; faults are checked after the program has run.
+    """
+    block = lowered.program
+    roles = {a.name or "": program_arg.type.role for a, program_arg in zip(lowered.arguments, block.args, strict=False)}
+    for name in _only_written(request.program):
+        roles[name] = "out"  # callers may leave it out: what is not written is as it was made
+    host = _Host(request, block, roles)
+    for each in lowered.before:
+        with host.once(all(a.name in request.constant for a in each.arguments if a.name in host.args)):
+            _launch_with_packs(host, request, each)
+    _launch_with_packs(host, request, lowered)
+    return host.module()
 
 
 class _Host:
     """A host program as it grows, and the programs that it launches."""
 
-    def __init__(self, job: Job, main: Program, roles: Mapping[str, str]):
-        assert job.arguments is not None
+    def __init__(self, request: Request, main: Program, roles: Mapping[str, str]):
         self.b, self.main, self.programs = Builder(HOST), main, list[Program]()
         self.name = f"{main.name}_host"
-        self.cores = job.machine.limits.cores or 1
-        self.written_out = job.opened.written_out
+        self.cores = request.machine.limits.cores or 1
+        self.written_out = request.opened.written_out
         self.args: dict[str, Value] = {}
         self.bound = False
         """True if what is emitted now runs when arguments are bound, not at every launch."""
-        if job.opened:
-            self.b.record("param", {"parameters": tuple((s, None) for s in job.opened.parameters)})
-        for arg in job.arguments:
-            name = arg.name or ""
-            self.args[name] = self.b.argument(name, replace(arg.type, role=roles.get(name, "in")))
+        if request.opened:
+            self.b.record("param", {"parameters": tuple((s, None) for s in request.opened.parameters)})
+        for arg in request.program.args:
+            name, shape = arg.name or "", tuple(self.written_out(as_expr(n)) for n in request.sized.shapes[arg])
+            kind = TensorType("global", arg.type.dtype, shape, role=roles.get(name, "in"))
+            self.args[name] = self.b.argument(name, kind)
 
     def workspace(self, dtype: DType, shape: Sequence[Any], name: str) -> Value:
         """Emit a workspace of the host program and return it."""
@@ -164,21 +175,7 @@ class _Host:
         return Module.of(self.b.program(self.name), self.programs)
 
 
-def _module_of(job: Job, lowered: Lowered) -> Module:
-    """Return the module of one block program; logs are arguments, faults are checked after the program has run."""
-    block = lowered.program
-    roles = {a.name or "": program_arg.type.role for a, program_arg in zip(lowered.arguments, block.args, strict=False)}
-    for name in _only_written(job.whole or job.program):
-        roles[name] = "out"  # callers may leave it out: what is not written is as it was made
-    host = _Host(job, block, roles)
-    for each in lowered.before:
-        with host.once(all(a.name in job.constant for a in each.arguments if a.name in host.args)):
-            _launch_with_packs(host, job, each)
-    _launch_with_packs(host, job, lowered)
-    return host.module()
-
-
-def _launch_with_packs(host: _Host, job: Job, lowered: Lowered) -> None:
+def _launch_with_packs(host: _Host, request: Request, lowered: Lowered) -> None:
     """Emit the launch of a program after the launches that pack its operands; arguments that no caller has are
     workspaces.
     """
@@ -186,7 +183,7 @@ def _launch_with_packs(host: _Host, job: Job, lowered: Lowered) -> None:
     packed = []
     for pack in lowered.packs:
         kind = pack.packed.type
-        with host.once(pack.source.name in job.constant):
+        with host.once(pack.source.name in request.constant):
             source = host.as_taken(pack.source.name or "", pack.program.args[0].type)
             packed.append(host.workspace(kind.dtype, kind.shape, pack.packed.name or "packed_"))
             host.launch(pack.program, (source, packed[-1]), _workers(host, pack.program))
@@ -194,7 +191,7 @@ def _launch_with_packs(host: _Host, job: Job, lowered: Lowered) -> None:
     for arg, program_arg in zip(lowered.arguments, block.args, strict=False):
         if arg.name not in host.args:
             host.args[arg.name or ""] = host.workspace(program_arg.type.dtype, program_arg.type.shape, arg.name or "")
-        with host.once(arg.name in job.constant and host.is_copied(arg.name or "", program_arg.type)):
+        with host.once(arg.name in request.constant and host.is_copied(arg.name or "", program_arg.type)):
             operands.append(host.as_taken(arg.name or "", program_arg.type))
     operands += packed
     rest = block.args[len(operands) :]

@@ -1,127 +1,109 @@
-"""The block programs of a job whose plan is bound: one kernel, or several, one after the other."""
+"""The block programs of a plan that is bound: one kernel, or several, one after the other."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
 
-from tilewright.algebra.expr import Expr, Symbol
 from tilewright.algebra.expr_use import Substitution
 from tilewright.check.block import check
-from tilewright.ir.core import Program, Value
+from tilewright.ir.core import Value
 from tilewright.passes.abreast import abreast
 from tilewright.passes.ahead import products_ahead
-from tilewright.passes.job import InRows, Job, Pass
+from tilewright.passes.bound_plan import BoundPlan, Lower, OneKernel, RepackedKernels, SummedParts, TwoKernels
 from tilewright.passes.lane_sums import sums_by_lanes
 from tilewright.passes.launching import launched
 from tilewright.passes.outside import outside
+from tilewright.passes.request import Request
 from tilewright.passes.roles import with_roles
 from tilewright.passes.tile.general import Lowered, lower_tiles
 from tilewright.passes.tile.ordering import in_order
 from tilewright.passes.tile.roles import role_of
-from tilewright.plan.general import Cuts, GeneralChoice
 
 
-def lower_kernels(job: Job, lower: Pass) -> None:
-    """Set the block programs of a job's bound plan; `lower` is the pass for the jobs of further kernels."""
-    if job.parts is not None:
-        _lower_two(job, job.parts, lower)
-    elif job.aligned is not None:
-        _lower_repacked(job, job.aligned, lower)
-    else:
-        _lower_one(job, lower)
-
-
-def with_workspace(job: Job) -> None:
-    """Move shared tensors that do not fit to a workspace in global memory, for a GPU job of one kernel without a
-    pipeline.
+def lower_kernels(bound: BoundPlan, lower: Lower) -> tuple[BoundPlan, Lowered]:
+    """Return (a bound plan with notes of its lowering, its block programs); `lower` lowers the plans of further
+    kernels.
     """
-    assert job.lowered is not None
-    if job.machine.lanes is not None and job.parts is None and (job.plan is None or job.plan.pipeline is None):
-        job.lowered = outside(job.lowered, job.machine)
+    kernels, request = bound.kernels, bound.request
+    if isinstance(kernels, TwoKernels):
+        return bound, _lower_two(kernels, lower)
+    if isinstance(kernels, RepackedKernels):
+        return bound, launched(_lower_repacked(bound, kernels, lower), bound.plan.early)
+    lowered, notes = _lower_one(request, kernels.first if isinstance(kernels, SummedParts) else kernels)
+    if isinstance(kernels, SummedParts):
+        _, merged = lower(kernels.merge)
+        lowered = replace(merged, before=(lowered, *merged.before))
+    choice = replace(bound.choice, notes=(*bound.choice.notes, *notes))
+    return replace(bound, choice=choice), launched(lowered, bound.plan.early)
 
 
-def _lower_two(job: Job, parts: tuple[Job, Job], lower: Pass) -> None:
-    """Set the block programs of a job that runs as two kernels, with a value in memory between them."""
-    for part in parts:
-        lower(part)
-    first, second = (part.lowered for part in parts)
-    assert first is not None
-    assert second is not None
-    job.lowered = replace(second, before=(*first.before, replace(first, before=()), *second.before))
+def with_workspace(bound: BoundPlan, lowered: Lowered) -> tuple[BoundPlan, Lowered]:
+    """Return the plan and its block programs, with shared tensors that do not fit in a workspace in global memory.
+
+    So it is for GPU programs without a pipeline, but for those of two kernels, whose parts have workspaces already.
+    """
+    machine = bound.request.machine
+    if machine.lanes is None or isinstance(bound.kernels, TwoKernels) or bound.plan.pipeline is not None:
+        return bound, lowered
+    return bound, outside(lowered, machine)
 
 
-def _lower_repacked(job: Job, repacked: InRows, lower: Pass) -> None:
-    """Set the block programs of a job with repacked operands: kernels that copy, then the kernel on the copies.
+def _lower_two(kernels: TwoKernels, lower: Lower) -> Lowered:
+    """Return the block programs of two kernels, with a value in memory between them."""
+    (_, first), (_, second) = lower(kernels.first), lower(kernels.second)
+    return replace(second, before=(*first.before, replace(first, before=()), *second.before))
+
+
+def _lower_repacked(bound: BoundPlan, kernels: RepackedKernels, lower: Lower) -> Lowered:
+    """Return the block programs of a plan with repacked operands: kernels that copy, then the kernel on the copies.
 
     Copies that run at every launch become one launch if they can. There are none if operands are only viewed with other
     strides.
     """
-    for each in (*repacked.copies, repacked.main):
-        lower(each)
-    last, plan = repacked.main.lowered, job.plan
-    assert last is not None
-    assert plan is not None
-    often = [each.lowered for each in repacked.often(job.constant) if each.lowered is not None]
-    once = [each.lowered for each in repacked.copies if each.lowered is not None and each.lowered not in often]
+    lowered = [lower(each)[1] for each in kernels.copies]
+    _, last = lower(kernels.main)
+    at_every_launch = kernels.often(bound.request.constant)
+    often = [each for each, repeated in zip(lowered, at_every_launch, strict=True) if repeated]
+    once = [each for each, repeated in zip(lowered, at_every_launch, strict=True) if not repeated]
     together = abreast(f"{last.program.name}_rows", often)
     copies = (*once, *(often if together is None else (together,)))
-    job.lowered = launched(replace(last, before=(*copies, *last.before)), plan.early)
+    return replace(last, before=(*copies, *last.before))
 
 
-def _lower_one(job: Job, lower: Pass) -> None:
-    """Set the block program of one kernel; for a reduction in parts, also the kernel that adds them."""
-    assert job.cuts is not None
-    if job.blocked is not None:
-        of_product = replace(job, shapes=job.blocked.shapes, free=())
-        job.lowered, _ = _lowered(of_product, job.blocked.program, job.cuts, {**job.sizes, **job.blocked.sizes})
-        return
-    assert isinstance(job.choice, GeneralChoice)
-    if job.patched is not None:
-        sizes = {**job.sizes, **job.patched.sizes}
-        patched = replace(job, sizes=sizes, free=job.patched.free, extents={})
-        numbers = Substitution(job.sizes)
-        written = [a for a in job.program.args if role_of(job.program, a, {}, numbers) == "out"]  # by some patch, too
-        lowered, notes = _lowered(patched, job.patched.program, job.cuts, sizes, written)
-        check(lowered.program, job.machine)  # an atom may not read a halo tile so
-    elif job.split is None:
-        lowered, notes = _lowered(job, job.looped or job.program, job.cuts, job.extents or job.sizes)
-    else:
-        halves, rest = job.split, job.merge
-        assert rest is not None
-        sizes, shapes = {**job.sizes, **halves.sizes}, {**job.shapes, halves.partial: halves.shape}
-        split = replace(job, sizes=sizes, shapes=shapes, free=(), extents={})
-        before, notes = _lowered(split, halves.first, job.cuts, sizes)
-        lower(rest)
-        assert rest.lowered is not None
-        lowered = replace(rest.lowered, before=(before, *rest.lowered.before))
-    job.lowered = launched(lowered, job.choice.plan.early)
-    job.choice = replace(job.choice, notes=(*job.choice.notes, *notes))
+def _lower_one(request: Request, kernel: OneKernel) -> tuple[Lowered, tuple[str, ...]]:
+    """Return (the block program of one kernel, notes for `explain`)."""
+    if not kernel.in_boxes:
+        return _lowered(request, kernel)
+    numbers, program = Substitution(request.sizes), request.program
+    written = [a for a in program.args if role_of(program, a, {}, numbers) == "out"]  # by some box, too
+    lowered, notes = _lowered(request, kernel, written)
+    check(lowered.program, request.machine)  # an atom may not read a halo tile so
+    return lowered, notes
 
 
-def _lowered(
-    job: Job, program: Program, cuts: Cuts, sizes: Mapping[Symbol, Expr | int], written: Collection[Value] = ()
-) -> tuple[Lowered, tuple[str, ...]]:
-    """Return (the block program of `program` for the job's machine, notes for `explain`)."""
+def _lowered(request: Request, kernel: OneKernel, written: Collection[Value] = ()) -> tuple[Lowered, tuple[str, ...]]:
+    """Return (the block program of a kernel for the machine of a request, notes for `explain`)."""
+    sized, cuts, machine = kernel.sized, kernel.cuts, request.machine
     lowered = lower_tiles(
-        program,
-        sizes,
-        job.shapes,
-        job.machine,
+        sized.program,
+        sized.extents,
+        sized.shapes,
+        machine,
         cuts,
-        job.free,
-        logs=job.logs,
-        workgroups=job.workgroups,
-        lenient=job.lenient,
-        opened=job.opened,
+        sized.free,
+        logs=request.logs,
+        workgroups=request.workgroups,
+        lenient=request.lenient,
+        opened=request.opened,
         written=written,
     )
     if cuts.roles is None:
-        if job.machine.lanes is not None:
+        if machine.lanes is not None:
             in_order(lowered.program)
         return lowered, ()
-    by_lanes = sums_by_lanes(lowered.program, job.machine)
-    program_in_roles, notes = with_roles(by_lanes, lowered.loads, lowered.stores, cuts.roles, job.machine)
+    by_lanes = sums_by_lanes(lowered.program, machine)
+    program_in_roles, notes = with_roles(by_lanes, lowered.loads, lowered.stores, cuts.roles, machine)
     if cuts.overlap in ("mma ahead", "ordered"):
-        program_in_roles = products_ahead(program_in_roles, job.machine, turns=cuts.overlap == "ordered")
+        program_in_roles = products_ahead(program_in_roles, machine, turns=cuts.overlap == "ordered")
     return replace(lowered, program=program_in_roles), notes

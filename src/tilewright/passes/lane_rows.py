@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from tilewright.algebra.expr import Expr, Symbol
 from tilewright.ir.core import Op, Program
-from tilewright.passes.job import Job
+from tilewright.passes.request import Request
 from tilewright.passes.tile.digits import digits_of
 from tilewright.passes.tile.patches import Patched, in_patches, inner_of, outer_of
 from tilewright.plan.bind_lane_boxes import BoxedRows
@@ -37,15 +37,18 @@ class LaneRows:
     """Loops that give the same for every tile size."""
 
     @classmethod
-    def of(cls, job: Job, product: TermProduct) -> LaneRows | str:
-        """Return the LaneRows of an MMA; or text: why lanes cannot have boxes of its rows."""
-        program, free = job.undivided or (job.program, job.free)
+    def of(cls, request: Request, product: TermProduct) -> LaneRows | str:
+        """Return the LaneRows of an MMA; or text: why lanes cannot have boxes of its rows.
+
+        The request has the program over whole dimensions, not over their digits.
+        """
+        program, free = request.program, request.free
         if len(product.rows) != 1:
             return "its accumulator has no rows, or several dimensions of rows"
-        if tiles_of(program, job.sizes)[0]:
+        if tiles_of(program, request.sizes)[0]:
             return "its tiles are stated"
         (row,) = product.rows
-        counted = digits_of(program, job.sizes, free, row, alone=True)
+        counted = digits_of(program, request.sizes, free, row, alone=True)
         if counted is None:
             return f"{row} does not count in digits"
         over, sizes, digits, loops = counted

@@ -9,56 +9,58 @@ from dataclasses import replace
 
 from tilewright.errors import ArgumentError
 from tilewright.ir.core import Program
-from tilewright.passes.job import Job, Pass
+from tilewright.passes.bound_plan import Choose, Kernels, TwoKernels
+from tilewright.passes.repacking import NOT_COPIED
+from tilewright.passes.request import CompileOptions, Request, SizedProgram
 from tilewright.passes.tile.apart import apart
 from tilewright.passes.tile.rewriting import Halves
-from tilewright.plan.general import only_adds
+from tilewright.plan.general import GeneralChoice, only_adds
 from tilewright.plan.microkernel import names_of
+from tilewright.plan.planner import Choice
 from tilewright.plan.refusals import refused
-from tilewright.plan.schedule import Schedule
+from tilewright.plan.schedule import LAUNCH, Schedule
 
 
-def parts_of(
-    job: Job, halves: Halves, first: Schedule | None = None, second: Schedule | None = None
-) -> tuple[Job, Job]:
-    """Return the jobs of two kernels with a tensor in memory between them, each with its given plan, if any.
+def part_of(request: Request, halves: Halves, program: Program, pinned: Schedule | None = None) -> Request:
+    """Return the request of one of two kernels with a tensor in memory between them, with its pinned plan, if any.
 
-    A loop of `job.free` (the same result for every tile size) is free in both; so is the rest of a loop that only adds.
+    A loop of `request.free` (the same result for every tile size) is free in it; so is the rest of a loop that only
+    adds.
     """
-    free = [op.attrs["axis"] for op in job.free]
-    sizes, shapes = {**job.sizes, **halves.sizes}, {**job.shapes, halves.partial: halves.shape}
-
-    def part(program: Program, given: Schedule | None, single: bool) -> Job:
-        loops = [op for op in program.walk() if op.name == "iterate" and op.attrs["axis"] in free]
-        loops = [op for op in loops if op in job.free or only_adds(op)]
-        return Job(job.machine, program, sizes, shapes, loops, given=given, lenient=job.lenient, single=single)
-
-    return part(halves.first, first, True), part(halves.second, second, False)
+    free = [op.attrs["axis"] for op in request.free]
+    sizes, shapes = {**request.sizes, **halves.sizes}, {**request.sized.shapes, halves.partial: halves.shape}
+    loops = [op for op in program.walk() if op.name == "iterate" and op.attrs["axis"] in free]
+    loops = [op for op in loops if op in request.free or only_adds(op)]
+    sized = SizedProgram(program, sizes, shapes, loops)
+    return Request(sized, request.machine, pinned=pinned, options=request.options & CompileOptions.LENIENT)
 
 
-def bound_apart(job: Job, plan: Schedule, name: str, choose: Pass) -> tuple[Job, Job]:
-    """Return the jobs of the two kernels that a plan says, each bound to its lines; the second is planned if it has
-    none.
-    """
-    halves = apart(job.program, job.sizes)
+def bind_two(request: Request, plan: Schedule, name: str, choose: Choose) -> TwoKernels:
+    """Return the two kernels that a plan says, each bound to its lines; the second is planned if it has none."""
+    halves = apart(request.program, request.sizes)
     if isinstance(halves, str):
         raise ArgumentError(f"plan: `split kernel after {name}`: {halves}")
     if (here := _last_product(halves.first)) != name:
         raise refused(
             f"split kernel after {name}", f"the first kernel ends with the first product: `split kernel after {here}`"
         )
-    first, second = parts_of(job, halves, replace(plan, split_after=None, then=None), plan.then)
-    second.between = halves.partial.name or ""
-    for part in (first, second):
-        choose(part)
-    return first, second
+    copied = next((line for line in plan.values if line.at == LAUNCH), None)
+    if copied is not None:
+        raise refused(copied, NOT_COPIED)
+    first = part_of(request, halves, halves.first, replace(plan, split_after=None, then=None))
+    second = part_of(request, halves, halves.second, plan.then)
+    return TwoKernels(choose((first,)), choose((second,), halves.partial.name or ""))
 
 
-def joined_plan(parts: tuple[Job, Job]) -> Schedule:
+def joined_plan(kernels: TwoKernels) -> Schedule:
     """Return the plan of a program that runs as two kernels, from the plans of both."""
-    one, two = (part.plan for part in parts)
-    assert one is not None
-    return replace(one, split_after=_last_product(parts[0].program), then=two)
+    first, second = kernels.first, kernels.second
+    return replace(first.plan, split_after=_last_product(first.request.program), then=second.plan)
+
+
+def choices_of_parts(kernels: Kernels) -> tuple[Choice | GeneralChoice, ...]:
+    """Return the choices of two kernels; () if the plan is not one of two."""
+    return (kernels.first.choice, kernels.second.choice) if isinstance(kernels, TwoKernels) else ()
 
 
 def _last_product(first: Program) -> str:

@@ -1,4 +1,4 @@
-"""Realising: the search ranks the plans of a job; the best one that binding and lowering do is taken.
+"""Realising: the search ranks the plans of a request; the best one that binding and lowering do is taken.
 
 A plan that binding or the lowering refuses is noted with the reason, and the next one is tried. Plans whose tasks need
 more shared memory than a workgroup has come last: their values go to a workspace in memory.
@@ -9,21 +9,35 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
+from typing import NamedTuple
 
 from tilewright.check.block import past_shared_memory
 from tilewright.errors import ProgramError
 from tilewright.passes.binding import bind_plan
-from tilewright.passes.job import Job, Pass, RankedPlans
-from tilewright.passes.job_facts import facts_of_job
+from tilewright.passes.bound_plan import (
+    BoundPlan,
+    Choose,
+    FurtherPlans,
+    Kernels,
+    Lower,
+    OneKernel,
+    SummedParts,
+    Writings,
+)
 from tilewright.passes.kernels import lower_kernels, with_workspace
 from tilewright.passes.notes import notes_on
+from tilewright.passes.parts import choices_of_parts
+from tilewright.passes.request import CompileOptions, Request
+from tilewright.passes.request_facts import facts_of_request
+from tilewright.passes.tile.general import Lowered
 from tilewright.plan.general import GeneralChoice
 from tilewright.plan.planner import Choice, Refusal
-from tilewright.plan.refusals import refusal_of
+from tilewright.plan.refusals import result_or_refusal
 from tilewright.plan.schedule import Schedule
 from tilewright.plan.search import (
     BlockedKernelSchedule,
     PlanCandidate,
+    Ranking,
     Rejected,
     as_plan,
     cycles_on,
@@ -35,94 +49,113 @@ SHOWN = 24
 """Candidates that `explain` and the tuner know of, at most."""
 
 
-def rank_plans(job: Job, choose: Pass) -> None:
-    """Rank the plans of a job by the search, and bind the best that can be bound."""
-    ranked = RankedPlans(choose, start=replace(job))
-    ranked.left = _candidates(job, ranked)
-    job.ranked = ranked
-    _bind_next(job, ranked)
+def rank_plans(writings: Writings, between: str, choose: Choose) -> BoundPlan:
+    """Rank the plans of a request by the search; return the best that can be bound."""
+    bound, _ = RankedPlans(writings, between, choose).bind_next()
+    return bound
 
 
-def _candidates(job: Job, ranked: RankedPlans) -> Iterator[tuple[PlanCandidate, Schedule]]:
-    """Yield (candidate, plan) of a job: of its program over digits (mixed-radix parts), then over whole dimensions."""
-    programs = [(job.program, job.free)]
-    if job.undivided is not None and job.undivided[0] is not job.program:
-        programs.append(job.undivided)
-    for program, free in programs:
-        facts = facts_of_job(replace(job, program=program, free=free))
-        blocks = not job.general_only and job.longer() is None
-        ranking = search_facts(facts, job.machine, constant=job.constant, blocks=blocks)
-        ranked.rankings.append(ranking)
-        for candidate in ranking.candidates:
-            plan = as_plan(candidate)
-            if isinstance(plan, Rejected):
-                ranked.refused.append(Refusal(plan.what, plan.why))
-            else:
-                yield candidate, plan
+class RankedPlans:
+    """The plans of a request as the search ranks them, each bound when it is its turn, and the refusals so far."""
+
+    def __init__(self, writings: Writings, between: str, choose: Choose):
+        self._writings, self._choose = writings, choose
+        self._rankings: list[Ranking] = []
+        self._refused: list[Refusal] = []
+        self._left = self._candidates(between)
+        self._tried: tuple[PlanCandidate, Schedule] | None = None
+        self._overflowing: tuple[PlanCandidate, Schedule] | None = None
+        """The best plan that is lowered, but for what shared memory does not hold."""
+
+    def after(self, why: str, overflows: bool) -> tuple[BoundPlan, bool]:
+        """Return (the next plan, bound; True if it is the last resort), as the one before was refused."""
+        assert self._tried is not None
+        if overflows:
+            self._overflowing = self._overflowing or self._tried
+        self._refused.append(Refusal(_name(*self._tried), why))
+        return self.bind_next()
+
+    def bind_next(self) -> tuple[BoundPlan, bool]:
+        """Return (the next plan that can be bound; True if it is the last resort).
+
+        The last resort is the best plan whose values go to a workspace, or the only plan there was, whose own error is
+        then raised.
+        """
+        for candidate, plan in self._left:
+            bound = result_or_refusal(lambda plan=plan: bind_plan(self._writings, plan, self._choose))  # type: ignore[misc]
+            if not isinstance(bound, str):
+                return self._take(candidate, plan, *bound), False
+            self._refused.append(Refusal(_name(candidate, plan), bound))
+        last = self._overflowing or (self._tried if len(self._refused) == 1 else None)
+        if last is None:
+            request = self._writings[0]
+            every = "; ".join(map(str, self._refused)) or "the search found none"
+            raise ProgramError(f"{request.program.name}: no plan for {request.machine.name} can be lowered: {every}")
+        return self._take(*last, *bind_plan(self._writings, last[1], self._choose)), True
+
+    def _candidates(self, between: str) -> Iterator[tuple[PlanCandidate, Schedule]]:
+        """Yield (candidate, plan): of the program over digits (mixed-radix parts), then over whole dimensions."""
+        first, *others = self._writings
+        for request in (first, *(each for each in others if each.program is not first.program)):
+            blocks = CompileOptions.NO_BLOCKS not in request.options and request.longer() is None
+            facts = facts_of_request(request, between)
+            ranking = search_facts(facts, request.machine, constant=request.constant, blocks=blocks)
+            self._rankings.append(ranking)
+            for candidate in ranking.candidates:
+                plan = as_plan(candidate)
+                if isinstance(plan, Rejected):
+                    self._refused.append(Refusal(plan.what, plan.why))
+                else:
+                    yield candidate, plan
+
+    def _take(self, candidate: PlanCandidate, plan: Schedule, request: Request, kernels: Kernels) -> BoundPlan:
+        """Return a plan that is bound, with its time, what limits it, and why the others are not chosen."""
+        self._tried = candidate, plan
+        plan = plan if plan.atom is not None else plan.with_open({str(s) for s in request.open_extents})
+        notes, ranking = notes_on(request, kernels, plan), self._rankings[-1]
+        choice = _choice_of(candidate, notes) or replace(
+            _general_choice(request, plan, candidate, ranking),
+            refused=(*_joined_refusals(self._refused), *(Refusal(r.what, r.why) for r in refusals(ranking))),
+            notes=notes,
+            parts=choices_of_parts(kernels),
+        )
+        return BoundPlan(request, plan, choice, kernels, self)
 
 
-def lower_ranked(job: Job, ranked: RankedPlans, lower: Pass) -> None:
-    """Lower the best plan of a job that the lowering does."""
-    while why := (
-        refusal_of(lambda: lower_kernels(job, lower))
-        or _over_shared_memory(job, ranked)
-        or refusal_of(lambda: with_workspace(job))
-    ):
-        assert ranked.tried is not None
-        ranked.refused.append(Refusal(_name(*ranked.tried), why))
-        if not _bind_next(job, ranked):
-            lower_kernels(job, lower)
-            with_workspace(job)
-            break
+def lower_ranked(bound: BoundPlan, further: FurtherPlans, lower: Lower) -> tuple[BoundPlan, Lowered]:
+    """Return (the best plan that the lowering does, its block programs)."""
+    while isinstance(lowered := _lowered(bound, lower), _Refused):
+        bound, is_last = further.after(*lowered)
+        if is_last:
+            return with_workspace(*lower_kernels(bound, lower))
+    return lowered
 
 
-def _bind_next(job: Job, ranked: RankedPlans) -> bool:
-    """Bind the next plan that can be bound, and return True; False if it is the last resort.
+class _Refused(NamedTuple):
+    """Why the lowering refuses a plan; `overflows`: only because shared memory does not hold all of it."""
 
-    That is the best plan whose values go to a workspace, or the only plan there was, whose own error is then raised.
-    """
-    start = ranked.start
-    assert start is not None
-    for candidate, plan in ranked.left:
-        _reset(job, start)
-        why = refusal_of(lambda plan=plan: bind_plan(job, plan, ranked.choose))  # type: ignore[misc]
-        if not why:
-            _take(job, ranked, candidate, plan)
-            return True
-        ranked.refused.append(Refusal(_name(candidate, plan), why))
-    last = ranked.overflowing or (ranked.tried if len(ranked.refused) == 1 else None)
-    if last is None:
-        every = "; ".join(map(str, ranked.refused)) or "the search found none"
-        raise ProgramError(f"{job.program.name}: no plan for {job.machine.name} can be lowered: {every}")
-    candidate, plan = last
-    _reset(job, start)
-    bind_plan(job, plan, ranked.choose)
-    _take(job, ranked, candidate, plan)
-    return False
+    why: str
+    overflows: bool = False
 
 
-def _take(job: Job, ranked: RankedPlans, candidate: PlanCandidate, plan: Schedule) -> None:
-    """Set the job's plan and choice to a plan that is bound."""
-    ranked.tried = candidate, plan
-    job.plan = plan if plan.atom is not None else plan.with_open({str(s) for s in job.open_extents})
-    job.choice = choice_of(job, ranked, candidate, job.plan)
+def _lowered(bound: BoundPlan, lower: Lower) -> tuple[BoundPlan, Lowered] | _Refused:
+    """Return (a plan, its block programs), or why the lowering refuses it."""
+    lowered = result_or_refusal(lambda: lower_kernels(bound, lower))
+    if isinstance(lowered, str):
+        return _Refused(lowered)
+    if over := _over_shared_memory(*lowered):
+        return _Refused(over, overflows=True)
+    placed = result_or_refusal(lambda: with_workspace(*lowered))
+    return _Refused(placed) if isinstance(placed, str) else placed
 
 
-def _reset(job: Job, start: Job) -> None:
-    """Restore the job's program to what it was before a plan was bound."""
-    job.program, job.free, job.lowered = start.program, start.free, None
-
-
-def _over_shared_memory(job: Job, ranked: RankedPlans) -> str:
-    """Return text: why a lowered job needs more shared memory than there is; empty if it does not."""
-    assert job.lowered is not None
-    if job.opened or job.parts is not None or job.aligned is not None:
+def _over_shared_memory(bound: BoundPlan, lowered: Lowered) -> str:
+    """Return text: why a lowered plan needs more shared memory than there is; empty if it does not."""
+    request = bound.request
+    if request.opened or not isinstance(bound.kernels, OneKernel | SummedParts):
         return ""
-    over = past_shared_memory(job.lowered.program, job.machine)
-    if over is None:
-        return ""
-    ranked.overflowing = ranked.overflowing or ranked.tried
-    return over.what
+    over = past_shared_memory(lowered.program, request.machine)
+    return "" if over is None else over.what
 
 
 def _name(candidate: PlanCandidate, plan: Schedule) -> str:
@@ -130,27 +163,27 @@ def _name(candidate: PlanCandidate, plan: Schedule) -> str:
     return "; ".join((*candidate.family, *map(str, plan.products)))
 
 
-def choice_of(job: Job, ranked: RankedPlans, candidate: PlanCandidate, plan: Schedule) -> Choice | GeneralChoice:
-    """Return the choice of a ranked plan: its time, what limits it, and why the others are not chosen."""
-    ranking = ranked.rankings[-1]
-    if isinstance(candidate.kernel, BlockedKernelSchedule) and candidate.then is None:
-        choice = candidate.kernel.choice
-        copied = (rewrite.what for rewrite in candidate.rewrites)
-        return replace(choice, notes=(*choice.notes, *copied, *notes_on(job, plan)))
+def _choice_of(candidate: PlanCandidate, notes: tuple[str, ...]) -> Choice | None:
+    """Return the choice of a candidate that is a plan of blocks, with notes added; None for other plans."""
+    if not isinstance(candidate.kernel, BlockedKernelSchedule) or candidate.then is not None:
+        return None
+    choice = candidate.kernel.choice
+    copied = (rewrite.what for rewrite in candidate.rewrites)
+    return replace(choice, notes=(*choice.notes, *copied, *notes))
+
+
+def _general_choice(request: Request, plan: Schedule, candidate: PlanCandidate, ranking: Ranking) -> GeneralChoice:
+    """Return the choice of a plan among those that are ranked, each with its predicted time."""
     plans = list(islice(((c, p) for c in ranking.candidates if not isinstance(p := as_plan(c), Rejected)), SHOWN))
-    slower = [Refusal(r.what, r.why) for r in refusals(ranking)]
     return GeneralChoice(
-        job.machine,
-        job.program.name,
+        request.machine,
+        request.program.name,
         plan,
         candidate.cycles,
         ranking.roofline,
-        refused=(*_joined_refusals(ranked.refused), *slower),
-        notes=notes_on(job, plan),
         candidates=tuple(p for _, p in plans),
-        predicted=None if job.machine.lanes is None else lambda machine: cycles_on(candidate, machine),
+        predicted=None if request.machine.lanes is None else lambda machine: cycles_on(candidate, machine),
         costs=tuple(c.cycles for c, _ in plans),
-        parts=choices_of_parts(job),
     )
 
 
@@ -163,8 +196,3 @@ def _joined_refusals(refused: list[Refusal]) -> list[Refusal]:
         first if not others else Refusal(f"{first.what}, and {len(others)} like it", first.why)
         for first, *others in alike.values()
     ]
-
-
-def choices_of_parts(job: Job) -> tuple[Choice | GeneralChoice, ...]:
-    """Return the choices of the two kernels of a split job; () if it is not split."""
-    return tuple(part.choice for part in job.parts or () if part.choice is not None)

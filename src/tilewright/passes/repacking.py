@@ -7,11 +7,12 @@ shared memory holds, neighbouring products become one product, with the operand 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tilewright.ir.core import Op, Value
 from tilewright.machine import CopyAtom, Machine, MultiplyAtom
-from tilewright.passes.job import InRows, Job, Pass
+from tilewright.passes.bound_plan import Choose, RepackedKernels
+from tilewright.passes.request import Request, SizedProgram
 from tilewright.passes.tile.aligning import Reading, aligned
 from tilewright.passes.tile.copies import Copied
 from tilewright.passes.tile.diagonal import diagonal
@@ -20,63 +21,74 @@ from tilewright.plan.microkernel import can_multiply_blocks
 from tilewright.plan.refusals import refused
 from tilewright.plan.schedule import DIAGONAL, LAUNCH, PADDED, Schedule, ValuePlacement
 
+NOT_COPIED = "its operands are not copied first: sizes are open, or it is a part of another program"
+"""Why a program's operands are not repacked."""
 
-def repacked(job: Job, plan: Schedule, choose: Pass) -> InRows:
-    """Return the jobs of the copies that a plan names and of the kernel on the copies, bound to the plan's other
-    lines.
-    """
+
+@dataclass(frozen=True)
+class Repacking:
+    """The requests of the copies of operands and of the program on the copies, the plan's lines, a note on each."""
+
+    copies: tuple[Request, ...]
+    main: Request
+    placed: tuple[ValuePlacement, ...]
+    notes: tuple[str, ...]
+
+
+def bind_repacked(request: Request, plan: Schedule, choose: Choose) -> RepackedKernels:
+    """Return the kernels that copy what a plan names, and the kernel on the copies, bound to the plan's other lines."""
     lines = sorted((p for p in plan.values if p.at == LAUNCH), key=lambda p: not p.form.startswith(DIAGONAL))
     rest = replace(plan, values=tuple(p for p in plan.values if p.at != LAUNCH))
     if rest.pipeline is None and lines[0].form.startswith(DIAGONAL):
         raise refused(lines[0], "only a pipeline multiplies blocks by themselves: `producer ...` is missing")
-    jobs = _repack(job, rest, lines[0].form)
-    if isinstance(jobs, str):
-        raise refused(lines[0], jobs)
-    wrong = tuple(p for p in lines if p not in jobs.placed) or tuple(p for p in jobs.placed if p not in lines)
+    repacking = _repack(request, rest, lines[0].form)
+    if isinstance(repacking, str):
+        raise refused(lines[0], repacking)
+    placed = repacking.placed
+    wrong = tuple(p for p in lines if p not in placed) or tuple(p for p in placed if p not in lines)
     if wrong:
-        done = ", ".join(f"`{p}`" for p in jobs.placed)
+        done = ", ".join(f"`{p}`" for p in placed)
         raise refused(wrong, f"the operands that are repacked, without a hint, are {done}")
-    for each in (*jobs.copies, jobs.main):
-        choose(each)
-    return jobs
+    copies = tuple(choose((each,)) for each in repacking.copies)
+    return RepackedKernels(copies, choose((repacking.main,)), repacking.notes)
 
 
-def _repack(job: Job, given: Schedule, form: str) -> InRows | str:
-    """Return the jobs that copy operands to `form`, and the job on the copies with the plan `given`; or text: why
-    not.
+def _repack(request: Request, pinned: Schedule | None, form: str) -> Repacking | str:
+    """Return the requests of the copies of operands to `form`, and of the program on the copies with the plan `pinned`;
+    or text: why not.
     """
-    loads = _bulk_loads(job.machine)
-    if not loads or job.opened or job.single or job.lenient:
-        return "its operands are not copied first: sizes are open, or it is a part of another program"
+    machine = request.machine
+    loads = _bulk_loads(machine)
+    if not loads or request.opened or request.lenient:
+        return NOT_COPIED
     pitch = max(a.pitch for a in loads)
     if form.startswith(DIAGONAL):
-        copied = _block_diagonal(job, int(form.split()[1]), pitch)
+        copied = _block_diagonal(request, int(form.split()[1]), pitch)
     else:
-        line = max((x.slab or 0) * x.a.dtype.bits // 8 for x in job.machine.multiply.values())
-        reading = Reading(pitch, max(a.furthest for a in loads), job.machine.limits.sector_bytes, line)
-        copied = aligned(job.program, job.sizes, _shapes_of(job), job.free, form, reading)
+        line = max((x.slab or 0) * x.a.dtype.bits // 8 for x in machine.multiply.values())
+        reading = Reading(pitch, max(a.furthest for a in loads), machine.limits.sector_bytes, line)
+        copied = aligned(request.program, request.sizes, _shapes_of(request), request.free, form, reading)
     if isinstance(copied, str):
         return copied
-    copies = tuple(Job(job.machine, each.program, each.sizes, each.shapes) for each in copied.copies)
-    program, sizes, shapes, free = copied.program, copied.sizes, copied.shapes, copied.free
-    main = Job(job.machine, program, sizes, shapes, free, given=given, single=True)
+    copies = tuple(Request(SizedProgram(each.program, each.sizes, each.shapes), machine) for each in copied.copies)
+    main = SizedProgram(copied.program, copied.sizes, copied.shapes, copied.free)
     forms = (form, *(PADDED if form.startswith(DIAGONAL) else form for _ in copied.sources[1:]))
     placed = tuple(
         ValuePlacement(name, LAUNCH, placed_form) for name, placed_form in zip(copied.sources, forms, strict=True)
     )
-    return InRows(copies, main, placed, tuple(map(str, copied.copies)))
+    return Repacking(copies, Request(main, machine, pinned=pinned), placed, tuple(map(str, copied.copies)))
 
 
-def _block_diagonal(job: Job, count: int, pitch: int) -> Copied | str:
+def _block_diagonal(request: Request, count: int, pitch: int) -> Copied | str:
     """Return the program in which `count` adjacent GEMMs are one MMA with a block-diagonal B; or text: why not."""
-    groups = neighbours(job.program, job.sizes, _shapes_of(job))
+    groups = neighbours(request.program, request.sizes, _shapes_of(request))
     if isinstance(groups, str):
         return groups
-    atoms, (n, k) = _atoms_from_shared(job.machine, groups.product), groups.size
+    atoms, (n, k) = _atoms_from_shared(request.machine, groups.product), groups.size
     deep = _block_depth(atoms, k)
     if not any(can_multiply_blocks(atom, count, count * n, count * deep) for atom in atoms):
         return f"no atom multiplies blocks of {n}x{k} by themselves, and an infinite element would reach its neighbours"
-    return diagonal(job.program, job.sizes, _shapes_of(job), job.free, count, deep, pitch)
+    return diagonal(request.program, request.sizes, _shapes_of(request), request.free, count, deep, pitch)
 
 
 def _bulk_loads(machine: Machine) -> list[CopyAtom]:
@@ -105,6 +117,6 @@ def _block_depth(atoms: Collection[MultiplyAtom], k: int) -> int:
     return k if k % step == 0 else deep
 
 
-def _shapes_of(job: Job) -> dict[Value, tuple[int, ...]]:
+def _shapes_of(request: Request) -> dict[Value, tuple[int, ...]]:
     """Return {argument: shape as ints}."""
-    return {a: tuple(int(n) for n in shape) for a, shape in job.shapes.items()}
+    return {a: tuple(int(n) for n in shape) for a, shape in request.sized.shapes.items()}

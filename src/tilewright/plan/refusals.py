@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 from tilewright.errors import ArgumentError, ProgramError
 from tilewright.plan.schedule import Schedule
+
+T = TypeVar("T")
 
 
 def refused(statements: object, why: str) -> ArgumentError:
@@ -22,21 +25,20 @@ def refused(statements: object, why: str) -> ArgumentError:
     return ArgumentError(f"plan: {', '.join(f'`{line}`' for line in quoted)}: {why}")
 
 
-def refusal_of(step: Callable[[], None]) -> str:
-    """Try `step`, a function that binds or lowers a plan: return text why it refuses the plan; empty if it succeeds.
+def result_or_refusal(step: Callable[[], T]) -> T | str:
+    """Try `step`, a function that binds or lowers a plan: return its result, or text: why it refuses the plan.
 
     An ArgumentError or a ProgramError is a refusal; any other error passes through.
 
     >>> def step():
     ...     raise refused("grid M", "there are tasks of N")
-    >>> refusal_of(step)
+    >>> result_or_refusal(step)
     '`grid M`: there are tasks of N'
     """
     try:
-        step()
+        return step()
     except (ArgumentError, ProgramError) as fault:
         return fault.what if isinstance(fault, ProgramError) else str(fault).removeprefix("plan: ")
-    return ""
 
 
 def tasks_line(plan: Schedule) -> str:

@@ -17,9 +17,9 @@ from tilewright.plan.search import as_plan, rate_plan, search_facts
 from tilewright.plan.text import parse_plan
 
 sys.path[:0] = [str(Path(__file__).parents[3] / "benchmarks")]
-from corpus_jobs import MACHINE, job_of  # noqa: E402
 from corpus_plans import machine_of  # noqa: E402
 from corpus_problems import problems  # noqa: E402
+from corpus_requests import MACHINE, request_of  # noqa: E402
 
 HOPPER = machine_of(MACHINE)
 PROGRAMS = (
@@ -50,8 +50,10 @@ PROGRAMS = (
 def _facts(kind: str, name: str) -> tuple[Facts, tuple[str, ...]]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        job = job_of(_problems()[kind, name], HOPPER)
-    return facts_of(job.program, {**job.sizes, **job.typical}, job.free, job.open_extents), tuple(job.constant)
+        request = request_of(_problems()[kind, name], HOPPER)
+    return facts_of(request.program, {**request.sizes, **request.typical}, request.free, request.open_extents), tuple(
+        request.constant
+    )
 
 
 @cache

@@ -7,7 +7,7 @@ compile(conv, dynamic=["N", "H"])       param N in 1..1048576, H in 3..1048576
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tilewright.algebra.expr import Expr, Product, Symbol, as_expr, symbol
@@ -30,6 +30,8 @@ class OpenSizes:
 
     parameters: tuple[Symbol, ...] = ()
     lets: tuple[Symbol, ...] = ()
+    typical: Mapping[Symbol, int] = field(default_factory=dict, compare=False)
+    """The numbers of these symbols for which the program is planned."""
 
     @property
     def symbols(self) -> frozenset[Symbol]:

@@ -1,4 +1,4 @@
-"""Jobs of problems, stopped before a plan is chosen, so that a search can be looked at by itself."""
+"""Requests of problems, stopped before a plan is chosen, so that a search can be looked at by itself."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tilewright.compiler import native
 from tilewright.errors import TilewrightError
 from tilewright.machine import Machine
 from tilewright.passes import pipeline
-from tilewright.passes.job import Job
+from tilewright.passes.request import Request
 from tilewright.plan.schedule import Schedule
 from tilewright.plan.search import Ranking, Rejected, as_plan
 
@@ -21,42 +21,38 @@ FAULTS = (TilewrightError, AssertionError, ArithmeticError, LookupError, Attribu
 """Errors that lowering a plan may raise: refusals, and faults, which are reported too."""
 
 
-class _Planned(Exception):
-    """A job is ready to be planned."""
+class _Prepared(Exception):
+    """A request is ready to be planned."""
 
 
 @contextmanager
-def _stopped_before_choosing(jobs: list[Job]) -> Iterator[None]:
-    """Within it a compile stops where its plan would be chosen; the job is added to `jobs`."""
+def _stopped_before_choosing(requests: list[Request]) -> Iterator[None]:
+    """Within it a compile stops where its plan would be chosen; the request over digits is added to `requests`."""
 
-    def run(job: Job, *_: Any) -> Job:
-        jobs.append(job)
-        for name, step in pipeline.PASSES:
-            if name == "choose":
-                raise _Planned
-            step(job)
-        return job
+    def run(request: Request, *_: Any) -> Any:
+        requests.append(pipeline.prepared(request)[0])
+        raise _Prepared
 
     before = pipeline.run
     pipeline.run = run
     try:
         yield
-    except _Planned:
+    except _Prepared:
         pass
     finally:
         pipeline.run = before
 
 
-def planning_of(kernel: Any, sizes: Any, machine: Machine, **more: Any) -> Job:
-    """The job of a kernel when its plan is to be chosen; `more` is what a compile takes besides."""
-    jobs: list[Job] = []
-    with _stopped_before_choosing(jobs):
+def planning_of(kernel: Any, sizes: Any, machine: Machine, **more: Any) -> Request:
+    """The request of a kernel when its plan is to be chosen; `more` is what a compile takes besides."""
+    requests: list[Request] = []
+    with _stopped_before_choosing(requests):
         native.kernel_for(kernel, sizes, machine=machine, **more)
-    return jobs[-1]
+    return requests[-1]
 
 
-def job_of(problem: Problem, machine: Machine) -> Job:
-    """The job of a problem when its plan is to be chosen."""
+def request_of(problem: Problem, machine: Machine) -> Request:
+    """The request of a problem when its plan is to be chosen."""
     return planning_of(problem.make(), problem.sizes, machine, dynamic=problem.dynamic, constant=problem.constant)
 
 

@@ -1,0 +1,119 @@
+"""What passes hand on: a plan that is bound to the kernels of a request, and what a compile comes to.
+
+| kernels of a plan    | what runs                                                             |
+|----------------------|-----------------------------------------------------------------------|
+| `OneKernel`          | one kernel                                                            |
+| `SummedParts`        | a kernel over parts of a reduction, then one that adds them           |
+| `TwoKernels`         | two kernels, with a value in memory between them                      |
+| `RepackedKernels`    | kernels that repack operands, then the kernel on the copies           |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Protocol
+
+from tilewright.ir.module import Module
+from tilewright.passes.request import Request, SizedProgram
+from tilewright.passes.tile.general import Lowered
+from tilewright.plan.general import Cuts, GeneralChoice
+from tilewright.plan.planner import Choice
+from tilewright.plan.schedule import Schedule
+
+ProductDims = tuple[tuple[str, ...], tuple[str, ...], str]
+"""The dimensions of a program that are M of its product, those that are N, and the last one of K."""
+
+
+@dataclass(frozen=True)
+class OneKernel:
+    """The program of one kernel, as it is lowered, and the parameters that its lowering reads."""
+
+    sized: SizedProgram
+    cuts: Cuts
+    in_boxes: bool = False
+    """True if its rows are boxes of their digits: halo tiles, or boxes of lanes."""
+    dims: ProductDims | None = None
+    """For a plan of blocks, whose axes are rows, columns and depth: the dimensions that these are."""
+
+
+@dataclass(frozen=True)
+class SummedParts:
+    """A kernel over parts of a reduction, and the plan of the kernel that adds them."""
+
+    first: OneKernel
+    merge: BoundPlan
+
+
+@dataclass(frozen=True)
+class TwoKernels:
+    """The plans of two kernels, with a value that goes through memory from the first to the second."""
+
+    first: BoundPlan
+    second: BoundPlan
+
+
+@dataclass(frozen=True)
+class RepackedKernels:
+    """The plans of the kernels that repack operands, with a note on each, and of the kernel on the copies."""
+
+    copies: tuple[BoundPlan, ...]
+    main: BoundPlan
+    notes: tuple[str, ...]
+
+    def often(self, constant: Collection[str]) -> tuple[bool, ...]:
+        """Return for each copy: True if it runs at every launch, because its argument is not in `constant`."""
+        return tuple(copy.request.program.args[0].name not in constant for copy in self.copies)
+
+
+Kernels = OneKernel | SummedParts | TwoKernels | RepackedKernels
+
+
+class FurtherPlans(Protocol):
+    """The plans of a request that are left to be tried, the best first."""
+
+    def after(self, why: str, overflows: bool) -> tuple[BoundPlan, bool]:
+        """Return (the next plan, bound; True if it is the last resort), as the one before was refused.
+
+        `why` is the reason; `overflows` says that it is shared memory, and that the plan is lowered otherwise.
+        """
+
+
+@dataclass(frozen=True)
+class BoundPlan:
+    """A plan of a request, why it was chosen, and the kernels to which it is bound."""
+
+    request: Request
+    """The request, with its program as the plan takes it."""
+    plan: Schedule
+    choice: Choice | GeneralChoice
+    kernels: Kernels
+    further: FurtherPlans | None = None
+    """What follows if this plan is refused by the lowering, where plans are ranked."""
+    unpinned: Callable[[], BoundPlan] | None = None
+    """For a pinned plan: a function that returns the plan that is chosen without it."""
+
+
+@dataclass(frozen=True)
+class Realised:
+    """What a compile comes to: the plan, why it was chosen, its block programs, and the module that launches them."""
+
+    plan: Schedule
+    choice: Choice | GeneralChoice
+    lowered: Lowered
+    module: Module
+
+
+Writings = tuple[Request, ...]
+"""A request in its writings: over digits of its dimensions, if its accesses divide them; then over whole dimensions."""
+
+
+class Choose(Protocol):
+    """The function that plans a request: `choosing.choose_plan`."""
+
+    def __call__(self, writings: Writings, between: str = "") -> BoundPlan:
+        """Return the plan of a request, bound; `between` is the argument that the kernel before it writes, if any."""
+
+
+Lower = Callable[[BoundPlan], tuple[BoundPlan, Lowered]]
+"""The function that lowers a bound plan, or one that is ranked after it: `pipeline.lower_plan`."""
