@@ -68,7 +68,8 @@ def _k_tiles(
     The tile is such that B of a column of accumulator tiles takes half of L1, or all of it; a loop has at least
     FEWEST_K_TILES (4) of them, as accumulators go through memory between two. Loops that carry more than an
     accumulator, that have a stated tile, or whose extent is known only at the call keep theirs. An MMA that sums all of
-    K at once gets such a loop too, if its operands can be computed by tiles. `products` maps each MMA to its
+    K at once gets such a loop too, if its operands can be computed by tiles. One that sums further dimensions, such as
+    filter taps, gets none, as B of a column of accumulator tiles spans these too. `products` maps each MMA to its
     microkernel.
     """
     size = numbers_of(facts.sizes)
@@ -77,7 +78,7 @@ def _k_tiles(
         axes = axes_in(op, size)
         if microkernel is None or isinstance(axes, str) or str(axes.k) in fixed:
             continue
-        if why_not_in_steps(facts.program, axes.k) is not None:
+        if any(size(d) > 1 for d in axes.deep) or why_not_in_steps(facts.program, axes.k) is not None:
             continue
         extent = loops.get(axes.k) or size(axes.k)
         row_bytes = microkernel.columns * element_bytes(axes.factors(op)[1].type.dtype)
