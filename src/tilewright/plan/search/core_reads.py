@@ -16,7 +16,6 @@ from tilewright.plan.boxes import numbers_of
 from tilewright.plan.microkernel import Axes, Microkernel, axes_in
 from tilewright.plan.model import element_bytes, l1, l2
 from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
-from tilewright.plan.search.uniform_loops import trips_of
 
 
 def missing_share(needed: float, room: float) -> float:
@@ -138,7 +137,7 @@ def _trips(kernel: UniformKernelSchedule) -> dict[Op, int]:
 
     1 if the task loops over accumulator tiles: K loops are then within those, and a tile is loaded and stored once.
     """
-    return dict.fromkeys(kernel.products, 1) if kernel.blocks else trips_of(kernel)
+    return dict.fromkeys(kernel.products, 1) if kernel.blocks else kernel.trips
 
 
 def _bytes_of(kernel: UniformKernelSchedule, op: Op, axes: Axes) -> tuple[float, float]:

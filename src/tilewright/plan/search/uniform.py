@@ -27,7 +27,6 @@ from tilewright.plan.search.kernel import Parts
 from tilewright.plan.search.ranking import PlanCandidate
 from tilewright.plan.search.resident import with_residence
 from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
-from tilewright.plan.search.uniform_loops import trips_of
 from tilewright.plan.search.work import Phase, Work
 
 
@@ -135,7 +134,6 @@ def _operand_copies(kernel: UniformKernelSchedule) -> tuple[float, float]:
     """
     facts, copied, words = kernel.facts, 0.0, 0.0
     vector = kernel.machine.lane_access.vector_bytes
-    trips_around = trips_of(kernel)
     for p in facts.products:
         op = facts.nodes[p.node].source
         assert op is not None
@@ -145,7 +143,7 @@ def _operand_copies(kernel: UniformKernelSchedule) -> tuple[float, float]:
         rows, columns, depth = axes.sizes(kernel.width)
         often = ceil(columns / how.columns), ceil(rows / how.rows)
         padding = ceil(depth / how.slab) * how.slab / depth if how.slab else 1.0  # lanes write zeros past the end of K
-        trips = trips_around[op]
+        trips = kernel.trips[op]
         for operand, times in zip(axes.factors(op), often, strict=True):
             elements = padding * prod(kernel.width(d) for d in operand.type.dims)
             read = next((n for n in facts.reads if n.source is not None and operand in n.source.results), None)
@@ -204,7 +202,7 @@ def _operand_waits(kernel: UniformKernelSchedule) -> int:
     There are K steps for each accumulator tile in each iteration; an MMA without an atom has one step per iteration. A
     step waits for A and for B, and a third time, for both to be in shared memory, if the atom reads them there.
     """
-    trips, total = trips_of(kernel), 0
+    total = 0
     for op, how in kernel.products.items():
         axes, steps = axes_in(op, kernel.width), 1
         if how is not None and not isinstance(axes, str):
@@ -213,7 +211,7 @@ def _operand_waits(kernel: UniformKernelSchedule) -> int:
             places = prod(kernel.width(d) for d in (*axes.deep, *axes.around))
             steps = ceil(rows / how.rows) * ceil(columns / how.columns) * slabs * places
         in_shared = 1 if how is not None and how.slab else 0
-        total += (2 + in_shared) * steps * trips[op]
+        total += (2 + in_shared) * steps * kernel.trips[op]
     return total
 
 
