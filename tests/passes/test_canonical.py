@@ -1,5 +1,5 @@
-"""Programs that mean the same become one program on GPUs: one order of dimensions, one dimension for those that lie
-behind each other. Plans and predicted times were others before."""
+"""Programs that mean the same become one program: one order of dimensions, one dimension for those that lie behind each
+other. Plans and predicted times were others before."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from tilewright.targets.registry import machine
 
 sys.path[:0] = [str(Path(__file__).parents[2] / "benchmarks")]
 import metamorphic  # noqa: E402
+from corpus_plans import machine_of  # noqa: E402
 from corpus_requests import planning_of  # noqa: E402
 
 GLOBAL, bf16, f32 = tkl.GLOBAL_ADDRESS_SPACE, tkl.bf16, tkl.f32
@@ -56,8 +57,41 @@ def test_two_writings_took_different_predicted_times(number: int, what: str):
     assert one == other, what
 
 
-@pytest.mark.parametrize("number", [n for numbers in PAIRS.values() for n in numbers])
-def test_a_program_in_its_canonical_form_gives_other_results(number: int):
+CPU_PAIRS = {
+    ("x86.amx", "a unit dimension beside columns"): (91, 229, 243),
+    ("x86.amx", "a unit dimension beside what a softmax reduces"): (227, 285),
+    ("x86.amx", "rows split"): (12, 80, 251),
+    ("x86.amx", "columns split"): (107, 170, 264),
+    ("x86.amx", "K split"): (10, 190),
+    ("x86.amx", "all of K at once, without a loop"): (24, 96, 273),
+    ("x86.avx512", "rows of a chain split"): (159,),
+    ("x86.avx512", "columns split"): (43, 211),
+    ("x86.avx512", "K split"): (119, 194),
+    ("x86.avx512", "all of K at once, without a loop"): (160, 294),
+    ("aarch64.neon", "rows and a unit dimension beside columns of a norm"): (83,),
+}
+"""The same for CPUs, by row of `targets` and what is written otherwise."""
+
+
+@pytest.mark.parametrize(
+    ("row", "number", "what"), [(row, n, what) for (row, what), numbers in CPU_PAIRS.items() for n in numbers]
+)
+def test_two_writings_took_different_predicted_times_on_a_cpu(row: str, number: int, what: str):
+    pair, cpu = metamorphic.pair_of(number), machine_of(f"{row}/16")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        one, other = (
+            metamorphic.predicted_by_compiler(pair.program.written(w, large=True), cpu) for w in (pair.one, pair.other)
+        )
+    assert one == other, what
+
+
+@pytest.mark.parametrize(
+    ("row", "number"),
+    [("hopper/132", n) for numbers in PAIRS.values() for n in numbers]
+    + [(f"{row}/16", numbers[0]) for (row, _), numbers in CPU_PAIRS.items()],
+)
+def test_a_program_in_its_canonical_form_gives_other_results(row: str, number: int):
     pair = metamorphic.pair_of(number)
     wanted = metamorphic.result(pair, pair.one)
     for writing in (pair.one, pair.other):
@@ -65,7 +99,7 @@ def test_a_program_in_its_canonical_form_gives_other_results(number: int):
         arrays = [array.reshape(shape) for array, shape in zip(data.values(), written.shapes, strict=True)]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            kernel_for(written.kernel, written.sizes, machine=HOPPER).executor.bind(arrays)()
+            kernel_for(written.kernel, written.sizes, machine=machine_of(row)).executor.bind(arrays)()
         assert np.array_equal(arrays[-1].reshape(wanted.shape), wanted)
 
 
@@ -122,6 +156,32 @@ mma by loops"""
     kernel_for(split, SPLIT, machine=HOPPER, plan=own).executor.bind([x, w, y])()
     wanted = x.reshape(300, 192).astype(np.float32) @ w.reshape(120, 192).astype(np.float32).T
     assert np.array_equal(y.reshape(300, 120), wanted)
+
+
+AUTHORS_DIGITS = """axis rows = (rows_0 300): task 96, loop 32, unit 16
+axis columns = (columns_0 128 of 120): task 64, loop 32, unit 16
+axis depth = (k0_0 2, k1_0 96): unit k0_0 1, unit k1_0 32
+grid rows, columns
+loops rows, columns, depth
+x in place
+w packed at bind, stream
+atom amx.bf16
+overlap delayed store"""
+
+
+def test_a_plan_of_blocks_names_digits_of_merged_dimensions_or_of_the_author():
+    """A plan over K in two digits was written before dimensions were merged on CPUs."""
+    amx = machine_of("x86.amx/16")
+    chosen = kernel_for(split, SPLIT, machine=amx).text("plan")
+    assert "axis depth = (k0_k1_0 192)" in chosen
+    x, w = (np.arange(-n, n, 1).astype(np.float32) % 5 for n in (300 * 96, 120 * 96))
+    x, w = x.reshape(6, 50, 2, 96).astype(bf16.numpy), w.reshape(3, 40, 2, 96).astype(bf16.numpy)
+    wanted = x.reshape(300, 192).astype(np.float32) @ w.reshape(120, 192).astype(np.float32).T
+    for plan in (chosen, AUTHORS_DIGITS):
+        kernel, y = kernel_for(split, SPLIT, machine=amx, plan=plan), np.zeros((6, 50, 3, 40), np.float32)
+        kernel.executor.bind([x, w, y])()
+        assert kernel.text("plan").splitlines()[2] == plan.splitlines()[2]
+        assert np.array_equal(y.reshape(300, 120), wanted)
 
 
 def sized(text: str, **sizes: int) -> Sized:

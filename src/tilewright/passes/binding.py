@@ -33,7 +33,7 @@ from tilewright.passes.tile.looping import in_a_loop, summed_between
 from tilewright.passes.tile.memory import is_ordered
 from tilewright.passes.tile.parting import parted
 from tilewright.passes.tile.splitting import halves, step_of, sum_of
-from tilewright.passes.tile.stepping import in_steps, products_over
+from tilewright.passes.tile.stepping import in_steps
 from tilewright.plan.bind import bind
 from tilewright.plan.bind_grid import bind_grid
 from tilewright.plan.bind_lane_boxes import lane_box_of
@@ -43,6 +43,7 @@ from tilewright.plan.kernel import KernelProgram
 from tilewright.plan.microkernel import names_of
 from tilewright.plan.refusals import refused
 from tilewright.plan.schedule import LAUNCH, Schedule
+from tilewright.plan.stepping import products_over
 from tilewright.plan.terms import product_by_terms
 
 

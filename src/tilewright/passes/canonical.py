@@ -4,30 +4,43 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tilewright.ir.core import Program
 from tilewright.passes.request import Request, SizedProgram
 from tilewright.passes.tile.dim_order import in_dim_order
 from tilewright.passes.tile.equal_reads import with_equal_reads_once
 from tilewright.passes.tile.merging import Sized, merged
 from tilewright.plan.general import dims_of
+from tilewright.plan.schedule import Schedule
 
 
 def canonical(request: Request) -> Request:
     """Return the request with its program in the canonical form, so that programs that mean the same get the same plan.
 
-    Equal reads are one; tiles are in the order of results; on GPUs, dimensions of MMAs and reductions are merged if
-    they are contiguous in memory. Programs with logs and grid programs stay: they are over the author's dimensions.
+    Equal reads are one; tiles are in the order of results; dimensions of MMAs and reductions are merged if they are
+    contiguous in memory. Programs with logs and grid programs stay: they are over the author's dimensions.
     """
     if request.logs or request.workgroups is not None:
         return request
     request = request.rewritten(*in_dim_order(*with_equal_reads_once(request.program, request.free)))
-    if request.machine.lanes is None or request.opened or request.longer() is not None or _names_dims(request):
+    if request.opened or request.longer() is not None:
         return request
     shapes = {a: tuple(int(n) for n in shape) for a, shape in request.sized.shapes.items()}
-    form = merged(Sized(request.program, request.sizes, shapes, request.free))
+    divides = request.machine.lanes is not None  # on CPUs what accesses divide is split into digits again
+    form = merged(Sized(request.program, request.sizes, shapes, request.free), divides=divides)
+    if request.pinned is not None and _names_dims(request.pinned, request.program, form.program):
+        return request
     return replace(request, sized=SizedProgram(form.program, form.sizes, form.shapes, form.free))
 
 
-def _names_dims(request: Request) -> bool:
-    """True if the pinned plan names every dimension of the program: its axes are the author's, so none is merged."""
-    named = set() if request.pinned is None else {axis.name for axis in request.pinned.axes}
-    return bool(named) and {str(d) for d in dims_of(request.program)} <= named
+def _names_dims(plan: Schedule, program: Program, rewritten: Program) -> bool:
+    """True if the axes of a pinned plan are dimensions of the author's program, so that none is merged.
+
+    Such a plan names every dimension of `program`. A plan of blocks (with axes of rows, columns and depth) names
+    digits (mixed-radix parts) of dimensions: it names none that only the `rewritten` program has, where that has some.
+    """
+    if plan.atom is None:
+        named = {axis.name for axis in plan.axes}
+        return bool(named) and {str(d) for d in dims_of(program)} <= named
+    merged_names = tuple(f"{d}_".lower() for d in dims_of(rewritten) if d not in dims_of(program))
+    digits = [digit.name for axis in plan.axes for digit in axis.digits]
+    return bool(merged_names) and not any(digit.startswith(merged_names) for digit in digits)

@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import tilewright.lang as tkl
+import tilewright.wave as tkw
 from tilewright.compiler.native import kernel_for
 from tilewright.kernels.gemm import gemm
 from tilewright.plan.search.core_reads import missing_share
@@ -15,6 +17,27 @@ from tilewright.targets.registry import machine
 
 sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
 from corpus_kernels import gated_unit
+
+M, N, K = (getattr(tkl.sym, name) for name in "MNK")
+
+
+def gated_without_a_loop(dtype):
+    """y = relu(x w) * (x u), each summed over all of K at once."""
+    data = getattr(tkl, dtype)
+    memory = tkl.GLOBAL_ADDRESS_SPACE
+
+    @tkw.wave()
+    def gated(
+        x: tkl.Memory[M, K, memory, data],
+        w: tkl.Memory[N, K, memory, data],
+        u: tkl.Memory[N, K, memory, data],
+        y: tkl.Memory[M, N, memory, data],
+    ):
+        gate = tkw.mma(tkw.read(x), tkw.read(w), tkl.Register[M, N, tkl.f32](0))
+        up = tkw.mma(tkw.read(x), tkw.read(u), tkl.Register[M, N, tkl.f32](0))
+        tkw.write(tkw.cast(tkw.relu(gate) * up, data), y)
+
+    return gated
 
 
 def amx_of_16_cores():
@@ -37,6 +60,27 @@ def test_accumulators_between_k_tiles_are_exact(m, n, k):
     c = np.full((m, n), np.nan, np.float32)
     kernel.bind({"a": a, "b": b, "c": c})()
     np.testing.assert_array_equal(c, a @ b.T)
+
+
+def test_products_of_all_of_k_at_once_had_no_k_tiles():
+    """Only a loop of the program had tiles for caches: the same products without one took longer."""
+    sizes = {"M": 4096, "N": 1024, "K": 8192}
+    kernel = kernel_for(gated_without_a_loop("bf16"), sizes, machine=amx_of_16_cores())
+    assert kernel.plan.axis("K").split("loop").size == 256
+    again = kernel_for(gated_without_a_loop("bf16"), sizes, machine=amx_of_16_cores(), plan=kernel.text("plan"))
+    assert again.choice.cycles == kernel.choice.cycles
+    assert again.text("block") == kernel.text("block")
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(40, 48, 300), (33, 65, 257)])
+def test_accumulators_between_k_tiles_that_the_program_lacks_are_exact(m, n, k):
+    rng = np.random.default_rng(2)
+    x, w, u = (rng.integers(-2, 3, shape).astype(np.float32) for shape in ((m, k), (n, k), (n, k)))
+    plan = f"axis M = (M {m}): task 20\naxis N = (N {n}): task 16\naxis K = (K {k}): loop 128\ngrid M, N"
+    kernel = kernel_for(gated_without_a_loop("f32"), {"M": m, "N": n, "K": k}, target="cpu", plan=plan)
+    y = np.full((m, n), np.nan, np.float32)
+    kernel.bind({"x": x, "w": w, "u": u, "y": y})()
+    np.testing.assert_array_equal(y, np.maximum(x @ w.T, 0) * (x @ u.T))
 
 
 def test_tasks_end_with_accumulator_tiles_so_that_b_is_packed_once():

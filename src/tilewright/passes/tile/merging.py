@@ -44,11 +44,14 @@ class Sized:
     free: Collection[Op]
 
 
-def merged(sized: Sized) -> Sized:
+def merged(sized: Sized, *, divides: bool = True) -> Sized:
     """Return the program with each run of neighbouring dimensions that can be one merged; unchanged if there is
     none.
+
+    Without `divides` a run is merged only if memories can be viewed with one dimension for it, so that no access
+    divides an index.
     """
-    for views in (True, False):  # what memory has as one is one in windows, too
+    for views in (True, False) if divides else (True,):  # what memory has as one is one in windows, too
         while (run := _Runs(sized).first(views)) is not None:
             sized = _merge(sized, run, views)
     return sized

@@ -17,45 +17,23 @@ from tilewright.algebra.expr import Expr
 from tilewright.ir.core import Block, Op, Program, TileType, Value, building
 from tilewright.ir.tile import TILE
 from tilewright.ir.verifier import verify
-from tilewright.passes.tile.rewriting import Rewriter, within, without_unused
-from tilewright.plan.computed import GIVEN, SIMPLE
-
-_AGAIN = {*SIMPLE, *GIVEN, "read"}
-"""Operations that may be done again in a loop: they give the same, a tile at a time."""
-
-
-def products_over(program: Program, dim: Expr) -> list[Op]:
-    """Return the MMAs that sum all of a dimension at once, outside of a loop over it."""
-    looped = {x for op in program.walk() if op.name == "iterate" and op.attrs["axis"] is dim for x in within(op)}
-    return [op for op in program.walk() if op.name == "mma" and op not in looped and dim in _summed(op)]
+from tilewright.passes.tile.rewriting import Rewriter, without_unused
+from tilewright.plan.stepping import products_over, why_not_in_steps
 
 
 def in_steps(program: Program, free: Collection[Op], dim: Expr) -> tuple[Program, set[Op]] | str:
     """Return (the program with a loop over `dim` around each MMA that sums it, its free loops (same result for every
     tile size)); or text: why not.
     """
-    products, makers = products_over(program, dim), program.makers()
-    for value in [v for op in products for v in op.operands[:2]]:
-        if (why := _why_not(value, dim, makers)) is not None:
-            return why
+    if (why := why_not_in_steps(program, dim)) is not None:
+        return why
+    products = products_over(program, dim)
     with building():
-        rewriter = _InSteps(products, dim, makers)
+        rewriter = _InSteps(products, dim, program.makers())
         body = rewriter.body(program.body)
         stepped = replace(program, body=without_unused(body))
         verify(stepped)
     return stepped, {rewriter.kept[op] for op in (*free, *products) if op in rewriter.kept}
-
-
-def _why_not(value: Value, dim: Expr, makers: Mapping[Value, Op]) -> str | None:
-    """Return text: why an operand cannot be computed one tile of `dim` at a time; None if it can."""
-    if not isinstance(value.type, TileType) or dim not in value.type.dims:
-        return None
-    op = makers.get(value)
-    if op is None or op.name not in _AGAIN:
-        return f"what lies along {dim} is neither read nor computed element by element from what is read"
-    if any(dim in e.symbols for e in op.attrs.get("at", ())):
-        return f"an access depends on the size of {dim}"
-    return next((why for v in op.operands if (why := _why_not(v, dim, makers)) is not None), None)
 
 
 class _InSteps(Rewriter):
@@ -99,9 +77,3 @@ class _InSteps(Rewriter):
             operands = tuple(self._recomputed(v, inside) for v in op.operands)
             inside[value] = Op(op.spec, operands, dict(op.attrs), (Value(value.type, value.name),), (), op.loc)
         return inside[value].result
-
-
-def _summed(op: Op) -> list[Expr]:
-    """Return the dimensions that an MMA sums (K)."""
-    a, b, c = (v.type.dims for v in op.operands)
-    return [d for d in a if d in b and d not in c]

@@ -17,7 +17,6 @@ from tilewright.plan.boxes import numbers_of
 from tilewright.plan.microkernel import Axes, Microkernel, axes_in, row_stride_of_a
 from tilewright.plan.model import element_bytes, l1, l2, stays_in_l1
 from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
-from tilewright.plan.search.uniform_loops import loops_around
 
 
 def missing_share(needed: float, room: float) -> float:
@@ -179,14 +178,7 @@ def _trips(kernel: UniformKernelSchedule) -> dict[Op, int]:
 
     1 if the task loops over accumulator tiles: K loops are then within those, and a tile is loaded and stored once.
     """
-    if kernel.blocks:
-        return dict.fromkeys(kernel.products, 1)
-    size = numbers_of(kernel.facts.sizes)
-    trips = dict[Op, int]()
-    for op, loops in loops_around(kernel.facts.program).items():
-        axes = [loop.attrs["axis"] for loop in loops]
-        trips[op] = prod(ceil(size(axis) / max(1, kernel.loops[axis])) for axis in axes if axis in kernel.loops)
-    return trips
+    return dict.fromkeys(kernel.products, 1) if kernel.blocks else kernel.trips
 
 
 def _bytes_of(kernel: UniformKernelSchedule, op: Op, axes: Axes) -> tuple[float, float]:

@@ -24,6 +24,7 @@ from tilewright.plan.search.product_tasks import task_widths
 from tilewright.plan.search.ranking import PlanCandidate, Ranking
 from tilewright.plan.search.uniform import loop_tiles, microkernels, uniform_candidate
 from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
+from tilewright.plan.stepping import why_not_in_steps
 
 FEWEST_K_TILES = 4
 """K tiles of a loop, at least, that is split for caches."""
@@ -66,18 +67,24 @@ def _k_tiles(
 
     The tile is such that B of a column of accumulator tiles takes half of L1, or all of it; a loop has at least
     FEWEST_K_TILES (4) of them, as accumulators go through memory between two. Loops that carry more than an
-    accumulator, that have a stated tile, or whose extent is known only at the call keep theirs. `products` maps each
-    MMA to its microkernel.
+    accumulator, that have a stated tile, or whose extent is known only at the call keep theirs. An MMA that sums all of
+    K at once gets such a loop too, if its operands can be computed by tiles. One that sums further dimensions, such as
+    filter taps, gets none, as B of a column of accumulator tiles spans these too. `products` maps each MMA to its
+    microkernel.
     """
+    size = numbers_of(facts.sizes)
     fixed = {*facts.loops, *facts.stated_loops, *(str(d) for d in facts.opened)}
     for op, microkernel in products.items():
-        axes = axes_in(op, numbers_of(facts.sizes))
-        if microkernel is None or isinstance(axes, str) or axes.k not in loops or str(axes.k) in fixed:
+        axes = axes_in(op, size)
+        if microkernel is None or isinstance(axes, str) or str(axes.k) in fixed:
             continue
+        if any(size(d) > 1 for d in axes.deep) or why_not_in_steps(facts.program, axes.k) is not None:
+            continue
+        extent = loops.get(axes.k) or size(axes.k)
         row_bytes = microkernel.columns * element_bytes(axes.factors(op)[1].type.dtype)
         longest = 1 << (machine.limits.l1_bytes // row_bytes).bit_length() - 1
         fitting = (n for n in (longest // 2, longest) if n >= microkernel.atom.shape[2])
-        yield from ({**loops, axes.k: n} for n in fitting if FEWEST_K_TILES * n <= loops[axes.k])
+        yield from ({**loops, axes.k: n} for n in fitting if FEWEST_K_TILES * n <= extent)
 
 
 def _task_widths(

@@ -27,7 +27,6 @@ from tilewright.plan.search.kernel import Parts
 from tilewright.plan.search.ranking import PlanCandidate
 from tilewright.plan.search.resident import with_residence
 from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
-from tilewright.plan.search.uniform_loops import loops_around
 from tilewright.plan.search.work import Phase, Work
 
 
@@ -135,7 +134,6 @@ def _operand_copies(kernel: UniformKernelSchedule) -> tuple[float, float]:
     """
     facts, copied, words = kernel.facts, 0.0, 0.0
     vector = kernel.machine.lane_access.vector_bytes
-    around, size = loops_around(facts.program), numbers_of(facts.sizes)
     for p in facts.products:
         op = facts.nodes[p.node].source
         assert op is not None
@@ -145,8 +143,7 @@ def _operand_copies(kernel: UniformKernelSchedule) -> tuple[float, float]:
         rows, columns, depth = axes.sizes(kernel.width)
         often = ceil(columns / how.columns), ceil(rows / how.rows)
         padding = ceil(depth / how.slab) * how.slab / depth if how.slab else 1.0  # lanes write zeros past the end of K
-        axes_around = [loop.attrs["axis"] for loop in around[op]]
-        trips = prod(ceil(size(axis) / kernel.loops[axis]) for axis in axes_around if axis in kernel.loops)
+        trips = kernel.trips[op]
         for operand, times in zip(axes.factors(op), often, strict=True):
             elements = padding * prod(kernel.width(d) for d in operand.type.dims)
             read = next((n for n in facts.reads if n.source is not None and operand in n.source.results), None)
@@ -205,7 +202,6 @@ def _operand_waits(kernel: UniformKernelSchedule) -> int:
     There are K steps for each accumulator tile in each iteration; an MMA without an atom has one step per iteration. A
     step waits for A and for B, and a third time, for both to be in shared memory, if the atom reads them there.
     """
-    size, around = numbers_of(kernel.facts.sizes), loops_around(kernel.facts.program)
     total = 0
     for op, how in kernel.products.items():
         axes, steps = axes_in(op, kernel.width), 1
@@ -214,10 +210,8 @@ def _operand_waits(kernel: UniformKernelSchedule) -> int:
             slabs = ceil(depth / how.slab) if how.slab else 1
             places = prod(kernel.width(d) for d in (*axes.deep, *axes.around))
             steps = ceil(rows / how.rows) * ceil(columns / how.columns) * slabs * places
-        for axis in (loop.attrs["axis"] for loop in around[op]):
-            steps *= ceil(size(axis) / max(1, kernel.loops[axis])) if axis in kernel.loops else 1
         in_shared = 1 if how is not None and how.slab else 0
-        total += (2 + in_shared) * steps
+        total += (2 + in_shared) * steps * kernel.trips[op]
     return total
 
 

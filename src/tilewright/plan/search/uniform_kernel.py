@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
+from math import ceil, prod
 
 from tilewright.algebra.expr import Expr
 from tilewright.ir.core import Op
@@ -11,6 +13,7 @@ from tilewright.plan.boxes import numbers_of
 from tilewright.plan.facts import Facts
 from tilewright.plan.microkernel import Microkernel
 from tilewright.plan.search.kernel import Parts
+from tilewright.plan.search.uniform_loops import loops_around
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,3 +51,18 @@ class UniformKernelSchedule:
         `d`; else all of `d`.
         """
         return max(1, self.widths.get(d) or self.loops.get(d) or numbers_of(self.facts.sizes)(d))
+
+    @cached_property
+    def trips(self) -> dict[Op, int]:
+        """{MMA: iterations of the loops around it within one task}, for all MMAs of this kernel's program.
+
+        A loop that this kernel has and the program has not is around the MMAs with its dimension.
+        """
+        program, size = self.facts.program, numbers_of(self.facts.sizes)
+        written = {op.attrs["axis"] for op in program.walk() if op.name == "iterate"}
+        trips = dict[Op, int]()
+        for op, loops in loops_around(program).items():
+            dims = {d for v in op.operands for d in v.type.dims}
+            axes = [*(loop.attrs["axis"] for loop in loops), *(d for d in self.loops if d in dims and d not in written)]
+            trips[op] = prod(ceil(size(axis) / max(1, self.loops[axis])) for axis in axes if axis in self.loops)
+        return trips
