@@ -181,10 +181,13 @@ class Compiled:
         return self.bind_whole(arrays, kept)[0]
 
     def bind_whole(
-        self, arrays: Mapping[str, Array], kept: Kept | None = None
+        self, arrays: Mapping[str, Array], kept: Kept | None = None, *, passing: bool = False
     ) -> tuple[Callable[[], None], Whole | None]:
-        """What `bind` gives, and what it consists of where each call only launches on these very arrays."""
-        return self._running.bind_whole(self._ordered(arrays), kept=kept)
+        """What `bind` gives, and what it consists of where each call only launches on these very arrays.
+
+        `passing` says that it is called once, now.
+        """
+        return self._running.bind_whole(self._ordered(arrays), kept=kept, passing=passing)
 
     def keep(self, arrays: Mapping[str, Array]) -> Kept:
         """What is done once for constant arguments, such as packing weights: `bind` takes it again and again."""

@@ -229,7 +229,7 @@ class Layer:
         if not out.size:
             return LayerCall(returned(out, form), out)
         kernel = self._kernel(taken, target, added is not None)
-        launch, whole = self._launch(kernel, taken, out, target, added)
+        launch, whole = self._launch(kernel, taken, out, target, added, passing=True)
         launch()
         return LayerCall(returned(out, form), out, launch, whole)
 
@@ -271,18 +271,21 @@ class Layer:
         return self._launch(self._kernel(taken, target, False) if kernel is None else kernel, taken, goal, target)[0]
 
     def _launch(
-        self, kernel: Compiled, x: Any, out: Any, target: str, residual: Any = None
+        self, kernel: Compiled, x: Any, out: Any, target: str, residual: Any = None, *, passing: bool = False
     ) -> tuple[Callable[[], None], Whole | None]:
-        """A kernel bound to arrays and to the weights, which are packed already or now; and what it consists of."""
+        """A kernel bound to arrays and to the weights, which are packed already or now; and what it consists of.
+
+        `passing` says that it is called once, now.
+        """
         weight, bias = self._factors(x, target)
         arrays = dict(zip(self.names, (x, weight, bias, residual, out), strict=True))
         arrays = {name: array for name, array in arrays.items() if array is not None}
         if not self.constant:
-            return kernel.bind_whole(arrays)
+            return kernel.bind_whole(arrays, passing=passing)
         key = kernel, common_device("the call", [x])
         if key not in self._packed:
             self._packed[key] = kernel.keep(arrays)
-        return kernel.bind_whole(arrays, self._packed[key])
+        return kernel.bind_whole(arrays, self._packed[key], passing=passing)
 
     def _factors(self, x: Any, target: str) -> tuple[Any, Any]:
         """Weights and bias where a call runs; brought there once."""

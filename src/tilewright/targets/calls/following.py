@@ -168,16 +168,10 @@ entry:
   %slots = add i64 %given, %outputs
   %bytes = shl i64 %slots, 3
   call void @llvm.memset.p0.i64(ptr %objects, i8 0, i64 %bytes, i1 false)
-  %has_unless = icmp ne ptr %unless, null
-  br i1 %has_unless, label %ask, label %may
-ask:
-  %not_now = call i1 @says_yes(ptr %unless)
-  br i1 %not_now, label %not_like, label %may
-may:
   br label %packing
 
 packing:
-  %k = phi i64 [0, %may], [%k_next, %pack]
+  %k = phi i64 [0, %entry], [%k_next, %pack]
   %k_next = add i64 %k, 1
   %k_more = icmp ult i64 %k, %smalls
   br i1 %k_more, label %pack, label %copying
@@ -327,8 +321,8 @@ told_one:
 finishing:
   %f = phi i64 [0, %telling_all], [%f_next, %finished]
   %f_next = add i64 %f, 1
-  %f_more = icmp ult i64 %f, %outputs
-  br i1 %f_more, label %finish_one, label %results
+  %f_more = icmp ult i64 %f, %results
+  br i1 %f_more, label %finish_one, label %answering
 finish_one:
   %f_who_in = getelementptr ptr, ptr %finishers, i64 %f
   %f_who = load ptr, ptr %f_who_in
@@ -348,9 +342,9 @@ f_done:
 finished:
   br label %finishing
 
-results:
+answering:
   %first_slot = getelementptr ptr, ptr %objects, i64 %given
-  switch i64 %outputs, label %several [i64 0, label %nothing i64 1, label %single]
+  switch i64 %results, label %several [i64 0, label %nothing i64 1, label %single]
 nothing:
   call void @Py_IncRef(ptr %none)
   br label %end
@@ -359,13 +353,13 @@ single:
   call void @Py_IncRef(ptr %only)
   br label %end
 several:
-  %tuple = call ptr @PyTuple_New(i64 %outputs)
+  %tuple = call ptr @PyTuple_New(i64 %results)
   %no_tuple = icmp eq ptr %tuple, null
   br i1 %no_tuple, label %end, label %filling
 filling:
   %s = phi i64 [0, %several], [%s_next, %fill]
   %s_next = add i64 %s, 1
-  %s_more = icmp ult i64 %s, %outputs
+  %s_more = icmp ult i64 %s, %results
   br i1 %s_more, label %fill, label %end
 fill:
   %s_slot = getelementptr ptr, ptr %first_slot, i64 %s

@@ -103,8 +103,6 @@ class CallLaunch(NamedTuple):
     data: int
     keeper: Any
     trouble: Callable[[int, tuple[Any, ...]], None] | None = None
-    unless: Callable[[], bool] | None = None
-    """Tell that the launch must not be used now."""
 
 
 class Description(NamedTuple):
@@ -136,13 +134,16 @@ class CallRecord:
         told: Sequence[int] = (),
         telling: Callable[[Any], Any] | None = None,
         room: int = 0,
+        workspaces: Sequence[Callable[[], Any]] = (),
     ):
         """Write the record's words for the native function: what to copy, what to make, what to launch.
 
         `given` is the number of arguments; `pairs` are words of two arrays as `pair_of` gives them (how they overlap);
         `told` are the arguments that `telling` is called with after the launch (torch counts writes to tensors).
-        `room` is how many bytes of memory stay with the launch.
+        `room` is how many bytes of memory stay with the launch. `workspaces` make arrays, after the outputs, that
+        the call drops when it returns.
         """
+        made = [*(o.make for o in outputs), *workspaces]
         self.room = room
         told = () if telling is None else told
         threads = environment.THREADS.text()
@@ -155,20 +156,20 @@ class CallRecord:
             ),
             "pair": np.array(pairs, np.int64),
             "copy": np.array([(c.argument, id(c.make), 0 if c.back is None else id(c.back)) for c in large], np.int64),
-            "makers": np.array([id(o.make) for o in outputs], np.int64),
+            "makers": np.array([id(make) for make in made], np.int64),
             "finishers": np.array([0 if o.finish is None else id(o.finish) for o in outputs], np.int64),
             "tell": np.array(told, np.int64),
         }
         words = {
-            "outputs": len(outputs), "given": given, "pairs": len(pairs),
+            "given": given, "outputs": len(made), "results": len(outputs), "pairs": len(pairs),
             "copies": len(large), "smalls": len(small), "told": len(told),
             "variable": ctypes.addressof(_VARIABLE), "threads": 0 if value is None else ctypes.addressof(value),
             "launch": launch.function, "launched": launch.data, "keeper": id(self),
-            "unless": _address(launch.unless), "trouble": _address(launch.trouble), "telling": _address(telling),
+            "trouble": _address(launch.trouble), "telling": _address(telling),
             **{name: table.ctypes.data for name, table in tables.items()},
         }  # fmt: skip
         self.words = np.array([words[name] for name in RECORD], np.int64)
-        self._kept = (launch, tuple(outputs), tuple(copies), tables, value, telling)
+        self._kept = (launch, tuple(outputs), tuple(workspaces), tuple(copies), tables, value, telling)
 
 
 def _address(thing: object) -> int:

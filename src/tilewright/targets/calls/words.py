@@ -31,10 +31,9 @@ TABLE = (
 )  # fmt: skip
 """The words of a table; a null `following` or `grads` is not asked."""
 RECORD = (
-    "outputs", "given",  # how many arrays the call makes, and how many arguments it gets
+    "given", "outputs", "results",  # how many arguments the call gets, arrays it makes, and returns of these
     "pairs", "pair",
     "variable", "threads",  # the name of a variable of the environment, and its value; null: it is not set
-    "unless",  # who tells that it is not to be used now; null: nobody
     "copies", "copy",  # (argument, who gives a contiguous array with its elements, who copies that back or null)
     "smalls", "small",  # arguments that are copied to the stack, `SMALL` words each
     "makers", "finishers",  # who makes each output, and who gives what the caller gets for it, or null
@@ -45,7 +44,7 @@ RECORD = (
 )  # fmt: skip
 """The words of a record."""
 _POINTERS = {
-    *TABLE, "pair", "small", "variable", "threads", "unless", "copy", "makers", "finishers", "tell", "telling",
+    *TABLE, "pair", "small", "variable", "threads", "copy", "makers", "finishers", "tell", "telling",
     "launch", "launched", "trouble", "keeper",
 }  # fmt: skip
 

@@ -73,7 +73,8 @@ class LaunchCache(LearntCalls):
         if copied is None:
             return
         written = {n for n, writes in zip(moved, whole.written, strict=True) if n is not None and writes}
-        launches = [(launch, [None if n is None else moved[n] for n in slots]) for launch, slots in whole.launches]
+        arguments = dict(enumerate(moved))  # workspaces stay
+        launches = [(launch, [arguments.get(n) for n in slots]) for launch, slots in whole.launches]
         given = [n for n in range(len(args)) if addresses[n]]
         extents = [_extent_of(args[n]) if n in given else Extent(0, 0) for n in range(len(args))]
         pairs = [pair_of(w, other, extents, addresses) for w in written if w in given for other in given if other != w]

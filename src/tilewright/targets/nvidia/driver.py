@@ -18,6 +18,12 @@ from tilewright.machine import Machine
 from tilewright.targets.gpu.emit import Emitted
 
 LIBRARY = "libcuda.so.1"
+CAPTURES = range(900, 908)
+"""The driver's answers to what cannot be done while a CUDA graph is captured."""
+_IN_GRAPH = (
+    ". A CUDA graph is captured: only launches can be in it. Make the same call once before the capture, which loads "
+    "code and packs weights; a kernel that checks indices cannot be captured"
+)
 
 
 def _bindings() -> Any:
@@ -48,6 +54,7 @@ class Device:
         library = ctypes.CDLL(LIBRARY)
         self.start: Any = library.cuLaunchKernelEx
         self.room_for_clusters: Any = library.cuOccupancyMaxActiveClusters
+        self.capturing: Any = library.cuStreamIsCapturing
         self.readdress: Any = library.cuTensorMapReplaceAddress
         self.readdress.argtypes, self.readdress.restype = [ctypes.c_void_p] * 2, ctypes.c_int
 
@@ -81,7 +88,7 @@ class Device:
         _, name = self.cu.cuGetErrorName(code)
         _, text = self.cu.cuGetErrorString(code)
         name, text = (t.decode() if isinstance(t, bytes) else str(t) for t in (name, text))
-        return TargetError(f"{what}: the driver says {name}: {text}")
+        return TargetError(f"{what}: the driver says {name}: {text}{_IN_GRAPH if int(code) in CAPTURES else ''}")
 
 
 @cache

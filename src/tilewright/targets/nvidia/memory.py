@@ -75,9 +75,9 @@ class DeviceMemory:
             taken = AllocatedOnStream(self.device, prod(shape) * dtype.itemsize, self.stream)
             place = int(taken.pointer), shape, packed_steps(shape), dtype, taken, self.device.number
             return DeviceArray(*place, stream=self.stream, follows_stream=True)
-        size, torch = prod(shape) * dtype.itemsize, torch_in_use() if self.passing else None
-        if torch is not None:
-            owner = torch.empty(max(ALIGNMENT, size), dtype=torch.uint8, device=f"cuda:{self.device.number}")
+        size = prod(shape) * dtype.itemsize
+        owner: Any = torch_memory(size, self.device.number) if self.passing else None
+        if owner is not None:
             pointer = owner.data_ptr()
         else:
             owner = Allocated(self.device, size)
@@ -121,6 +121,16 @@ class DeviceMemory:
             check(cu.cuStreamSynchronize(stream), "a copy to the host")
         return found
 
+    def settle(self) -> None:
+        """Waits for the stream, so that other streams may read what it wrote."""
+        with self.device.entered():
+            self.device.check(self.device.cu.cuStreamSynchronize(self._stream()), "what is done once")
+
+    def hold(self, arrays: Sequence[Any]) -> None:
+        """Keeps arrays for as long as the process lives, where a CUDA graph is captured that reads them."""
+        if is_captured(self.device.capturing, self._stream(*arrays)):
+            _IN_GRAPHS.update((array.pointer, array) for array in arrays)
+
     def fill(self, array: DeviceArray, value: Any) -> None:
         """A number everywhere: by the driver where it is a word, otherwise by a copy."""
         pattern, size = np.full(1, value).astype(array.dtype), array.dtype.itemsize
@@ -131,6 +141,25 @@ class DeviceMemory:
         set_ = getattr(self.device.cu, f"cuMemsetD{8 * size}Async")
         with self.device.entered():
             self.device.check(set_(array.pointer, bits, prod(array.shape), self._stream(array)), "a fill")
+
+
+_IN_GRAPHS: dict[int, DeviceArray] = {}
+"""Arrays, by address, that CUDA graphs read: nobody tells when the last of these is gone."""
+
+
+def is_captured(capturing: Any, stream: int) -> bool:
+    """True if the work of a stream goes into a CUDA graph; `capturing` is the driver's cuStreamIsCapturing."""
+    state = ctypes.c_int(0)
+    refused = capturing(ctypes.c_void_p(stream), ctypes.byref(state))
+    return not refused and state.value != 0
+
+
+def torch_memory(size: int, number: int) -> Any:
+    """A tensor of bytes on a device, from torch's allocator; None if the program does not use torch on GPUs."""
+    torch = torch_in_use()
+    if torch is None:
+        return None
+    return torch.empty(max(ALIGNMENT, size), dtype=torch.uint8, device=f"cuda:{number}")
 
 
 def torch_in_use() -> Any:

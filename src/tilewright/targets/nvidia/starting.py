@@ -29,7 +29,7 @@ FIELDS = (
     "launch", "function", "config",  # cuLaunchKernelEx, and what it is given
     "template", "bytes", "offsets", "parameters",  # the arguments, and where each begins
     "current", "device", "stream",  # what tells the current stream of a device; the stream where nothing does
-    "bound_to_stream",  # whether it is started on that stream alone
+    "capturing",  # cuStreamIsCapturing, where a launch of the chain has counters: a CUDA graph has its own
     "counters", "counters_at", "counters_base", "counters_step", "counters_most",
     "patches", "patched",  # (tensor, offset) of every address among the arguments
     "maps", "mapped", "readdress",  # the same of tensor maps that only the driver changes
@@ -38,8 +38,8 @@ FIELDS = (
 )  # fmt: skip
 """The words of a record."""
 _POINTERS = {
-    "launch", "function", "config", "template", "offsets", "current", "counters", "patched", "mapped", "readdress",
-    "next", "trouble", "none",
+    "launch", "function", "config", "template", "offsets", "current", "capturing", "counters", "patched", "mapped",
+    "readdress", "next", "trouble", "none",
 }  # fmt: skip
 _LAUNCHING = tuple(name for name in FIELDS if name not in ("next", "trouble", "none"))
 
@@ -165,8 +165,29 @@ refusal:
 
 ; -- the launch ---------------------------------------------------------------------------------------------------
 begin:
+  %stream_in = getelementptr i64, ptr %asked, i64 4
+  store i64 %stream, ptr %stream_in
+  %has_current = icmp ne ptr %current, null
+  br i1 %has_current, label %now, label %graphs
+now:
+  %number = trunc i64 %device to i32
+  %streamed = call i32 %current(i32 2, i32 %number, ptr %stream_in)
+  %has_stream = icmp eq i32 %streamed, 0
+  br i1 %has_stream, label %graphs, label %failed
+graphs:
+  %asks_graphs = icmp ne ptr %capturing, null
+  br i1 %asks_graphs, label %ask_graphs, label %counting
+ask_graphs:
+  %captured = alloca i32, align 4
+  store i32 0, ptr %captured
+  %chosen = load ptr, ptr %stream_in
+  %unasked = call i32 %capturing(ptr %chosen, ptr %captured)
+  %state = load i32, ptr %captured
+  %is_captured = icmp ne i32 %state, 0
+  br i1 %is_captured, label %another, label %counting
+counting:
   %has_counters = icmp ne ptr %counters, null
-  br i1 %has_counters, label %draw, label %streams
+  br i1 %has_counters, label %draw, label %laying
 draw:
   %drawn = atomicrmw add ptr %counters, i64 1 monotonic
   %turn = add i64 %drawn, 1
@@ -175,27 +196,9 @@ draw:
   %counter = add i64 %counters_base, %far
   %counter_in = getelementptr i8, ptr %block, i64 %counters_at
   store i64 %counter, ptr %counter_in
-  br label %streams
-streams:
-  %stream_in = getelementptr i64, ptr %asked, i64 4
-  store i64 %stream, ptr %stream_in
-  %has_current = icmp ne ptr %current, null
-  br i1 %has_current, label %now, label %lay
-now:
-  %number = trunc i64 %device to i32
-  %streamed = call i32 %current(i32 2, i32 %number, ptr %stream_in)
-  %has_stream = icmp eq i32 %streamed, 0
-  br i1 %has_stream, label %which_one, label %failed
-which_one:
-  %chosen = load i64, ptr %stream_in
-  %the_one = icmp eq i64 %chosen, %stream
-  %any_one = icmp eq i64 %bound_to_stream, 0
-  %may = or i1 %the_one, %any_one
-  br i1 %may, label %lay, label %another
-lay:
   br label %laying
 laying:
-  %p = phi i64 [0, %lay], [%p_next, %parameter]
+  %p = phi i64 [0, %counting], [0, %draw], [%p_next, %parameter]
   %p_next = add i64 %p, 1
   %p_more = icmp ult i64 %p, %parameters
   br i1 %p_more, label %parameter, label %go
