@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,7 +32,7 @@ from tilewright.runtime.device_arrays import DeviceArray, common_device, share_m
 from tilewright.runtime.eager import eager
 from tilewright.runtime.overlap import require_own_memory
 from tilewright.runtime.scripts import Kept, Whole
-from tilewright.runtime.tensors import Form
+from tilewright.runtime.tensors import Form, torch_of
 from tilewright.targets.calls.table import UNLIKE
 from tilewright.targets.names import is_gpu
 
@@ -197,7 +198,8 @@ class Layer:
         result = learnt.on_host.call(*given)
         if result is not UNLIKE:
             return result
-        if is_on_gpu(x):
+        torch = torch_of(x)
+        if torch is not None and x.is_cuda and not torch.cuda.is_current_stream_capturing():  # a graph keeps weights
             result = learnt.on_gpu.call(x, *self._tensors(x), *given[1:])
             if result is not UNLIKE:
                 return result
@@ -284,7 +286,8 @@ class Layer:
             return kernel.bind_whole(arrays, passing=passing)
         key = kernel, common_device("the call", [x])
         if key not in self._packed:
-            self._packed[key] = kernel.keep(arrays)
+            factors = tuple(a for a in (weight, bias) if a is not None)
+            self._packed[key] = replace(kernel.keep(arrays), given=factors)
         return kernel.bind_whole(arrays, self._packed[key], passing=passing)
 
     def _factors(self, x: Any, target: str) -> tuple[Any, Any]:

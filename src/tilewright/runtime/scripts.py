@@ -51,7 +51,7 @@ class Memories(Protocol):
         """Wait until what was asked of the device is done, so that other streams may use the results."""
 
     def hold(self, arrays: Sequence[Any]) -> None:
-        """Keep arrays that a launch reads for as long as it may be repeated: a CUDA graph repeats those in it."""
+        """Keep arrays that a launch reads for as long as a CUDA graph lives that is captured now, if one is."""
 
 
 class HostMemory:
@@ -205,6 +205,8 @@ class Kept:
     steps: tuple[Step, ...]
     made: tuple[SlotMemory, ...]
     arrays: dict[int, Array]
+    given: tuple[Any, ...] = ()
+    """Arguments that launches read beside them, which nobody else may have."""
 
     def fits(self, script: Script) -> bool:
         """Whether a script, perhaps for other sizes, would do the same once."""
@@ -263,7 +265,8 @@ class ScriptExecutor:
     def _keep(self, script: Script, memory: list[Any], where: Memories) -> Kept:
         for step in script.once:
             step.on(memory, where)()
-        where.settle()
+        if script.once:
+            where.settle()
         workspaces = tuple(m for m in script.memory if m.slot in script.held)
         return Kept(tuple(script.once), workspaces, {m.slot: memory[m.slot] for m in workspaces})
 
@@ -298,7 +301,7 @@ class ScriptExecutor:
         known = kept if kept is not None and kept.fits(script) else None
         memory = self._memory(script, staged, known, where)
         if known is not None:
-            where.hold(list(known.arrays.values()))
+            where.hold([*known.arrays.values(), *known.given])
         for step in script.once if known is None else ():
             step.on(memory, where)()
         calls = [step.on(memory, where) for step in script.each]

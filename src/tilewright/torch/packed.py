@@ -31,18 +31,16 @@ class _Kept:
     def __init__(self, weight: Any, bias: Any, make: Make):
         self._were = [_state(weight), _state(bias)]
         held = weight.detach(), None if bias is None else bias.detach()
-        if weight.is_cuda:
-            held = _outside_graphs(*held)
         self._memory = held
-        self.layer = make(*held)
+        self.layer = _outside_graphs(make, *held) if weight.is_cuda else make(*held)
 
     def is_of(self, weight: Any, bias: Any) -> bool:
         """Whether the tensors are the same memory with the same values."""
         return self._were == [_state(weight), _state(bias)]
 
 
-def _outside_graphs(weight: Any, bias: Any) -> tuple[Any, Any]:
-    """A weight, and its bias in the type of sums, in memory that belongs to no CUDA graph.
+def _outside_graphs(make: Make, weight: Any, bias: Any) -> Layer:
+    """A layer on a GPU whose memory belongs to no CUDA graph.
 
     Before torch.compile (mode "reduce-overhead") captures a graph, it runs the code once: what its thread and its
     stream allocate then is the graph's. Another thread, on the default stream, gets memory that may be kept.
@@ -52,18 +50,15 @@ def _outside_graphs(weight: Any, bias: Any) -> tuple[Any, Any]:
             "keep_packed=True: a CUDA graph is captured, and these weights are not packed yet: make the same call once "
             "before the capture"
         )
-    sums = torch.float64 if weight.dtype is torch.float64 else torch.float32
-    if bias is None or bias.dtype is sums or not weight.is_floating_point():
-        return weight, bias
-    torch.cuda.current_stream(bias.device).synchronize()
+
+    def made() -> Layer:
+        layer = make(weight, bias)
+        torch.cuda.current_stream(weight.device).synchronize()
+        return layer
+
+    torch.cuda.current_stream(weight.device).synchronize()
     with ThreadPoolExecutor(1) as threads:
-        return weight, threads.submit(_converted, bias, sums).result()
-
-
-def _converted(bias: Any, dtype: torch.dtype) -> Any:
-    copy = bias.to(dtype)
-    torch.cuda.current_stream(bias.device).synchronize()
-    return copy
+        return threads.submit(made).result()
 
 
 _LAYERS: Any = WeakTensorKeyDictionary()

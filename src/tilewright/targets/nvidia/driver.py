@@ -51,7 +51,7 @@ class Device:
             self._attribute(what.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR),
         )
         self.cores = self._attribute(what.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
-        library = ctypes.CDLL(LIBRARY)
+        self.library = library = ctypes.CDLL(LIBRARY)
         self.start: Any = library.cuLaunchKernelEx
         self.room_for_clusters: Any = library.cuOccupancyMaxActiveClusters
         self.capturing: Any = library.cuStreamIsCapturing

@@ -18,7 +18,8 @@ from tilewright.targets.calls.table import CallLaunch, Extent
 from tilewright.targets.gpu.again import MovableCall
 from tilewright.targets.gpu.emit import Emitted
 from tilewright.targets.nvidia.driver import LAUNCHES, Loaded
-from tilewright.targets.nvidia.memory import is_captured, stream_of, torch_memory
+from tilewright.targets.nvidia.graphs import is_captured
+from tilewright.targets.nvidia.memory import stream_of, torch_memory
 from tilewright.targets.nvidia.passed import Passed
 from tilewright.targets.nvidia.starting import Record, native_code
 

@@ -17,6 +17,7 @@ from tilewright.machine import Machine
 from tilewright.runtime.device_arrays import DeviceArray, followed_stream, packed_steps
 from tilewright.runtime.exchange import exchange_of
 from tilewright.targets.nvidia.driver import Device, device, why_not
+from tilewright.targets.nvidia.graphs import hold_for_graph, is_captured
 
 ALIGNMENT = 16
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -123,13 +124,15 @@ class DeviceMemory:
 
     def settle(self) -> None:
         """Waits for the stream, so that other streams may read what it wrote."""
+        stream = self._stream() if self.stream is None else self.stream
         with self.device.entered():
-            self.device.check(self.device.cu.cuStreamSynchronize(self._stream()), "what is done once")
+            self.device.check(self.device.cu.cuStreamSynchronize(stream), "what is done once")
 
     def hold(self, arrays: Sequence[Any]) -> None:
-        """Keeps arrays for as long as the process lives, where a CUDA graph is captured that reads them."""
-        if is_captured(self.device.capturing, self._stream(*arrays)):
-            _IN_GRAPHS.update((array.pointer, array) for array in arrays)
+        """Keeps arrays for as long as a CUDA graph lives, where one is captured that reads them."""
+        stream = self._stream(*arrays)
+        if arrays and is_captured(self.device.capturing, stream):
+            hold_for_graph(self.device, stream, arrays)
 
     def fill(self, array: DeviceArray, value: Any) -> None:
         """A number everywhere: by the driver where it is a word, otherwise by a copy."""
@@ -141,17 +144,6 @@ class DeviceMemory:
         set_ = getattr(self.device.cu, f"cuMemsetD{8 * size}Async")
         with self.device.entered():
             self.device.check(set_(array.pointer, bits, prod(array.shape), self._stream(array)), "a fill")
-
-
-_IN_GRAPHS: dict[int, DeviceArray] = {}
-"""Arrays, by address, that CUDA graphs read: nobody tells when the last of these is gone."""
-
-
-def is_captured(capturing: Any, stream: int) -> bool:
-    """True if the work of a stream goes into a CUDA graph; `capturing` is the driver's cuStreamIsCapturing."""
-    state = ctypes.c_int(0)
-    refused = capturing(ctypes.c_void_p(stream), ctypes.byref(state))
-    return not refused and state.value != 0
 
 
 def torch_memory(size: int, number: int) -> Any:

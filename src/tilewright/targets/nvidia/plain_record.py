@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from tilewright.targets.calls.following import LAUNCH_UNLIKE
-from tilewright.targets.nvidia.memory import Stream, is_captured
+from tilewright.targets.nvidia.graphs import is_captured
+from tilewright.targets.nvidia.memory import Stream
 
 
 class PlainRecord:
