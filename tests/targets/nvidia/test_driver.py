@@ -116,7 +116,8 @@ READDRESS = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 
 def loaded_on(told: Told, name: str) -> Any:
     device = driver.Device.__new__(driver.Device)
-    device.cu, device.context, device.cores, device.version, device.number = told, CONTEXT, 132, 13000, 0
+    device.cu = device.library = told
+    device.context, device.cores, device.version, device.number = CONTEXT, 132, 13000, 0
     device.start, device.readdress = LAUNCH(told.start), READDRESS(told.readdress)
     device.room_for_clusters, device.capturing = told.room_for_clusters, CAPTURING(told.is_captured)
     loaded = driver.Loaded.__new__(driver.Loaded)

@@ -55,7 +55,9 @@ class Driver:
     def __init__(self) -> None:
         self.calls: list[Any] = []
         self.streams: list[int | None] = []
-        self.captures = False
+        self.captures, self.mode = False, 0
+        self.ended = False
+        """Whether a capture was ended by a call that threads may not make meanwhile."""
         self.holders: list[tuple[int, Any, int]] = []
         self.kept: dict[int, Any] = {}
 
@@ -75,7 +77,12 @@ class Driver:
 
     def cuMemFree(self, pointer: int) -> Any:
         self.calls.append(("free", pointer))
+        self.ended |= self.captures and self.mode != driver.RELAXED
         return (0,)
+
+    def cuThreadExchangeStreamCaptureMode(self, mode: Any) -> int:
+        mode._obj.value, self.mode = self.mode, mode._obj.value
+        return 0
 
     def cuMemcpyHtoDAsync(self, to: int, source: int, size: int, stream: int) -> Any:
         self.calls.append(("to", to, stream))
@@ -275,6 +282,8 @@ def test_packed_weights_that_a_graph_reads_live_as_long_as_it(told: Driver, torc
     captured = executor.keep(arrays)
     executor.bind(arrays, kept=captured, passing=True)()
     assert ("free", packed) in told.calls
+    assert not told.ended  # by what the graph before this one had kept
+    assert told.mode == 0
     graphs._held.clear()
 
 

@@ -18,8 +18,12 @@ from tilewright.machine import Machine
 from tilewright.targets.gpu.emit import Emitted
 
 LIBRARY = "libcuda.so.1"
+ALIGNMENT = 16
+"""Bytes that one load takes at most: memory begins and ends at multiples of them."""
 CAPTURES = range(900, 908)
 """The driver's answers to what cannot be done while a CUDA graph is captured."""
+RELAXED = 2
+"""The driver's number for the mode of a thread whose calls do not end captures."""
 _IN_GRAPH = (
     ". A CUDA graph is captured: only launches can be in it. Make the same call once before the capture, which loads "
     "code and packs weights; a kernel that checks indices cannot be captured"
@@ -83,6 +87,16 @@ class Device:
             raise self.fault(code, what)
         return answer[1] if len(answer) == 2 else answer[1:]
 
+    def free(self, pointer: Any) -> None:
+        """Gives memory back to the driver, also while a CUDA graph is captured.
+
+        A free that this thread has not announced as relaxed ends the capture: objects go at any time.
+        """
+        exchange, mode = self.library.cuThreadExchangeStreamCaptureMode, ctypes.c_int(RELAXED)
+        exchange(ctypes.byref(mode))
+        self.cu.cuMemFree(pointer)
+        exchange(ctypes.byref(mode))
+
     def fault(self, code: Any, what: str) -> TargetError:
         """What the driver says of its answer."""
         _, name = self.cu.cuGetErrorName(code)
@@ -119,21 +133,26 @@ LAUNCHES = 1024
 """Launches of one kernel that may be under way at a time and each have counters of their own."""
 
 
-class OwnedMemory:
-    """Memory of a device, which goes with the object."""
+def whole_places(size: int) -> int:
+    """Bytes for so many: what is loaded may be all of a place that holds an element.
 
-    def __init__(self, size: int, number: int = 0):
-        found = device(number)
-        if isinstance(found, str):
-            raise TargetError(f"{size} bytes on device {number}: {found}")
-        self.device = found
-        with found.entered():
-            whole = max(1, -(-size // 16)) * 16
-            self.pointer = int(found.check(found.cu.cuMemAlloc(whole), f"{size} bytes on the device"))
+    >>> whole_places(0), whole_places(17)
+    (16, 32)
+    """
+    return max(1, -(-size // ALIGNMENT)) * ALIGNMENT
+
+
+class OwnedMemory:
+    """Memory of a device, at least so many bytes, which goes with the object."""
+
+    def __init__(self, device: Device, size: int, what: str):
+        self.device = device
+        with device.entered():
+            self.pointer = int(device.check(device.cu.cuMemAlloc(whole_places(size)), what))
 
     def __del__(self) -> None:
         if hasattr(self, "pointer"):
-            self.device.cu.cuMemFree(self.pointer)
+            self.device.free(self.pointer)
 
 
 class Loaded:
@@ -158,7 +177,7 @@ class Loaded:
         check(cu.cuFuncSetAttribute(self.function, most, emitted.shared_bytes), f"{self.name}: its shared memory")
         if emitted.counters:
             count = emitted.counters * LAUNCHES
-            self.counters = OwnedMemory(4 * count, self.device.number)
+            self.counters = OwnedMemory(self.device, 4 * count, f"{self.name}: its counters")
             check(cu.cuMemsetD32(self.counters.pointer, 0, count), f"{self.name}: cuMemsetD32")
             self.drawn = np.zeros(1, np.uint64)
         self.workgroups = int(

@@ -17,7 +17,7 @@ from tilewright.targets.calls.following import LAUNCH_UNLIKE
 from tilewright.targets.calls.table import CallLaunch, Extent
 from tilewright.targets.gpu.again import MovableCall
 from tilewright.targets.gpu.emit import Emitted
-from tilewright.targets.nvidia.driver import LAUNCHES, Loaded
+from tilewright.targets.nvidia.driver import LAUNCHES, Loaded, OwnedMemory
 from tilewright.targets.nvidia.graphs import is_captured
 from tilewright.targets.nvidia.memory import stream_of, torch_memory
 from tilewright.targets.nvidia.passed import Passed
@@ -78,7 +78,7 @@ class Launch:
         sizes: Mapping[str, int] | None = None,
     ):
         self.loaded, self.device, self._emitted = loaded, loaded.device, emitted
-        self._moved: list[tuple[Any, np.ndarray[Any, Any], bool]] = []
+        self._moved: list[tuple[OwnedMemory, np.ndarray[Any, Any], bool]] = []
         self._arrays = arrays
         self._following: Launch | None = None  # kept, as long as this is
         with self.device.entered():
@@ -134,10 +134,9 @@ class Launch:
     def _place(self, array: Any, written: bool) -> int:
         if isinstance(array, DeviceArray):
             return array.pointer
-        cu, check = self.device.cu, self.device.check
-        memory = check(cu.cuMemAlloc(max(16, array.nbytes)), f"{self.loaded.name}: memory on the device")
+        memory = OwnedMemory(self.device, array.nbytes, f"{self.loaded.name}: memory on the device")
         self._moved.append((memory, array, written))
-        return int(memory)
+        return memory.pointer
 
     # -- starting -------------------------------------------------------------------------------------------------
 
@@ -231,15 +230,12 @@ class Launch:
         cu, check, name = self.device.cu, self.device.check, self.loaded.name
         with self.device.entered():
             for memory, array, _ in self._moved:
-                check(cu.cuMemcpyHtoD(memory, array.ctypes.data, array.nbytes), f"{name}: a copy to the device")
+                check(cu.cuMemcpyHtoD(memory.pointer, array.ctypes.data, array.nbytes), f"{name}: a copy to the device")
             code = self._start()
             if code:
                 raise self._fault(code)
             check(cu.cuCtxSynchronize(), name)
             for memory, array, written in self._moved:
                 if written:
-                    check(cu.cuMemcpyDtoH(array.ctypes.data, memory, array.nbytes), f"{name}: a copy from the device")
-
-    def __del__(self) -> None:
-        for memory, _, _ in getattr(self, "_moved", ()):
-            self.device.cu.cuMemFree(memory)
+                    copied = cu.cuMemcpyDtoH(array.ctypes.data, memory.pointer, array.nbytes)
+                    check(copied, f"{name}: a copy from the device")

@@ -16,30 +16,10 @@ from tilewright.errors import ArgumentError, TargetError
 from tilewright.machine import Machine
 from tilewright.runtime.device_arrays import DeviceArray, followed_stream, packed_steps
 from tilewright.runtime.exchange import exchange_of
-from tilewright.targets.nvidia.driver import Device, device, why_not
+from tilewright.targets.nvidia.driver import ALIGNMENT, Device, OwnedMemory, device, whole_places, why_not
 from tilewright.targets.nvidia.graphs import hold_for_graph, is_captured
 
-ALIGNMENT = 16
 Array = np.ndarray[Any, np.dtype[Any]]
-
-
-class Allocated:
-    """Memory that goes back to the driver when nobody has it any more."""
-
-    def __init__(self, found: Device, size: int):
-        self.device = found
-        whole = max(1, -(-size // ALIGNMENT)) * ALIGNMENT  # what is loaded may be all of a place that holds an element
-        with found.entered():
-            self.pointer = found.check(found.cu.cuMemAlloc(whole), f"{size} bytes on the device")
-
-    def wait(self) -> None:
-        """Until all that was asked of the device is done."""
-        with self.device.entered():
-            self.device.check(self.device.cu.cuCtxSynchronize(), "the device")
-
-    def __del__(self) -> None:
-        if hasattr(self, "pointer"):
-            self.device.cu.cuMemFree(self.pointer)
 
 
 class AllocatedOnStream:
@@ -47,9 +27,9 @@ class AllocatedOnStream:
 
     def __init__(self, found: Device, size: int, stream: int):
         self.device, self.stream = found, stream
-        whole = max(1, -(-size // ALIGNMENT)) * ALIGNMENT
         with found.entered():
-            self.pointer = found.check(found.cu.cuMemAllocAsync(whole, stream), f"{size} bytes on the device")
+            taken = found.cu.cuMemAllocAsync(whole_places(size), stream)
+            self.pointer = found.check(taken, f"{size} bytes on the device")
 
     def __del__(self) -> None:
         if hasattr(self, "pointer"):
@@ -81,8 +61,8 @@ class DeviceMemory:
         if owner is not None:
             pointer = owner.data_ptr()
         else:
-            owner = Allocated(self.device, size)
-            pointer = int(owner.pointer)
+            owner = OwnedMemory(self.device, size, f"{size} bytes on the device")
+            pointer = owner.pointer
         return DeviceArray(pointer, shape, packed_steps(shape), dtype, owner, self.device.number)
 
     def takes(self, array: Any) -> bool:
