@@ -74,14 +74,6 @@ def call_once(learnt: Learnt, make: Callable[[], Layer], x: Any, weight: Any, bi
     return ran.result
 
 
-def call_below(layer: Layer, *given: Any) -> Any:
-    """The result of a call of a layer like one before, for torch's operators; `UNLIKE`: there was none like it.
-
-    `given` is x, and perhaps a residual. Who calls has seen to changed weights, gradients and tracers.
-    """
-    return layer._learnt.on_host.call_below(*given)
-
-
 class Layer:
     """Weights, perhaps a bias, and a kernel for each size; call it with an array.
 

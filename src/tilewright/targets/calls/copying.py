@@ -65,11 +65,10 @@ def _strided_by_size() -> str:
 
 TEXT = f"""
 ; -- one of the small copies of a record, to `packed` or back from there -------------------------------------------
-define internal void @copy_small(ptr %small, ptr %words, i64 %first, ptr %packed, i1 %back) {{
+define internal void @copy_small(ptr %small, i64 %first, ptr %packed, i1 %back) {{
 entry:
   %dims_in = getelementptr i64, ptr %small, i64 1
-  %dims_at = load i64, ptr %dims_in
-  %dims = getelementptr i64, ptr %words, i64 %dims_at
+  %dims = load ptr, ptr %dims_in
   %rank_in = getelementptr i64, ptr %small, i64 2
   %rank = load i64, ptr %rank_in
   %size_in = getelementptr i64, ptr %small, i64 3

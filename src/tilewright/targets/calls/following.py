@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from tilewright.targets.calls import copying, describing
 from tilewright.targets.calls.describing import DATA
-from tilewright.targets.calls.words import ARGUMENTS, ENTRY, PAIR, RECORD, SMALL, WORDS, record_fields, table_fields
+from tilewright.targets.calls.words import (
+    ARGUMENTS,
+    ENTRY,
+    FIXED,
+    PAIR,
+    RECORD,
+    SMALL,
+    WORDS,
+    record_fields,
+    table_fields,
+)
 
 LAUNCH_UNLIKE = -1
 """The answer of a launch that cannot be made for these arguments after all."""
@@ -14,11 +24,15 @@ declare ptr @getenv(ptr)
 declare i32 @strcmp(ptr, ptr)
 declare i32 @memcmp(ptr, ptr, i64)
 declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
+declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 declare ptr @PyObject_GetAttr(ptr, ptr)
 declare ptr @PyObject_Vectorcall(ptr, ptr, i64, ptr)
 declare i32 @PyObject_IsTrue(ptr)
 declare double @PyFloat_AsDouble(ptr)
 declare i64 @PyLong_AsLongLongAndOverflow(ptr, ptr)
+declare ptr @PyUnicode_AsUTF8AndSize(ptr, ptr)
+declare i64 @PyList_Size(ptr)
+declare ptr @PyList_GetItem(ptr, i64)
 declare ptr @PyTuple_New(i64)
 declare i32 @PyTuple_SetItem(ptr, i64, ptr)
 declare void @PyErr_Clear()
@@ -26,10 +40,60 @@ declare void @Py_IncRef(ptr)
 declare void @Py_DecRef(ptr)
 declare ptr @PyLong_FromLong(i64)
 {describing.TEXT}{copying.TEXT}
-; -- whether a record may be used now, with arguments at these addresses ---------------------------------------------
-define internal i1 @fits(ptr %record, ptr %at) {{
+; -- whether a tensor has a version ----------------------------------------------------------------------------------
+define internal i1 @has_version(ptr %table, ptr %tensor, i64 %wanted) {{
 entry:
-{record_fields("pairs", "pair", "variable", "threads")}
+{table_fields("version")}
+  %overflow = alloca i32, align 4
+  %object = call ptr @PyObject_GetAttr(ptr %tensor, ptr %version)
+  %failed = icmp eq ptr %object, null
+  br i1 %failed, label %raised, label %told
+told:
+  %number = call i64 @PyLong_AsLongLongAndOverflow(ptr %object, ptr %overflow)
+  call void @Py_DecRef(ptr %object)
+  %same = icmp eq i64 %number, %wanted
+  ret i1 %same
+raised: ; torch counts no writes to it
+  call void @PyErr_Clear()
+  ret i1 false
+}}
+
+; -- whether a record may be used now, with these arguments at these addresses ----------------------------------------
+define internal i1 @fits(ptr %table, ptr %record, ptr %args, ptr %at) {{
+entry:
+{record_fields("pairs", "pair", "fixes", "fixed", "alive", "variable", "threads")}
+  %is_free = icmp eq ptr %alive, null
+  br i1 %is_free, label %environment, label %living
+living:
+  %lives = load i64, ptr %alive
+  %is_gone = icmp eq i64 %lives, 0
+  br i1 %is_gone, label %no, label %tensors
+tensors:
+  %t = phi i64 [0, %living], [%t_next, %versions]
+  %t_next = add i64 %t, 1
+  %t_more = icmp ult i64 %t, %fixes
+  br i1 %t_more, label %tensor, label %environment
+tensor:
+  %fixed_in = getelementptr [{FIXED} x i64], ptr %fixed, i64 %t
+  %t_place = load i64, ptr %fixed_in
+  %t_object_in = getelementptr i64, ptr %fixed_in, i64 1
+  %t_object = load ptr, ptr %t_object_in
+  %t_version_in = getelementptr i64, ptr %fixed_in, i64 2
+  %t_version = load i64, ptr %t_version_in
+  %t_address_in = getelementptr i64, ptr %fixed_in, i64 3
+  %t_address = load i64, ptr %t_address_in
+  %t_given_in = getelementptr ptr, ptr %args, i64 %t_place
+  %t_given = load ptr, ptr %t_given_in
+  %t_at_in = getelementptr i64, ptr %at, i64 %t_place
+  %t_at = load i64, ptr %t_at_in
+  %t_same_object = icmp eq ptr %t_given, %t_object
+  %t_same_memory = icmp eq i64 %t_at, %t_address
+  %t_same = and i1 %t_same_object, %t_same_memory
+  br i1 %t_same, label %versions, label %no
+versions:
+  %t_current = call i1 @has_version(ptr %table, ptr %t_given, i64 %t_version)
+  br i1 %t_current, label %tensors, label %no
+environment:
   %now = call ptr @getenv(ptr %variable)
   %unset = icmp eq ptr %now, null
   %was_unset = icmp eq ptr %threads, null
@@ -43,7 +107,7 @@ compare:
   %same_threads = icmp eq i32 %differs, 0
   br i1 %same_threads, label %memory, label %no
 memory:
-  %p = phi i64 [0, %entry], [0, %compare], [%p_next, %two]
+  %p = phi i64 [0, %environment], [0, %compare], [%p_next, %two]
   %p_next = add i64 %p, 1
   %p_more = icmp ult i64 %p, %pairs
   br i1 %p_more, label %two, label %yes
@@ -56,8 +120,8 @@ two:
   %low = load i64, ptr %low_in
   %high_in = getelementptr i64, ptr %pair_in, i64 3
   %high = load i64, ptr %high_in
-  %fixed_in = getelementptr i64, ptr %pair_in, i64 4
-  %fixed = load i64, ptr %fixed_in
+  %at_distance_in = getelementptr i64, ptr %pair_in, i64 4
+  %at_distance = load i64, ptr %at_distance_in
   %wanted_in = getelementptr i64, ptr %pair_in, i64 5
   %wanted = load i64, ptr %wanted_in
   %a_at = getelementptr i64, ptr %at, i64 %a
@@ -69,8 +133,8 @@ two:
   %is_before = icmp sle i64 %distance, %low
   %is_behind = icmp sge i64 %distance, %high
   %is_apart = or i1 %is_before, %is_behind
-  %is_fixed = icmp ne i64 %fixed, 0
-  %right = select i1 %is_fixed, i1 %is_wanted, i1 %is_apart
+  %is_at_distance = icmp ne i64 %at_distance, 0
+  %right = select i1 %is_at_distance, i1 %is_wanted, i1 %is_apart
   br i1 %right, label %memory, label %no
 yes:
   ret i1 true
@@ -79,7 +143,7 @@ no:
 }}
 
 ; -- the record that goes with a description, from a place on, which becomes the one behind it; null: none ------------
-define internal ptr @find(ptr %table, ptr %words, i64 %count, ptr %at, ptr %place) {{
+define internal ptr @find(ptr %table, ptr %args, ptr %words, i64 %count, ptr %at, ptr %place) {{
 entry:
 {table_fields("entries")}
   %wanted = call i64 @hash(ptr %words, i64 %count)
@@ -112,7 +176,7 @@ words_too:
 now:
   %record_in = getelementptr i64, ptr %entry_in, i64 3
   %record = load ptr, ptr %record_in
-  %is_right = call i1 @fits(ptr %record, ptr %at)
+  %is_right = call i1 @fits(ptr %table, ptr %record, ptr %args, ptr %at)
   br i1 %is_right, label %found, label %other
 found:
   store i64 %i_next, ptr %place
@@ -127,25 +191,27 @@ define ptr @call_like(ptr %self, ptr %args, i64 %count) {{
 entry:
   %table_in = getelementptr i8, ptr %self, i64 {DATA}
   %table = load ptr, ptr %table_in
-{table_fields("unlike", "none")}
+{table_fields("unlike", "at_length")}
   %words = alloca [{WORDS} x i64], align 8
   %at = alloca [{ARGUMENTS} x i64], align 8
   %place = alloca i64, align 8
   store i64 0, ptr %place
-  br label %describing
+  %observers = load i64, ptr %at_length
+  %is_observed = icmp ne i64 %observers, 0
+  br i1 %is_observed, label %unlike_now, label %describing
 describing: ; again for each record: one that was tried may have moved addresses to copies
   %described = call i64 @describe(ptr %table, ptr %args, i64 %count, ptr %words, ptr %at)
   %is_known = icmp sge i64 %described, 0
   br i1 %is_known, label %search, label %unlike_now
 search:
-  %record = call ptr @find(ptr %table, ptr %words, i64 %described, ptr %at, ptr %place)
+  %record = call ptr @find(ptr %table, ptr %args, ptr %words, i64 %described, ptr %at, ptr %place)
   %is_new = icmp eq ptr %record, null
   br i1 %is_new, label %unlike_now, label %like
 unlike_now:
   call void @Py_IncRef(ptr %unlike)
   ret ptr %unlike
 like:
-  %answer = call ptr @follow(ptr %table, ptr %record, ptr %args, ptr %words, ptr %at)
+  %answer = call ptr @follow(ptr %table, ptr %record, ptr %args, ptr %at)
   %is_other = icmp eq ptr %answer, %unlike
   br i1 %is_other, label %other, label %done
 other: ; its launch is for another stream, say
@@ -156,10 +222,10 @@ done:
 }}
 
 ; -- a call by its record --------------------------------------------------------------------------------------------
-define internal ptr @follow(ptr %table, ptr %record, ptr %args, ptr %words, ptr %at) {{
+define internal ptr @follow(ptr %table, ptr %record, ptr %args, ptr %at) {{
 entry:
 {table_fields("unlike", "none")}
-{record_fields(*(n for n in RECORD if n not in ("pairs", "pair", "variable", "threads")))}
+{record_fields(*RECORD[RECORD.index("threads") + 1 :], "given", "outputs", "results")}
   %objects = alloca [{ARGUMENTS} x ptr], align 8
   %firsts = alloca [{ARGUMENTS} x i64], align 8
   %passed = alloca [2 x ptr], align 8
@@ -168,10 +234,31 @@ entry:
   %slots = add i64 %given, %outputs
   %bytes = shl i64 %slots, 3
   call void @llvm.memset.p0.i64(ptr %objects, i8 0, i64 %bytes, i1 false)
-  br label %packing
+  br label %making
+
+making:
+  %m = phi i64 [0, %entry], [%m_next, %made]
+  %m_next = add i64 %m, 1
+  %m_more = icmp ult i64 %m, %outputs
+  br i1 %m_more, label %make, label %packing
+make:
+  %m_who_in = getelementptr ptr, ptr %makers, i64 %m
+  %m_who = load ptr, ptr %m_who_in
+  %m_object = call ptr @PyObject_Vectorcall(ptr %m_who, ptr null, i64 0, ptr null)
+  %m_failed = icmp eq ptr %m_object, null
+  br i1 %m_failed, label %end, label %made
+made:
+  %m_place = add i64 %given, %m
+  %m_slot = getelementptr ptr, ptr %objects, i64 %m_place
+  store ptr %m_object, ptr %m_slot
+  %m_address = call i64 @address(ptr %table, ptr %m_object)
+  %m_at = getelementptr i64, ptr %at, i64 %m_place
+  store i64 %m_address, ptr %m_at
+  %m_lost = icmp eq i64 %m_address, 0
+  br i1 %m_lost, label %end, label %making
 
 packing:
-  %k = phi i64 [0, %entry], [%k_next, %pack]
+  %k = phi i64 [0, %making], [%k_next, %packed_one]
   %k_next = add i64 %k, 1
   %k_more = icmp ult i64 %k, %smalls
   br i1 %k_more, label %pack, label %copying
@@ -185,15 +272,22 @@ pack:
   %k_first = load i64, ptr %k_at
   %k_first_in = getelementptr i64, ptr %firsts, i64 %k
   store i64 %k_first, ptr %k_first_in
-  call void @copy_small(ptr %k_in, ptr %words, i64 %k_first, ptr %k_packed, i1 false)
   store ptr %k_packed, ptr %k_at
+  %k_reads_in = getelementptr i64, ptr %k_in, i64 6
+  %k_reads = load i64, ptr %k_reads_in
+  %k_skips = icmp eq i64 %k_reads, 0
+  br i1 %k_skips, label %packed_one, label %pack_it
+pack_it:
+  call void @copy_small(ptr %k_in, i64 %k_first, ptr %k_packed, i1 false)
+  br label %packed_one
+packed_one:
   br label %packing
 
 copying:
   %c = phi i64 [0, %packing], [%c_next, %copied]
   %c_next = add i64 %c, 1
   %c_more = icmp ult i64 %c, %copies
-  br i1 %c_more, label %copy_one, label %making
+  br i1 %c_more, label %copy_one, label %launching
 copy_one:
   %c_in = getelementptr [3 x i64], ptr %copy, i64 %c
   %c_place = load i64, ptr %c_in
@@ -211,27 +305,6 @@ copied:
   store i64 %c_address, ptr %c_at
   %c_lost = icmp eq i64 %c_address, 0
   br i1 %c_lost, label %end, label %copying
-
-making:
-  %m = phi i64 [0, %copying], [%m_next, %made]
-  %m_next = add i64 %m, 1
-  %m_more = icmp ult i64 %m, %outputs
-  br i1 %m_more, label %make, label %launching
-make:
-  %m_who_in = getelementptr ptr, ptr %makers, i64 %m
-  %m_who = load ptr, ptr %m_who_in
-  %m_object = call ptr @PyObject_Vectorcall(ptr %m_who, ptr null, i64 0, ptr null)
-  %m_failed = icmp eq ptr %m_object, null
-  br i1 %m_failed, label %end, label %made
-made:
-  %m_place = add i64 %given, %m
-  %m_slot = getelementptr ptr, ptr %objects, i64 %m_place
-  store ptr %m_object, ptr %m_slot
-  %m_address = call i64 @address(ptr %table, ptr %m_object)
-  %m_at = getelementptr i64, ptr %at, i64 %m_place
-  store i64 %m_address, ptr %m_at
-  %m_lost = icmp eq i64 %m_address, 0
-  br i1 %m_lost, label %end, label %making
 
 launching:
   %code = call i32 %launch(ptr %launched, ptr %at)
@@ -260,7 +333,7 @@ unpacking:
 unpack:
   %u_in = getelementptr [{SMALL} x i64], ptr %small, i64 %u
   %u_place = load i64, ptr %u_in
-  %u_writes_in = getelementptr i64, ptr %u_in, i64 6
+  %u_writes_in = getelementptr i64, ptr %u_in, i64 7
   %u_writes = load i64, ptr %u_writes_in
   %u_skips = icmp eq i64 %u_writes, 0
   br i1 %u_skips, label %unpacked, label %unpack_it
@@ -269,7 +342,7 @@ unpack_it:
   %u_packed = load ptr, ptr %u_at
   %u_first_in = getelementptr i64, ptr %firsts, i64 %u
   %u_first = load i64, ptr %u_first_in
-  call void @copy_small(ptr %u_in, ptr %words, i64 %u_first, ptr %u_packed, i1 true)
+  call void @copy_small(ptr %u_in, i64 %u_first, ptr %u_packed, i1 true)
   br label %unpacked
 unpacked:
   br label %unpacking

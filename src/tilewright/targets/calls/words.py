@@ -12,9 +12,13 @@ HEADER = 4
 """Words before the extents and strides of an argument: type, element type or value or device, form, misalignment."""
 ENTRY = 4
 """Words of an entry: the hash of a description, how many words it has, where they are, the record."""
-SMALL = 7
-"""Words of a small copy: the argument; where its extents and strides begin in the description, and how many there are;
-the bytes of an element, of the unit of strides, and of all elements; whether it is written back."""
+SMALL = 8
+"""Words of a small copy: the array; where its extents and strides are, and how many there are; the bytes of an element,
+of the unit of strides, and of all elements; whether it is read, and whether it is written back."""
+FIXED = 4
+"""Words of an argument that must be one tensor: the argument, the tensor's Python object, its version, its address."""
+TEXT_BYTES = 16
+"""The most bytes of a text that is an argument."""
 SIZES = (1, 2, 4, 8, 16)
 """Bytes of elements that small copies are made of."""
 PAIR = 6
@@ -27,12 +31,16 @@ TABLE = (
     "array_type", "tensor_type", "parameter_type", "float_type", "int_type", "bool_type",
     "look", "following", "negated",  # of tensors: who describes them, who tells that calls are traced, `is_neg`
     "grads", "recording",  # `requires_grad`, and who tells that gradients are recorded
+    "text_type", "list_type",
     "false", "unlike", "none",
+    "version",  # `_version`
+    "at_length",  # a word: while it is not 0, no call is like one before
 )  # fmt: skip
 """The words of a table; a null `following` or `grads` is not asked."""
 RECORD = (
     "given", "outputs", "results",  # how many arguments the call gets, arrays it makes, and returns of these
     "pairs", "pair",
+    "fixes", "fixed", "alive",  # arguments that must be one tensor; a word that is 0 when they are gone, or null
     "variable", "threads",  # the name of a variable of the environment, and its value; null: it is not set
     "copies", "copy",  # (argument, who gives a contiguous array with its elements, who copies that back or null)
     "smalls", "small",  # arguments that are copied to the stack, `SMALL` words each
@@ -44,7 +52,7 @@ RECORD = (
 )  # fmt: skip
 """The words of a record."""
 _POINTERS = {
-    *TABLE, "pair", "small", "variable", "threads", "copy", "makers", "finishers", "tell", "telling",
+    *TABLE, "pair", "fixed", "alive", "small", "variable", "threads", "copy", "makers", "finishers", "tell", "telling",
     "launch", "launched", "trouble", "keeper",
 }  # fmt: skip
 

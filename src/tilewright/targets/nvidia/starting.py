@@ -54,7 +54,6 @@ declare ptr @PyLong_AsVoidPtr(ptr)
 declare ptr @PyEval_SaveThread()
 declare void @PyEval_RestoreThread(ptr)
 declare ptr @PyObject_CallOneArg(ptr, ptr)
-declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 
 define ptr @start(ptr %self, ptr %args, i64 %given) {{
 entry:
