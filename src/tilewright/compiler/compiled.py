@@ -147,8 +147,8 @@ class Compiled:
         """The object code of `main`."""
         if self._main.kernel is None:
             raise ArgumentError(f"{self.name} is no machine code on {self.target}")
-        found: bytes = self._main.kernel.object
-        return found
+        code: bytes = self._main.kernel.object
+        return code
 
     def explain(self) -> str:
         """The chosen plan, its predicted time and what limits it, and what was refused."""
@@ -222,8 +222,8 @@ class Compiled:
 
 def _remade(executable: Any, *member: Any) -> Compiled:
     """A member of an executable, made again; its machine code is found in the cache, or compiled."""
-    found: Compiled = executable.again(*member)
-    return found
+    kernel: Compiled = executable.again(*member)
+    return kernel
 
 
 def _shaped(array: Any, form: tuple[int, ...] | None) -> Any:

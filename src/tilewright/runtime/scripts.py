@@ -310,8 +310,9 @@ class ScriptExecutor:
         if places:
             names, written = zip(*((a.name, a.role != "in") for a in self.arguments), strict=True)
             launches = tuple(zip(calls, places, strict=True))
-            made = [m.slot for m in script.memory if m.source is None and not (known and m.slot in known.arrays)]
-            workspaces = {slot: memory[slot] for slot in made}
+            held = {} if known is None else known.arrays
+            own = [m.slot for m in script.memory if m.source is None and m.slot not in held]
+            workspaces = {slot: memory[slot] for slot in own}
             whole = Whole(names, tuple(memory[: len(arrays)]), written, launches, frozenset(script.fixed), workspaces)
         if copies:
             calls = [partial(where.copy, given, copy) for given, copy, _ in copies] + calls

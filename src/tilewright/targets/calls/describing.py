@@ -12,6 +12,7 @@ from functools import cache
 
 import numpy as np
 
+from tilewright.targets.calls.llvm_text import loop
 from tilewright.targets.calls.words import ARGUMENTS, HEADER, TABLE, TEXT_BYTES, WORDS, table_fields
 
 # numpy's PyArrayObject_fields, behind the head of every object
@@ -237,11 +238,7 @@ list:
   %l_count = call i64 @PyList_Size(ptr %object)
   %l_fits = icmp ule i64 %l_count, {ITEMS}
   br i1 %l_fits, label %list_items, label %unknown
-list_items:
-  %l = phi i64 [0, %list], [%l_next, %list_stored]
-  %l_next = add i64 %l, 1
-  %l_more = icmp ult i64 %l, %l_count
-  br i1 %l_more, label %list_item, label %header
+{loop("list_items", "l", "l_count", after="list", body="list_item", end="header", last="list_stored")}
 list_item:
   %l_object = call ptr @PyList_GetItem(ptr %object, i64 %l)
   %l_type_in = getelementptr i8, ptr %l_object, i64 {TYPE}
@@ -276,11 +273,7 @@ write:
   store i64 %off, ptr %w_3
   %body = getelementptr i64, ptr %words, i64 %w_body
   br label %dimensions
-dimensions:
-  %d = phi i64 [0, %write], [%d_next, %dimension]
-  %d_next = add i64 %d, 1
-  %d_more = icmp ult i64 %d, %rank
-  br i1 %d_more, label %dimension, label %next
+{loop("dimensions", "d", "rank", after="write", body="dimension", end="next")}
 dimension:
   %extent_in = getelementptr i64, ptr %extents, i64 %d
   %extent = load i64, ptr %extent_in

@@ -164,7 +164,7 @@ class CallRecord:
         """
         assert alive is not None or not fixed
         self.alive = alive
-        made = [*(o.make for o in outputs), *workspaces]
+        makers = [*(o.make for o in outputs), *workspaces]
         self.room = room
         told = () if telling is None else told
         threads = environment.THREADS.text()
@@ -182,12 +182,12 @@ class CallRecord:
             "fixed": np.array(fixed, np.int64),
             "pair": np.array(pairs, np.int64),
             "copy": np.array([(c.argument, id(c.make), 0 if c.back is None else id(c.back)) for c in large], np.int64),
-            "makers": np.array([id(make) for make in made], np.int64),
+            "makers": np.array([id(make) for make in makers], np.int64),
             "finishers": np.array([0 if o.finish is None else id(o.finish) for o in outputs], np.int64),
             "tell": np.array(told, np.int64),
         }
         words = {
-            "given": given, "outputs": len(made), "results": len(outputs), "pairs": len(pairs),
+            "given": given, "outputs": len(makers), "results": len(outputs), "pairs": len(pairs),
             "copies": len(large), "smalls": len(small), "told": len(told), "fixes": len(fixed),
             "alive": 0 if alive is None else alive.ctypes.data,
             "variable": ctypes.addressof(_VARIABLE), "threads": 0 if value is None else ctypes.addressof(value),
@@ -297,12 +297,13 @@ class CallTable:
 
     def replace(self, kinds: Sequence[tuple[Description, CallRecord]]) -> None:
         """Remember these kinds of calls, (description, record) each, instead of those before."""
-        entries = np.zeros(1 + ENTRY * len(kinds), np.int64)
+        entries = np.zeros(1 + len(ENTRY) * len(kinds), np.int64)
         entries[0] = len(kinds)
         for place, (description, record) in enumerate(kinds):
-            start, words = 1 + ENTRY * place, description.words
+            start, words = 1 + len(ENTRY) * place, description.words
             here = int(words.ctypes.data)
-            entries[start : start + ENTRY] = [self._hash(here, len(words)), len(words), here, record.words.ctypes.data]
+            entry = self._hash(here, len(words)), len(words), here, record.words.ctypes.data
+            entries[start : start + len(ENTRY)] = entry
         before = self._kept.entries, self._kept.kinds  # in use until the words are set
         self._kept.entries, self._kept.kinds = entries, tuple(kinds)
         for table in (self._words, self._words_below):

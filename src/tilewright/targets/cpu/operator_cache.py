@@ -83,7 +83,7 @@ def _sources(
     """The source of each argument of the host program, None for one that stays; None: one cannot be told."""
     arrays = [*call.args, *(array for array, _ in call.outputs)]
     given = {_address(a): n for n, a in enumerate(args) if _is_array(a)}
-    made = {_address(a): len(args) + n for n, a in enumerate(results)}
+    result_at = {_address(a): len(args) + n for n, a in enumerate(results)}
     copied_from = {_address(copy): source for copy, source in events.copies}
     constants = {_address(c) for c in events.constants}
     sources: list[_Source | None] = []
@@ -94,7 +94,7 @@ def _sources(
             continue
         at = _address(array)
         if written:
-            source = _source_of_result(at, array, made, results, len(args), copied_from)
+            source = _source_of_result(at, array, result_at, results, len(args), copied_from)
         elif at in given:
             source = _Source(given[at], array)
         elif at in copied_from and _address(copied_from[at]) in given and _is_contiguous(array):
@@ -107,16 +107,21 @@ def _sources(
         if source is None:
             return None
         sources.append(source)
-    found = [s.place for s in sources if s is not None and s.place >= len(args)]
-    return sources if sorted(found) == list(range(len(args), len(args) + len(results))) else None
+    of_results = [s.place for s in sources if s is not None and s.place >= len(args)]
+    return sources if sorted(of_results) == list(range(len(args), len(args) + len(results))) else None
 
 
 def _source_of_result(
-    at: int, array: Any, made: Mapping[int, int], results: Sequence[Any], first: int, copied_from: Mapping[int, Any]
+    at: int,
+    array: Any,
+    result_at: Mapping[int, int],
+    results: Sequence[Any],
+    first: int,
+    copied_from: Mapping[int, Any],
 ) -> _Source | None:
     """The source of an array that a kernel wrote: the memory of a result, or what a result is a copy of."""
-    if at in made:
-        return _Source(made[at], array)
+    if at in result_at:
+        return _Source(result_at[at], array)
     for n, result in enumerate(results):
         source = copied_from.get(_address(result))
         if source is not None and _address(source) == at and _is_contiguous(array):

@@ -39,14 +39,14 @@ class MovableCall(NamedTuple):
 class Again(LearntCalls):
     """The launches learnt from the calls of one executable on a GPU."""
 
-    def learn(self, args: Sequence[Any], made: Sequence[Any], launch: Any) -> None:
-        """A call was right, whose outputs `made` follow its arguments; another one like it may be done so."""
+    def learn(self, args: Sequence[Any], outputs: Sequence[Any], launch: Any) -> None:
+        """A call was right, whose outputs follow its arguments; another one like it may be done so."""
         torch: Any = sys.modules.get("torch")
         plain = getattr(torch, "Tensor", None)
         if (
             plain is None
             or exchange_of(plain) is None
-            or not all(type(t) is plain and t.is_cuda for t in (*args, *made))
+            or not all(type(t) is plain and t.is_cuda for t in (*args, *outputs))
         ):
             return
         whole = launch.whole if isinstance(launch, Bound) else None
@@ -58,14 +58,14 @@ class Again(LearntCalls):
         described = table.described(args)
         if described is None or list(call.addresses[: len(args)]) != described.addresses:
             return  # of one of them the launch has a copy
-        if len(args) + len(made) + len(call.workspaces) > ARGUMENTS:
+        if len(args) + len(outputs) + len(call.workspaces) > ARGUMENTS:
             return
         given = range(len(args))
         written = [n for n in given if call.written[n]]
         record = CallRecord(
             len(args),
             call.launch,
-            [Output(_maker(torch, tensor)) for tensor in made],
+            [Output(_maker(torch, tensor)) for tensor in outputs],
             pairs=[pair_of(w, n, call.extents, described.addresses) for w in written for n in given if n != w],
             told=written,
             telling=telling_of(torch),

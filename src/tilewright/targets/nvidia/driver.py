@@ -118,10 +118,10 @@ def device(number: int = 0) -> Device | str:
 
 def why_not(machine: Machine) -> str | None:
     """Why code for a machine does not run here; None: it does."""
-    found = device()
-    if isinstance(found, str):
-        return found
-    major, minor = found.capability
+    gpu = device()
+    if isinstance(gpu, str):
+        return gpu
+    major, minor = gpu.capability
     if "sm_90a" in machine.features and major != 9:
         return f"the GPU here has compute capability {major}.{minor}, not 9.x"
     if major < 8:
@@ -160,11 +160,11 @@ class Loaded:
 
     def __init__(self, assembly: str | bytes, emitted: Emitted, number: int = 0):
         """`assembly` is PTX, or the machine code that an assembler made of it."""
-        found = device(number)
-        if isinstance(found, str):
-            raise TargetError(f"{emitted.name}: device {number}: {found}")
-        self.device, self.name = found, emitted.name
-        with found.entered():
+        gpu = device(number)
+        if isinstance(gpu, str):
+            raise TargetError(f"{emitted.name}: device {number}: {gpu}")
+        self.device, self.name = gpu, emitted.name
+        with gpu.entered():
             self._load(assembly, emitted)
 
     def _load(self, assembly: str | bytes, emitted: Emitted) -> None:

@@ -25,11 +25,11 @@ Array = np.ndarray[Any, np.dtype[Any]]
 class AllocatedOnStream:
     """Memory that a stream has: taken when the work before it is done, given back when the work after it is."""
 
-    def __init__(self, found: Device, size: int, stream: int):
-        self.device, self.stream = found, stream
-        with found.entered():
-            taken = found.cu.cuMemAllocAsync(whole_places(size), stream)
-            self.pointer = found.check(taken, f"{size} bytes on the device")
+    def __init__(self, device: Device, size: int, stream: int):
+        self.device, self.stream = device, stream
+        with device.entered():
+            taken = device.cu.cuMemAllocAsync(whole_places(size), stream)
+            self.pointer = device.check(taken, f"{size} bytes on the device")
 
     def __del__(self) -> None:
         if hasattr(self, "pointer"):
@@ -45,10 +45,10 @@ class DeviceMemory:
     """
 
     def __init__(self, machine: Machine, number: int, passing: bool = False, stream: int | None = None):
-        why, found = why_not(machine), device(number)
-        if why is not None or isinstance(found, str):
-            raise TargetError(f"code for {machine.name} does not run here: {why or found}")
-        self.device, self.passing, self.stream = found, passing, stream
+        why, gpu = why_not(machine), device(number)
+        if why is not None or isinstance(gpu, str):
+            raise TargetError(f"code for {machine.name} does not run here: {why or gpu}")
+        self.device, self.passing, self.stream = gpu, passing, stream
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> DeviceArray:
         """Memory of its own."""
@@ -96,11 +96,12 @@ class DeviceMemory:
     def numpy(self, array: DeviceArray) -> Array:
         """What it holds when all that was asked before is done."""
         cu, check, stream = self.device.cu, self.device.check, self._stream(array)
-        found = np.empty(array.shape, array.dtype)
+        elements = np.empty(array.shape, array.dtype)
         with self.device.entered():
-            check(cu.cuMemcpyDtoHAsync(found.ctypes.data, array.pointer, found.nbytes, stream), "a copy to the host")
+            copied = cu.cuMemcpyDtoHAsync(elements.ctypes.data, array.pointer, elements.nbytes, stream)
+            check(copied, "a copy to the host")
             check(cu.cuStreamSynchronize(stream), "a copy to the host")
-        return found
+        return elements
 
     def settle(self) -> None:
         """Waits for the stream, so that other streams may read what it wrote."""
@@ -153,10 +154,10 @@ class Stream:
         """The stream at this moment."""
         if not self.current:
             return self.fixed
-        found = ctypes.c_void_p()
-        if _CURRENT(self.current)(_CUDA, self.number, ctypes.byref(found)):
+        stream = ctypes.c_void_p()
+        if _CURRENT(self.current)(_CUDA, self.number, ctypes.byref(stream)):
             raise TargetError(f"the current stream of device {self.number} could not be told")
-        return found.value or 0
+        return stream.value or 0
 
 
 _CUDA = 2

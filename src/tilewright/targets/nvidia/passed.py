@@ -65,16 +65,16 @@ class Passed:
         block[self.counters : self.counters + 8] = np.array([address], np.uint64).view(np.uint8)
         return block
 
-    def _address_in(self, found: np.ndarray[Any, np.dtype[Any]], pointer: int) -> int | None:
+    def _address_in(self, words: np.ndarray[Any, np.dtype[Any]], pointer: int) -> int | None:
         """The word of a tensor map that is the tensor's address, where the driver changes nothing else for another one.
 
         Maps are the driver's own; writing a word is quicker than asking it.
         """
-        before = found.copy()
+        before = words.copy()
         for other in (pointer + 256, pointer):
-            refused = self._device.readdress(found.ctypes.data, other)
-            there = np.nonzero(found == other)[0]
-            if refused or len(there) != 1 or (np.delete(found, there) != np.delete(before, there)).any():
-                found[:] = before
+            refused = self._device.readdress(words.ctypes.data, other)
+            there = np.nonzero(words == other)[0]
+            if refused or len(there) != 1 or (np.delete(words, there) != np.delete(before, there)).any():
+                words[:] = before
                 return None
         return int(there[0])
