@@ -180,6 +180,20 @@ def test_weights_that_a_graph_reads_stay_when_others_take_their_place() -> None:
     assert rest[0].isnan().all()
 
 
+def test_weights_of_a_graph_that_is_gone_are_freed_while_the_next_one_is_captured() -> None:
+    """The driver ended the capture in which memory was given back."""
+    for _ in range(4):
+        x, weight = numbers(2, 16, 9, 7), numbers(24, 16, 3, 3)
+        expected = functional.conv2d(x, weight, padding=1, keep_packed=True)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            result = functional.conv2d(x, weight, padding=1, keep_packed=True)
+        graph.replay()
+        assert torch.equal(result, expected)
+        torch.cuda.synchronize()
+        del graph, result, weight
+
+
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16], ids=str)
 def test_a_model_is_captured_in_a_cuda_graph(kind: Any) -> None:
     model, swapped, x = block(kind)

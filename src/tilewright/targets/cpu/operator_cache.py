@@ -17,6 +17,7 @@ import numpy as np
 
 from tilewright.runtime.outputs import LEAST, maker
 from tilewright.runtime.tensors import Form
+from tilewright.targets.calls.describing import reads_arrays
 from tilewright.targets.calls.learnt import LearntCalls
 from tilewright.targets.calls.observing import KeptWeights, KernelCall, Observed
 from tilewright.targets.calls.table import CallRecord, Copy, Description, FixedTensor, Output, SmallCopy
@@ -35,6 +36,8 @@ class OperatorCache(LearntCalls):
 
     def describe(self, args: Sequence[Any]) -> Description | None:
         """The description of arguments; None where one of them cannot be described."""
+        if not reads_arrays():
+            return None
         return self.table_for(pool().code, args).described(args)
 
     def learn(self, args: Sequence[Any], results: Sequence[Any], events: Observed) -> bool:
