@@ -2,7 +2,7 @@
 
     python benchmarks/call_cost.py            # all tables
     python benchmarks/call_cost.py calls
-    python benchmarks/call_cost.py operators  # torch's operators beside an empty one (where torch is installed)
+    python benchmarks/call_cost.py operators  # those of torch beside empty ones of the same schemas (needs torch)
     python benchmarks/call_cost.py faults    # page faults of calls that make an output of 3 MB
     python benchmarks/call_cost.py import 9  # so many processes of each kind
 
@@ -179,32 +179,48 @@ def _tensor_rows(product: Any, linear: Any, conv: Any) -> dict[str, tuple[str, d
 
 
 def operators(library: Any) -> dict[str, dict[str, Callable[[], Any]]]:
-    """Each operator of torch, and an empty one of `library` with the same tensors."""
+    """Each operator of torch, and an empty one of `library` with the same schema and arguments."""
     import torch
 
     import tilewright
     import tilewright.torch
 
-    def empty(name: str, schema: str) -> Any:
-        torch.library.define(f"tilewright_empty::{name}", schema, lib=library)
-        make = lambda x, *_: torch.empty_like(x)  # noqa: E731
-        torch.library.impl(f"tilewright_empty::{name}", "CompositeExplicitAutograd", make, lib=library)
-        return getattr(torch.ops.tilewright_empty, name)
+    def row(operator: Any, *args: Any) -> dict[str, Callable[[], Any]]:
+        schema = operator.default._schema
+        name = f"tilewright_empty::{schema.name.split('::')[1]}"
+        if not hasattr(torch.ops.tilewright_empty, schema.name.split("::")[1]):
+            torch.library.define(name, str(schema)[str(schema).index("(") :], lib=library)
+            make = lambda x, *_: torch.empty_like(x)  # noqa: E731
+            torch.library.impl(name, "CompositeExplicitAutograd", make, lib=library)
+        empty = getattr(torch.ops.tilewright_empty, schema.name.split("::")[1])
+        return {"empty": lambda: empty(*args), "ours": lambda: operator(*args)}
 
-    one, two = empty("one", "(Tensor x) -> Tensor"), empty("two", "(Tensor x, Tensor y) -> Tensor")
-    square = tilewright.torch.operator(tilewright.kernels.softmax("f32"), "softmax_of_call_cost")
-    ours, a = torch.ops.tilewright, torch.ones(8, 8)
-    image, weight = torch.ones(1, 8, 8, 8), torch.ones(8, 8, 3, 3)
+    of_kernel = tilewright.torch.operator(tilewright.kernels.softmax("f32"), "softmax_of_call_cost")
+    ours, a, batch = torch.ops.tilewright, torch.ones(8, 8), torch.ones(1, 8, 8)
+    image, weight, of_channels, heads = (
+        torch.ones(1, 8, 8, 8),
+        torch.ones(8, 8, 3, 3),
+        torch.ones(8),
+        torch.ones(1, 1, 8, 8),
+    )
+    geometry = ([1, 1], [1, 1], [1, 1], 1)
     return {
-        "a kernel": {"empty": lambda: one(a), "ours": lambda: square(a)},
-        "matmul": {"empty": lambda: two(a, a), "ours": lambda: ours.matmul(a, a)},
-        "linear": {"empty": lambda: two(a, a), "ours": lambda: ours.linear(a, a)},
-        "linear, kept": {"empty": lambda: two(a, a), "ours": lambda: ours.linear(a, a, None, None, True)},
-        "conv2d": {
-            "empty": lambda: two(image, weight),
-            "ours": lambda: ours.conv2d(image, weight, None, [1, 1], [1, 1], [1, 1], 1),
-        },
-        "softmax": {"empty": lambda: one(a), "ours": lambda: ours.softmax(a, 1)},
+        "a kernel": row(of_kernel, a),
+        "matmul": row(ours.matmul, a, a),
+        "bmm": row(ours.bmm, batch, batch),
+        "linear": row(ours.linear, a, a),
+        "linear, kept": row(ours.linear, a, a, None, None, True),
+        "conv1d": row(ours.conv1d, batch, torch.ones(8, 8, 3), None, [1], [1], [1], 1),
+        "conv2d": row(ours.conv2d, image, weight, None, *geometry),
+        "conv2d, kept": row(ours.conv2d, image, weight, None, *geometry, None, True),
+        "conv3d": row(ours.conv3d, image[..., None], weight[..., None], None, [1] * 3, [1, 1, 0], [1] * 3, 1),
+        "conv_image_gradient": row(ours.conv_image_gradient, image, weight, [8, 8], *geometry),
+        "conv_filter_gradient": row(ours.conv_filter_gradient, image, image, [3, 3], *geometry),
+        "layer_norm": row(ours.layer_norm, a, [8], of_channels, of_channels, 1e-5),
+        "rms_norm": row(ours.rms_norm, a, [8], of_channels, 1e-5),
+        "group_norm": row(ours.group_norm, image, 2, of_channels, of_channels, 1e-5),
+        "softmax": row(ours.softmax, a, 1),
+        "attention": row(ours.attention, heads, heads, heads, None, False, None),
     }
 
 

@@ -13,7 +13,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "tilewright"
 
 PACKAGES = [
     *("algebra", "interpret/block", "ir", "kernels", "machine", "passes", "passes/tile", "plan", "plan/search"),
-    *("passes/tile/product", "runtime", "targets/cpu", "torch", "wave", "codegen/entry", "deploy"),
+    *("passes/tile/product", "runtime", "targets/calls", "targets/cpu", "torch", "wave", "codegen/entry", "deploy"),
 ]
 
 

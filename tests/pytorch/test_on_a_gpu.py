@@ -6,6 +6,7 @@ Run by `python -m pytest -m gpu tests/pytorch/test_on_a_gpu.py` where torch sees
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ torch = pytest.importorskip("torch")
 from torch import nn
 
 import tilewright.torch
-from tilewright.errors import ArgumentError
+from tilewright.errors import ArgumentError, TargetError
 from tilewright.torch import functional
 
 F = torch.nn.functional
@@ -62,14 +63,24 @@ def assert_near(result: Any, expected: Any) -> None:
     assert (result - expected).abs().max() <= share * expected.abs().max()
 
 
-CALLS: dict[str, tuple[Callable[[Any], Any], tuple[int, ...]]] = {
-    "linear": (lambda x: functional.linear(x, numbers(40, 64), residual=numbers(72, 40)), (72, 64)),
-    "matmul": (lambda x: functional.matmul(x, numbers(64, 40)), (72, 64)),
-    "conv2d": (lambda x: functional.conv2d(x, numbers(24, 16, 3, 3), padding=1, activation="relu"), (2, 16, 9, 7)),
-    "layer_norm": (lambda x: functional.layer_norm(x, (64,)), (72, 64)),
-    "softmax": (lambda x: functional.softmax(x, -1), (72, 64)),
-    "attention": (lambda x: functional.scaled_dot_product_attention(x, x, x), (2, 3, 128, 64)),
+CALLS: dict[str, tuple[Callable[..., Any], tuple[int, ...], tuple[tuple[int, ...], ...]]] = {
+    "linear": (lambda x, w, b, r: functional.linear(x, w, b, residual=r), (72, 64), ((40, 64), (40,), (72, 40))),
+    "matmul": (functional.matmul, (72, 64), ((64, 40),)),
+    "deep matmul": (functional.matmul, (64, 16384), ((16384, 64),)),  # parts of sums in a workspace
+    "conv2d": (partial(functional.conv2d, padding=1, activation="relu"), (2, 16, 9, 7), ((24, 16, 3, 3), (24,))),
+    "kept conv2d": (partial(functional.conv2d, padding=1, keep_packed=True), (2, 16, 9, 7), ((24, 16, 3, 3), (24,))),
+    "layer_norm": (lambda x: functional.layer_norm(x, (64,)), (72, 64), ()),
+    "softmax": (lambda x: functional.softmax(x, -1), (72, 64), ()),
+    "attention": (lambda x: functional.scaled_dot_product_attention(x, x, x), (2, 3, 128, 64), ()),
 }
+"""Functions; the shapes of their first argument, and of the others."""
+
+
+def call_of(name: str) -> tuple[Callable[[Any], Any], Any]:
+    """(A function of one tensor, such a tensor). What else it takes is on the device: copies from the host wait."""
+    function, shape, others = CALLS[name]
+    tensors = [numbers(*other) for other in others]
+    return lambda x: function(x, *tensors), numbers(*shape)
 
 
 def late(x: Any) -> Any:
@@ -82,8 +93,7 @@ def late(x: Any) -> Any:
 
 @pytest.mark.parametrize("name", CALLS)
 def test_an_operator_runs_on_the_current_stream(name: str) -> None:
-    call, shape = CALLS[name]
-    x = numbers(*shape)
+    call, x = call_of(name)
     expected = call(x)
     torch.cuda.synchronize()
     stream = torch.cuda.Stream()
@@ -96,8 +106,7 @@ def test_an_operator_runs_on_the_current_stream(name: str) -> None:
 
 @pytest.mark.parametrize("name", CALLS)
 def test_two_streams_do_not_wait_for_each_other(name: str) -> None:
-    call, shape = CALLS[name]
-    x = numbers(*shape)
+    call, x = call_of(name)
     expected, of_more = call(x), call(x + 1)
     torch.cuda.synchronize()
     first, second = torch.cuda.Stream(), torch.cuda.Stream()
@@ -116,6 +125,73 @@ def test_two_streams_do_not_wait_for_each_other(name: str) -> None:
     assert torch.equal(other, of_more)
     first.synchronize()
     assert torch.equal(result, expected)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_an_operator_is_captured_in_a_cuda_graph(name: str) -> None:
+    """It asked the driver for a workspace, and its bias went through the host: neither can be in a graph."""
+    call, x = call_of(name)
+    more = x + 1
+    expected, of_more = call(x), call(more)
+    graphs = [torch.cuda.CUDAGraph() for _ in range(2)]
+    results = []
+    for graph in graphs:
+        with torch.cuda.graph(graph):
+            results.append(call(x) + call(x))
+    del graph
+    for n in range(3):
+        x.copy_(more if n else x)
+        wanted = call(x)  # a call between replays has a workspace of its own
+        graphs[-1].replay()
+        assert torch.equal(results[-1], wanted + wanted)
+        if n == 1:
+            assert torch.equal(wanted, of_more)
+            graphs.pop(0), results.pop(0)  # the memory of a graph that is gone is nobody else's
+            torch.cuda.empty_cache()
+        elif not n:
+            assert torch.equal(wanted, expected)
+
+
+def test_weights_that_are_not_packed_yet_are_refused_in_a_graph() -> None:
+    x, weight = numbers(72, 64), numbers(40, 64)
+    graph, expected = torch.cuda.CUDAGraph(), functional.linear(x, weight)
+    with torch.cuda.graph(graph):
+        with pytest.raises(TargetError, match="make the same call once before the capture"):
+            functional.linear(x, weight, keep_packed=True)
+        result = functional.linear(x, weight)
+    graph.replay()
+    assert torch.equal(result, expected)
+
+
+def test_weights_that_a_graph_reads_stay_when_others_take_their_place() -> None:
+    """Packed weights were freed when the tensor was written to, and replays read what lay there next."""
+    x, weight = numbers(2, 16, 9, 7), numbers(24, 16, 3, 3)
+    call = partial(functional.conv2d, weight=weight, padding=1, keep_packed=True)
+    expected = call(x)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = call(x)
+    weight.add_(1)
+    changed = call(x)
+    assert not torch.equal(changed, expected)
+    rest = [torch.full((1 << 16,), torch.nan, device="cuda") for _ in range(64)]
+    graph.replay()
+    assert torch.equal(result, expected) or torch.equal(result, changed)
+    assert rest[0].isnan().all()
+
+
+def test_weights_of_a_graph_that_is_gone_are_freed_while_the_next_one_is_captured() -> None:
+    """The driver ended the capture in which memory was given back."""
+    for _ in range(4):
+        x, weight = numbers(2, 16, 9, 7), numbers(24, 16, 3, 3)
+        expected = functional.conv2d(x, weight, padding=1, keep_packed=True)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            result = functional.conv2d(x, weight, padding=1, keep_packed=True)
+        graph.replay()
+        assert torch.equal(result, expected)
+        torch.cuda.synchronize()
+        del graph, result, weight
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16], ids=str)
@@ -169,9 +245,10 @@ def test_a_write_to_weights_is_seen() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # of compilers
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
-def test_a_replaced_model_is_one_graph(mode: str) -> None:
-    _, swapped, x = block()
+def test_a_replaced_model_is_one_graph(mode: str, kind: Any) -> None:
+    _, swapped, x = block(kind)
     torch._dynamo.reset()
     with torch.no_grad():
         compiled = torch.compile(swapped, fullgraph=True, mode=mode)

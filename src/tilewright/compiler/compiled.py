@@ -144,8 +144,8 @@ class Compiled:
         """The object code of `main`."""
         if self._main.kernel is None:
             raise ArgumentError(f"{self.name} is no machine code on {self.target}")
-        found: bytes = self._main.kernel.object
-        return found
+        code: bytes = self._main.kernel.object
+        return code
 
     def explain(self) -> str:
         """The chosen plan, its predicted time and what limits it, and what was refused."""
@@ -178,10 +178,13 @@ class Compiled:
         return self.bind_whole(arrays, kept)[0]
 
     def bind_whole(
-        self, arrays: Mapping[str, Array], kept: Kept | None = None
+        self, arrays: Mapping[str, Array], kept: Kept | None = None, *, passing: bool = False
     ) -> tuple[Callable[[], None], Whole | None]:
-        """What `bind` gives, and what it consists of where each call only launches on these very arrays."""
-        return self._running.bind_whole(self._ordered(arrays), kept=kept)
+        """What `bind` gives, and what it consists of where each call only launches on these very arrays.
+
+        `passing` says that it is called once, now.
+        """
+        return self._running.bind_whole(self._ordered(arrays), kept=kept, passing=passing)
 
     def keep(self, arrays: Mapping[str, Array]) -> Kept:
         """What is done once for constant arguments, such as packing weights: `bind` takes it again and again."""
@@ -216,8 +219,8 @@ class Compiled:
 
 def _remade(executable: Any, *member: Any) -> Compiled:
     """A member of an executable, made again; its machine code is found in the cache, or compiled."""
-    found: Compiled = executable.again(*member)
-    return found
+    kernel: Compiled = executable.again(*member)
+    return kernel
 
 
 def _shaped(array: Any, form: tuple[int, ...] | None) -> Any:

@@ -21,6 +21,8 @@ from tilewright.jax.registry import alike
 from tilewright.ops.arrays import dtype_of
 from tilewright.ops.convolutions import Conv, Conv1d, Conv2d, Conv3d
 
+_OPTIONS = ("stride", "padding", "dilation", "groups", "activation", "precision", "accumulate")
+"""The options that a layer and a convolution here have alike."""
 _ELSEWHERE = {"dynamic": "shapes are known when JAX traces", "target": "it runs where JAX does"}
 
 
@@ -66,17 +68,16 @@ def _convolved(layer: type[Conv], x: Any, w: Any, bias: Any, options: dict[str, 
         layer=layer,
         kind=dtype_of(image, "x"),
         out=described.out,
-        stride=described.stride,
-        padding=described.padding,
-        dilation=described.dilation,
-        groups=described.groups,
-        activation=described.activation,
-        precision=described.precision,
-        accumulate=described.accumulate,
+        **_options_of(described),
     )
     if bias is None:
         return compiled_operator(told)(*alike((x, w)))
     return compiled_operator(told)(*alike((x, w, jnp.asarray(bias).astype(told.kind.accumulator.numpy))))
+
+
+def _options_of(convolution: Conv | _Convolution) -> dict[str, Any]:
+    """The options of a convolution, by name."""
+    return {name: getattr(convolution, name) for name in _OPTIONS}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,18 +93,7 @@ class _Convolution(OperatorOptions):
     def call(self, *arrays: Any) -> Any:
         x, w, *_ = arrays
         image, filters, *added = (np.empty(a.shape, a.dtype) for a in arrays)
-        layer = self.layer(
-            filters,
-            *added,
-            stride=self.stride,
-            padding=self.padding,
-            dilation=self.dilation,
-            groups=self.groups,
-            activation=self.activation,
-            out_dtype=self.out,
-            precision=self.precision,
-            accumulate=self.accumulate,
-        )
+        layer = self.layer(filters, *added, out_dtype=self.out, **_options_of(self))
         layer.constant = False  # XLA passes the filters at every call
         shape = (x.shape[0], *layer.sizes(image), w.shape[0])
         if 0 in shape:

@@ -14,7 +14,7 @@ from tilewright.limits import written
 from tilewright.runtime.device_arrays import DeviceArray, array_of, made_like
 from tilewright.runtime.outputs import maker
 from tilewright.runtime.scripts import Whole
-from tilewright.runtime.tensors import Form, torch_of
+from tilewright.runtime.tensors import Form, torch_dtype_of, torch_of
 from tilewright.runtime.traced import refuse_traced
 from tilewright.targets.calls.table import UNLIKE
 from tilewright.targets.cpu.launch_cache import LaunchCache
@@ -80,12 +80,17 @@ def in_place(value: Any, name: str) -> Any:
 
 
 def bias_of(value: Any, kind: DType, count: int, what: str) -> Any:
-    """A bias in the type of sums: where it lies if it has that type already, else on the host."""
+    """A bias in the type of sums: itself, or a copy; where it lies, but on the host if torch does not convert it."""
     bias = array(value, "bias", (1,))
     if bias.size != count:
         raise ArgumentError(f"bias has {bias.size} elements; there are {count} {what}")
     wanted = kind.accumulator.numpy
-    return bias if bias.dtype == wanted else on_host(bias).astype(wanted)
+    if bias.dtype == wanted:
+        return bias
+    torch = None if isinstance(bias, np.ndarray) else torch_of(bias.given)
+    if torch is not None:
+        return array_of(bias.given.to(torch_dtype_of(torch, wanted)), "bias")
+    return on_host(bias).astype(wanted)
 
 
 def dtype_of(array: Any, name: str) -> DType:

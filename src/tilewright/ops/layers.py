@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,7 +32,7 @@ from tilewright.runtime.device_arrays import DeviceArray, common_device, share_m
 from tilewright.runtime.eager import eager
 from tilewright.runtime.overlap import require_own_memory
 from tilewright.runtime.scripts import Kept, Whole
-from tilewright.runtime.tensors import Form
+from tilewright.runtime.tensors import Form, torch_of
 from tilewright.targets.calls.table import UNLIKE
 from tilewright.targets.names import is_gpu
 
@@ -71,14 +72,6 @@ def call_once(learnt: Learnt, make: Callable[[], Layer], x: Any, weight: Any, bi
     elif ran.launch is not None and is_on_gpu(x):
         learnt.on_gpu.learn(given, [ran.result], ran.launch)
     return ran.result
-
-
-def call_below(layer: Layer, *given: Any) -> Any:
-    """The result of a call of a layer like one before, for torch's operators; `UNLIKE`: there was none like it.
-
-    `given` is x, and perhaps a residual. Who calls has seen to changed weights, gradients and tracers.
-    """
-    return layer._learnt.on_host.call_below(*given)
 
 
 class Layer:
@@ -197,7 +190,8 @@ class Layer:
         result = learnt.on_host.call(*given)
         if result is not UNLIKE:
             return result
-        if is_on_gpu(x):
+        torch = torch_of(x)
+        if torch is not None and x.is_cuda and not torch.cuda.is_current_stream_capturing():  # a graph keeps weights
             result = learnt.on_gpu.call(x, *self._tensors(x), *given[1:])
             if result is not UNLIKE:
                 return result
@@ -229,7 +223,7 @@ class Layer:
         if not out.size:
             return LayerCall(returned(out, form), out)
         kernel = self._kernel(taken, target, added is not None)
-        launch, whole = self._launch(kernel, taken, out, target, added)
+        launch, whole = self._launch(kernel, taken, out, target, added, passing=True)
         launch()
         return LayerCall(returned(out, form), out, launch, whole)
 
@@ -271,18 +265,22 @@ class Layer:
         return self._launch(self._kernel(taken, target, False) if kernel is None else kernel, taken, goal, target)[0]
 
     def _launch(
-        self, kernel: Compiled, x: Any, out: Any, target: str, residual: Any = None
+        self, kernel: Compiled, x: Any, out: Any, target: str, residual: Any = None, *, passing: bool = False
     ) -> tuple[Callable[[], None], Whole | None]:
-        """A kernel bound to arrays and to the weights, which are packed already or now; and what it consists of."""
+        """A kernel bound to arrays and to the weights, which are packed already or now; and what it consists of.
+
+        `passing` says that it is called once, now.
+        """
         weight, bias = self._factors(x, target)
         arrays = dict(zip(self.names, (x, weight, bias, residual, out), strict=True))
         arrays = {name: array for name, array in arrays.items() if array is not None}
         if not self.constant:
-            return kernel.bind_whole(arrays)
+            return kernel.bind_whole(arrays, passing=passing)
         key = kernel, common_device("the call", [x])
         if key not in self._packed:
-            self._packed[key] = kernel.keep(arrays)
-        return kernel.bind_whole(arrays, self._packed[key])
+            factors = tuple(a for a in (weight, bias) if a is not None)
+            self._packed[key] = replace(kernel.keep(arrays), given=factors)
+        return kernel.bind_whole(arrays, self._packed[key], passing=passing)
 
     def _factors(self, x: Any, target: str) -> tuple[Any, Any]:
         """Weights and bias where a call runs; brought there once."""

@@ -101,7 +101,7 @@ def matmul(
         "nn", (count, m, k, n), kinds, (added is not None, False), asked, where, False, environment.threads()
     )
     arrays = {"a": left, "b": right, "c": out} | ({} if added is None else {"bias": added})
-    launch, whole = kernel.bind_whole(arrays)
+    launch, whole = kernel.bind_whole(arrays, passing=True)
     launch()
     result_given = returned(out, form)
     if not is_gpu(where):

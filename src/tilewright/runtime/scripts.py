@@ -47,6 +47,12 @@ class Memories(Protocol):
     def numpy(self, array: Any) -> Array:
         """Return the present elements of an array, for the host to look at."""
 
+    def settle(self) -> None:
+        """Wait until what was asked of the device is done, so that other streams may use the results."""
+
+    def hold(self, arrays: Sequence[Any]) -> None:
+        """Keep arrays that a launch reads for as long as a CUDA graph lives that is captured now, if one is."""
+
 
 class HostMemory:
     """The host's memory, for devices that run their programs on it."""
@@ -75,6 +81,12 @@ class HostMemory:
         """The array itself."""
         same: Array = array
         return same
+
+    def settle(self) -> None:
+        """Nothing is under way."""
+
+    def hold(self, arrays: Sequence[Any]) -> None:
+        """Nothing repeats launches."""
 
 
 # -- scripts ------------------------------------------------------------------------------------------------
@@ -176,11 +188,11 @@ class Script:
     fixed: set[int] = field(default_factory=set)
     """The arguments that what is done once reads or writes."""
 
-    def places(self, arguments: int) -> list[tuple[int | None, ...]] | None:
-        """For each launch, which argument each of its arrays is, None: a workspace. None where launches do more."""
-        roots: dict[int, int | None] = {n: n for n in range(arguments)}
+    def places(self, arguments: int) -> list[tuple[int, ...]] | None:
+        """For each launch, the slots of the arguments and workspaces that its arrays are; None if launches do more."""
+        roots = {n: n for n in range(arguments)}
         for each in self.memory:
-            roots[each.slot] = None if each.source is None else roots[each.source]
+            roots[each.slot] = each.slot if each.source is None else roots[each.source]
         if not all(isinstance(step, Launched) for step in self.each):
             return None
         return [tuple(roots[n] for n in step.slots) for step in self.each if isinstance(step, Launched)]
@@ -193,6 +205,8 @@ class Kept:
     steps: tuple[Step, ...]
     made: tuple[SlotMemory, ...]
     arrays: dict[int, Array]
+    given: tuple[Any, ...] = ()
+    """Arguments that launches read beside them, which nobody else may have."""
 
     def fits(self, script: Script) -> bool:
         """Whether a script, perhaps for other sizes, would do the same once."""
@@ -251,6 +265,8 @@ class ScriptExecutor:
     def _keep(self, script: Script, memory: list[Any], where: Memories) -> Kept:
         for step in script.once:
             step.on(memory, where)()
+        if script.once:
+            where.settle()
         workspaces = tuple(m for m in script.memory if m.slot in script.held)
         return Kept(tuple(script.once), workspaces, {m.slot: memory[m.slot] for m in workspaces})
 
@@ -284,17 +300,20 @@ class ScriptExecutor:
         staged, copies = self._staged(arrays, where)
         known = kept if kept is not None and kept.fits(script) else None
         memory = self._memory(script, staged, known, where)
-        if known is None and script.once:
-            self._keep(script, memory, where)
+        if known is not None:
+            where.hold([*known.arrays.values(), *known.given])
+        for step in script.once if known is None else ():
+            step.on(memory, where)()
         calls = [step.on(memory, where) for step in script.each]
         places = script.places(len(arrays))
         whole = None
         if places:
             names, written = zip(*((a.name, a.role != "in") for a in self.arguments), strict=True)
             launches = tuple(zip(calls, places, strict=True))
-            workspaces = [m.slot for m in script.memory if m.source is None and not (known and m.slot in known.arrays)]
-            room = sum(memory[slot].nbytes for slot in workspaces)
-            whole = Whole(names, tuple(memory[: len(arrays)]), written, launches, frozenset(script.fixed), room)
+            held = {} if known is None else known.arrays
+            own = [m.slot for m in script.memory if m.source is None and m.slot not in held]
+            workspaces = {slot: memory[slot] for slot in own}
+            whole = Whole(names, tuple(memory[: len(arrays)]), written, launches, frozenset(script.fixed), workspaces)
         if copies:
             calls = [partial(where.copy, given, copy) for given, copy, _ in copies] + calls
             calls += [partial(where.copy, copy, given) for given, copy, written in copies if written]
@@ -335,23 +354,22 @@ class ScriptExecutor:
 class Whole:
     """A call of a host program that only launches: its arguments by name, which of them are written, and the launches.
 
-    `arrays` are the arguments as launches take them, perhaps contiguous copies. With each launch go the arguments that
-    its arrays are; None: a workspace. `fixed` are arguments that what was done once has used: others cannot take their
-    place.
+    `arrays` are the arguments as launches take them, perhaps contiguous copies. With each launch go the slots of its
+    arrays: numbers of arguments, or of workspaces. `fixed` are arguments that what was done once has used: others
+    cannot take their place. `workspaces` are those that were made for it, by slot.
     """
 
     names: tuple[str, ...]
     arrays: tuple[Any, ...]
     written: tuple[bool, ...]
-    launches: tuple[tuple[Any, tuple[int | None, ...]], ...]
+    launches: tuple[tuple[Any, tuple[int, ...]], ...]
     fixed: frozenset[int] = frozenset()
-    room: int = 0
-    """Bytes of the workspaces that were made for it."""
+    workspaces: Mapping[int, Any] = field(default_factory=dict)
 
     @property
-    def works(self) -> bool:
-        """Whether it has workspaces."""
-        return any(place is None for _, places in self.launches for place in places)
+    def room(self) -> int:
+        """Bytes of the workspaces."""
+        return sum(array.nbytes for array in self.workspaces.values())
 
 
 class Bound:

@@ -14,6 +14,7 @@ torch.export, make_fx and torch.jit.trace keep it as one node.
 | file         | subject                                                                         |
 |--------------|---------------------------------------------------------------------------------|
 | library      | what makes a function an operator: fake, autograd, autocast, vmap               |
+| learning     | calls of operators that are learnt, and tensors as their kernels get them        |
 | batching     | rules of vmap: batches first, or a loop with a warning                          |
 | checks       | what operators ask of their tensors, and the words in which they refuse         |
 | packed       | weights that are packed once for each version                                   |

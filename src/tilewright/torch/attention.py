@@ -13,6 +13,7 @@ from tilewright.errors import ArgumentError
 from tilewright.kernels.attention import attention as attention_kernel
 from tilewright.torch.batching import expanded
 from tilewright.torch.checks import dtype_named, require_float, require_rank, require_same_dtype, require_together
+from tilewright.torch.learning import as_called
 from tilewright.torch.library import Definition, Result, define
 
 TILE = 64
@@ -57,7 +58,7 @@ def _run(expected: Result, q: Any, k: Any, v: Any, bias: Any, is_causal: bool, s
         return result.zero_()
     kernel = _kernel(require_float(q, "q").name, is_causal, bias is not None, scale, q.device.type)
     tensors = [q, k, v] if bias is None else [q, k, v, bias]
-    kernel(*(t.detach().contiguous() for t in tensors), result)
+    kernel(*map(as_called, tensors), result)
     return result
 
 

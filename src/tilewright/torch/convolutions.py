@@ -17,7 +17,6 @@ from tilewright.errors import ArgumentError
 from tilewright.kernels.conv_gradients import conv_filter_gradient, conv_image_gradient
 from tilewright.kernels.elementwise import known_activation
 from tilewright.ops.convolutions import Conv
-from tilewright.targets.calls.table import UNLIKE
 from tilewright.torch.activations import activated, before_activation
 from tilewright.torch.batching import batch_first, expanded
 from tilewright.torch.checks import (
@@ -28,8 +27,9 @@ from tilewright.torch.checks import (
     require_shape,
     require_together,
 )
-from tilewright.torch.library import Definition, Result, as_called, define, is_channels_last
-from tilewright.torch.packed import again, layer_of
+from tilewright.torch.learning import as_called, packed
+from tilewright.torch.library import Definition, Result, define, is_channels_last
+from tilewright.torch.packed import layer_of
 
 Numbers = Sequence[int]
 """One number for each axis; of paddings also two, before and after."""
@@ -123,18 +123,6 @@ def _run(rank: int, expected: Result, x: Any, weight: Any, bias: Any, *given: An
     return _laid_out(layer(image, added), expected.channels_last)
 
 
-def _again(rank: int, x: Any, weight: Any, bias: Any, *given: Any) -> Any:
-    options = Options(*given)
-    added = options.residual
-    needed = (x, weight) if added is None else (x, weight, added)
-    if any(t is None or t.dim() != rank + 2 for t in needed) or len(options.padding) not in (rank, 2 * rank):
-        return UNLIKE  # the checks say what is wrong
-    added = None if added is None else channels_innermost(added)
-    key = _key(rank, options)
-    result = again(channels_innermost(x), weight, bias, added, key, options.keep_packed, channels_innermost)
-    return result if result is UNLIKE else _laid_out(result, is_channels_last(x) or is_channels_last(weight))
-
-
 def _key(rank: int, options: Options) -> tuple[Any, ...]:
     """Return the options of a layer, without its weights, as a key."""
     stride, padding, dilation, groups = options.geometry
@@ -154,7 +142,7 @@ def channels_innermost(tensor: Any) -> Any:
 def _laid_out(result: Any, channels_last: bool) -> Any:
     """A kernel's result, [n, ..., c], as the operator gives it."""
     image = result.movedim(-1, 1)
-    return image if channels_last else image.contiguous()
+    return image if channels_last else packed(image)
 
 
 def _gradients(name: str, gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Sequence[bool]) -> Sequence[Any]:
@@ -205,7 +193,6 @@ CONV = {
             partial(_check, rank),
             partial(_run, rank),
             partial(_gradients, f"conv{rank}d"),
-            again=partial(_again, rank),
             vmap=partial(_batches, f"conv{rank}d"),
             autocast="lower",
         )
@@ -239,7 +226,7 @@ def _run_image_gradient(expected: Result, dy: Any, weight: Any, sizes: Sequence[
         return expected.empty().zero_()
     goal = torch.empty((n, *image, c), dtype=dy.dtype, device=dy.device)
     kernel = _gradient_kernel(conv_image_gradient, tuple(weight.shape[2:]), _named(dy, options), dy.device.type)
-    kernel(_inner_channels(dy), _inner_channels(weight), goal)
+    kernel(*(as_called(channels_innermost(t)) for t in (dy, weight)), goal)
     return _laid_out(goal, expected.channels_last)
 
 
@@ -308,7 +295,7 @@ def _run_filter_gradient(expected: Result, x: Any, dy: Any, taps: Sequence[int],
         return expected.empty().zero_()
     goal = torch.empty((f, *taps, c), dtype=x.dtype, device=x.device)
     kernel = _gradient_kernel(conv_filter_gradient, tuple(taps), _named(x, options), x.device.type)
-    kernel(_inner_channels(x), _inner_channels(dy), goal)
+    kernel(*(as_called(channels_innermost(t)) for t in (x, dy)), goal)
     return _laid_out(goal, expected.channels_last)
 
 
@@ -343,11 +330,6 @@ FILTER_GRADIENT = define(
         autocast="lower",
     )
 )
-
-
-def _inner_channels(tensor: Any) -> Any:
-    """A tensor as kernels take it: [n, ..., c], contiguous."""
-    return tensor.detach().movedim(1, -1).contiguous()
 
 
 def _named(tensor: Any, options: Sequence[Any]) -> tuple[Any, ...]:

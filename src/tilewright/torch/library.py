@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch.autograd import forward_ad
 from tilewright.errors import ArgumentError, MissingBackward
 from tilewright.targets.calls.table import UNLIKE
 from tilewright.torch.batching import looped
+from tilewright.torch.learning import OperatorCalls
 
 NAMESPACE = "tilewright"
 LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")
@@ -48,23 +50,13 @@ def is_channels_last(x: Any) -> bool:
     return x.dim() > 2 and not x.is_contiguous() and bool(x.movedim(1, -1).is_contiguous())
 
 
-def as_called(tensor: Any) -> Any:
-    """A tensor as layers and kernels are called with it, without gradients.
-
-    On the host it lies as it lies: a call like it is known by its strides, and copies it. On a GPU it is contiguous:
-    launches there are not learnt for copies.
-    """
-    plain = tensor.detach()
-    return plain if plain.is_cpu else plain.contiguous()
-
-
 @dataclass(frozen=True)
 class Definition:
     """An operator: its schema, what it computes, and what torch's transforms make of it.
 
     `check` raises for arguments that do not fit and gives the result's form: fake tensors and real ones go through it
     alike. It may look at forms alone, not at values. `run` takes that form, then the arguments, and computes the result
-    of real tensors.
+    of real tensors. It is learnt where it calls one kernel, with what functions of `torch.learning` give.
     """
 
     name: str
@@ -76,9 +68,8 @@ class Definition:
     """Whether the backward reads the output."""
     vmap: Callable[..., tuple[Any, Any]] | None = None
     """torch's rule `(info, in_dims, *args) -> (result, out_dim)`; None: one call for each element of the batch."""
-    again: Callable[..., Any] | None = None
-    """Makes a call like one before, which was checked, and returns its result; `UNLIKE`: there was none like it. It
-    asks nothing of gradients and tracers."""
+    learns: bool = True
+    """Whether calls are learnt; False: each does more than the first one shows."""
     autocast: str | None = None
     """"lower" casts floats to autocast's type, "f32" widens them; None leaves them."""
 
@@ -86,11 +77,9 @@ class Definition:
 class CheckedForms:
     """A check of real tensors that is made once for arguments of the same forms.
 
-    It is for calls that `Definition.again` does not make: those of operators without one, and those on GPUs.
-
     >>> seen = []
     >>> checked = CheckedForms(lambda x, n: seen.append(n) or Result((n,), x.dtype, x.device))
-    >>> [checked((torch.ones(2), n)).shape for n in (3, 3, 4)], seen
+    >>> [checked(form_of(args), args).shape for args in ((torch.ones(2), n) for n in (3, 3, 4))], seen
     ([(3,), (3,), (4,)], [3, 4])
     """
 
@@ -101,20 +90,23 @@ class CheckedForms:
         self._check = check
         self._known: dict[Any, Result | tuple[Result, ...]] = {}
 
-    def __call__(self, args: Sequence[Any]) -> Result | tuple[Result, ...]:
-        """The form of the result; raises for arguments that do not fit."""
-        key = tuple([_form(a) for a in args])
-        expected = self._known.get(key)
+    def __call__(self, form: Any, args: Sequence[Any]) -> Result | tuple[Result, ...]:
+        """The form of the result of arguments that have this `form_of`; raises for arguments that do not fit."""
+        expected = self._known.get(form)
         if expected is None:
             expected = self._check(*args)
             if len(self._known) >= self.MOST:
                 self._known.clear()
-            self._known[key] = expected
+            self._known[form] = expected
         return expected
 
 
+def form_of(args: Sequence[Any]) -> tuple[Any, ...]:
+    """Return all that a check may see of arguments, as a key."""
+    return tuple([_form(a) for a in args])
+
+
 def _form(value: Any) -> Any:
-    """Return all that a check may see of an argument, as a key."""
     if isinstance(value, torch.Tensor):
         return value.shape, value.stride(), value.dtype, value.device
     return (list, *value) if isinstance(value, list | tuple) else (type(value), value)
@@ -127,16 +119,17 @@ def define(definition: Definition) -> Any:
     torch.library.define(qualified, definition.schema, lib=LIBRARY, tags=_tags())
     packet = getattr(getattr(torch.ops, NAMESPACE), name)
 
-    again, checked = definition.again or _unlike, CheckedForms(definition.check)
+    calls, checked = OperatorCalls(definition.learns), CheckedForms(definition.check)
 
     def run(*args: Any) -> Any:
-        result = again(*args)
+        result = calls.call_below(*args)
         if result is not UNLIKE:
             return result
-        expected = checked(args)
+        key = form_of(args)
+        expected = checked(key, args)
         # torch.jit.trace follows the operator, not what it is made of.
         with _Untraced():
-            return definition.run(expected, *args)
+            return calls.run(key, partial(definition.run, expected), args)
 
     def fake(*args: Any) -> Any:
         expected = definition.check(*args)
@@ -146,15 +139,11 @@ def define(definition: Definition) -> Any:
     torch.library.register_fake(qualified, fake, lib=LIBRARY)
     vmap = definition.vmap or looped(name, packet.default)
     torch.library.register_vmap(qualified, vmap, lib=LIBRARY)
-    LIBRARY.impl(name, _differentiated(definition, packet.default), "Autograd")
+    LIBRARY.impl(name, _differentiated(definition, packet.default, calls), "Autograd")
     if definition.autocast is not None:
         for device, key in AUTOCAST.items():
             LIBRARY.impl(name, _cast_before(packet.default, device, key, definition.autocast), key)
     return packet
-
-
-def _unlike(*_: Any) -> Any:
-    return UNLIKE
 
 
 def _free_name(name: Any) -> str:
@@ -174,7 +163,7 @@ def _tags() -> tuple[Any, ...]:
 # -- autograd ---------------------------------------------------------------------------------------------
 
 
-def _differentiated(definition: Definition, operator: Any) -> Callable[..., Any]:
+def _differentiated(definition: Definition, operator: Any, calls: OperatorCalls) -> Callable[..., Any]:
     """The kernel of the dispatch key Autograd: it records the operator where a gradient may be asked for.
 
     torch.library.register_autograd would do, but for torch.func.grad and its kin, which refuse what it registers. They
@@ -195,7 +184,6 @@ def _differentiated(definition: Definition, operator: Any) -> Callable[..., Any]
         },
     )
 
-    again = definition.again or _unlike
     any_requires_grad, is_tracing = torch._C._any_requires_grad, torch._C._is_tracing
     count_modes, current_transform = torch._C._len_torch_dispatch_stack, torch._C._functorch.peek_interpreter_stack
 
@@ -206,7 +194,7 @@ def _differentiated(definition: Definition, operator: Any) -> Callable[..., Any]
             with enable_single_level_autograd_function():
                 return function.apply(*args)  # type: ignore[attr-defined]
         if not (is_tracing() or count_modes() or current_transform()):  # plain tensors would only get to `run`
-            result = again(*args)
+            result = calls.call_below(*args)
             if result is not UNLIKE:
                 return result
         with torch._C._AutoDispatchBelowAutograd():

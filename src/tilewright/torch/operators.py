@@ -13,7 +13,6 @@ from tilewright.compiler.text import TextExecutable
 from tilewright.errors import ArgumentError
 from tilewright.limits import written
 from tilewright.runtime.tensors import torch_dtype
-from tilewright.targets.calls.table import UNLIKE
 from tilewright.torch.batching import expanded, looped
 from tilewright.torch.checks import dtype_named, kind_of, require_rank, require_together
 from tilewright.torch.library import Backward, Definition, Result, define
@@ -65,7 +64,7 @@ def operator(
             executables.run,
             gradients,
             keeps_output=keeps_output,
-            again=executables.again,
+            learns=executables.on_host.launches is not None,
             vmap=None if batch is None else _batches(signature, called, batch),
         )
     )
@@ -78,8 +77,8 @@ class _Executables:
         self._kernel = kernel
         self._by_device: dict[str, Any] = {}
         self._given = kernel if isinstance(kernel, Executable | TextExecutable) else None
-        self._on_host = self._for("cpu")
-        self.signature = Signature(self._on_host)
+        self.on_host = self._for("cpu")
+        self.signature = Signature(self.on_host)
 
     def _for(self, device: str) -> Any:
         if self._given is not None:
@@ -94,11 +93,6 @@ class _Executables:
         inputs = iter(a.detach() if isinstance(a, torch.Tensor) else a for a in args)
         executable = self._for(tensors[0].device.type)
         return executable(**{a.name: next(inputs) for a in self.signature.inputs})
-
-    def again(self, *args: Any) -> Any:
-        """The outputs for tensors on the CPU and numbers like those of a call before; `UNLIKE`: there was none."""
-        launches = self._on_host.launches
-        return UNLIKE if launches is None else launches.call_below(*args)
 
 
 def _check(signature: Signature, args: Sequence[Any]) -> Result | tuple[Result, ...]:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from tilewright.errors import TargetError
 from tilewright.ops.arrays import learnt_of
-from tilewright.ops.layers import Layer, call_below, call_once
+from tilewright.ops.layers import Layer, call_once
 from tilewright.runtime.tensors import version_of
-from tilewright.targets.calls.table import UNLIKE
+from tilewright.targets.calls.observing import KeptWeights, Life, observer
 
 Make = Callable[[Any, Any], Layer]
 """Makes a layer of a weight and a bias."""
@@ -29,12 +31,39 @@ class _Kept:
     def __init__(self, weight: Any, bias: Any, make: Make):
         self._were = [_state(weight), _state(bias)]
         held = weight.detach(), None if bias is None else bias.detach()
-        self._memory = held
-        self.layer = make(*held)
+        self.life = Life(self)
+        self.layer = _outside_graphs(make, *held) if weight.is_cuda else make(*held)
 
     def is_of(self, weight: Any, bias: Any) -> bool:
         """Whether the tensors are the same memory with the same values."""
         return self._were == [_state(weight), _state(bias)]
+
+    def weights(self, weight: Any, bias: Any) -> KeptWeights:
+        """The tensors in the state in which they were packed."""
+        tensors = [(t, *state[0]) for t, state in zip((weight, bias), self._were, strict=True) if t is not None]
+        return KeptWeights(tuple(tensors), self.life)
+
+
+def _outside_graphs(make: Make, weight: Any, bias: Any) -> Layer:
+    """A layer on a GPU whose memory belongs to no CUDA graph.
+
+    Before torch.compile (mode "reduce-overhead") captures a graph, it runs the code once: what its thread and its
+    stream allocate then is the graph's. Another thread, on the default stream, gets memory that may be kept.
+    """
+    if torch.cuda.is_current_stream_capturing():
+        raise TargetError(
+            "keep_packed=True: a CUDA graph is captured, and these weights are not packed yet: make the same call once "
+            "before the capture"
+        )
+
+    def make_layer() -> Layer:
+        layer = make(weight, bias)
+        torch.cuda.current_stream(weight.device).synchronize()
+        return layer
+
+    torch.cuda.current_stream(weight.device).synchronize()
+    with ThreadPoolExecutor(1) as threads:
+        return threads.submit(make_layer).result()
 
 
 _LAYERS: Any = WeakTensorKeyDictionary()
@@ -63,27 +92,11 @@ def layer_of(
     kept = layers.get(options)
     if kept is None or not kept.is_of(weight, bias):
         kept = layers[options] = _Kept(weight, bias, lambda held, added: make(view(held), added))
+    events = observer()
+    if events is not None:
+        events.weights.append(kept.weights(weight, bias))
     layer: Layer = kept.layer
     return layer
-
-
-def again(
-    x: Any, weight: Any, bias: Any, residual: Any, options: Hashable, keep: bool, view: View | None = None
-) -> Any:
-    """The result of a call like one before of the layer that `layer_of` gives; `UNLIKE`: there was none like it.
-
-    Nothing is asked of gradients and tracers.
-    """
-    if weight is None:
-        return UNLIKE  # the checks say what is wrong
-    if not keep or not _is_kept(weight, bias, keep):
-        call, held = _learnt(options, residual is not None).on_host.call_below, weight if view is None else view(weight)
-        given = (x, held) if bias is None else (x, held, bias)
-        return call(*given) if residual is None else call(*given, residual)
-    kept = _LAYERS.get(weight, {}).get(options)
-    if kept is None or not kept.is_of(weight, bias):
-        return UNLIKE
-    return call_below(kept.layer, x) if residual is None else call_below(kept.layer, x, residual)
 
 
 def _is_kept(weight: Any, bias: Any, keep: bool) -> bool:

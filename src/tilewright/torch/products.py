@@ -11,7 +11,6 @@ import torch
 from tilewright.errors import ArgumentError
 from tilewright.kernels.elementwise import known_activation
 from tilewright.ops import products as ops
-from tilewright.targets.calls.table import UNLIKE
 from tilewright.torch.activations import activated, before_activation
 from tilewright.torch.batching import batch_first, expanded, looped
 from tilewright.torch.checks import (
@@ -22,8 +21,9 @@ from tilewright.torch.checks import (
     require_shape,
     require_together,
 )
-from tilewright.torch.library import Definition, Result, as_called, define
-from tilewright.torch.packed import again, layer_of
+from tilewright.torch.learning import as_called
+from tilewright.torch.library import Definition, Result, define
+from tilewright.torch.packed import layer_of
 
 # -- linear -----------------------------------------------------------------------------------------------
 
@@ -58,11 +58,6 @@ def _run_linear(expected: Result, x: Any, weight: Any, bias: Any = None, *given:
     layer = layer_of(weight, bias, ("linear", activation), partial(ops.Linear, activation=activation), keep_packed)
     rows, added = (None if t is None else as_called(t if t.dim() > 1 else t[None]) for t in (x, residual))
     return layer(rows, added).view(expected.shape)
-
-
-def _linear_again(x: Any, weight: Any, bias: Any = None, *given: Any) -> Any:
-    activation, keep_packed, residual = LinearOptions(*given)
-    return again(x, weight, bias, residual, ("linear", activation), keep_packed)
 
 
 def _of_nothing(zeros: Any, bias: Any, activation: str | None, residual: Any = None) -> Any:
@@ -113,7 +108,6 @@ LINEAR = define(
         _check_linear,
         _run_linear,
         _linear_gradients,
-        again=_linear_again,
         vmap=_linear_batches,
         autocast="lower",
     )
@@ -144,11 +138,6 @@ def _run_matmul(expected: Result, a: Any, b: Any, bias: Any = None, activation: 
         return _of_nothing(a.new_zeros(expected.shape), bias, activation)
     tensors = [as_called(t) for t in ((a, b) if bias is None else (a, b, bias))]
     return ops.matmul(*tensors, activation=activation)
-
-
-def _matmul_again(a: Any, b: Any, bias: Any = None, activation: str | None = None) -> Any:
-    launches = (ops.PLAIN if activation is None else ops.learnt_products(activation)).on_host
-    return launches.call_below(a, b) if bias is None else launches.call_below(a, b, bias)
 
 
 def _matmul_gradients(gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Sequence[bool]) -> Sequence[Any]:
@@ -186,7 +175,6 @@ MATMUL = define(
         _check_matmul,
         _run_matmul,
         _matmul_gradients,
-        again=_matmul_again,
         vmap=_matmul_batches,
         autocast="lower",
     )
@@ -200,11 +188,6 @@ def _check_bmm(a: Any, b: Any) -> Result:
     require_rank(a, "a", 3)
     require_rank(b, "b", 3)
     return _check_matmul(a, b)
-
-
-def _bmm_again(a: Any, b: Any) -> Any:
-    is_right = a is not None and b is not None and a.dim() == b.dim() == 3
-    return _matmul_again(a, b) if is_right else UNLIKE  # the checks say what is wrong
 
 
 def _bmm_gradients(gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Sequence[bool]) -> Sequence[Any]:
@@ -224,7 +207,6 @@ BMM = define(
         _check_bmm,
         _run_matmul,
         _bmm_gradients,
-        again=_bmm_again,
         vmap=_bmm_batches,
         autocast="lower",
     )

@@ -14,6 +14,7 @@ from tilewright.kernels import norm
 from tilewright.kernels.softmax import softmax as softmax_kernel
 from tilewright.torch.batching import batch_first, looped
 from tilewright.torch.checks import require_float, require_rank, require_same_dtype, require_shape, require_together
+from tilewright.torch.learning import constant, packed, reshaped
 from tilewright.torch.library import Definition, Result, define, is_channels_last
 
 
@@ -27,14 +28,9 @@ def _softmax_kernel(kind: str, target: str) -> Any:
     return compile(softmax_kernel(kind), strict=True, target=target)
 
 
-def _plain(tensor: Any, shape: tuple[int, ...]) -> Any:
-    """A tensor as kernels take it: contiguous, in another shape."""
-    return tensor.detach().contiguous().view(shape)
-
-
 def _or_constant(tensor: Any, like: Any, shape: tuple[int, ...], value: float) -> Any:
     """A weight or bias in a shape; the value that changes nothing where it is left out."""
-    return like.new_full(shape, value) if tensor is None else _plain(tensor, shape)
+    return constant(like, shape, value) if tensor is None else reshaped(tensor, shape)
 
 
 # -- layer norm and RMS norm ------------------------------------------------------------------------------
@@ -64,7 +60,7 @@ def _run_layer_norm(
     n = torch.Size(normalized_shape).numel()
     kernel = _norm_kernel(norm.layer_norm, require_float(x, "x").name, eps, x.device.type)
     scale, shift = _or_constant(weight, x, (n,), 1), _or_constant(bias, x, (n,), 0)
-    return kernel(_plain(x, (-1, n)), scale, shift).view(x.shape)
+    return kernel(reshaped(x, (-1, n)), scale, shift).view(x.shape)
 
 
 def _layer_norm_batches(
@@ -96,7 +92,7 @@ def _run_rms_norm(expected: Result, x: Any, normalized_shape: Sequence[int], wei
         return expected.empty()
     n = torch.Size(normalized_shape).numel()
     kernel = _norm_kernel(norm.rms_norm, require_float(x, "x").name, eps, x.device.type)
-    return kernel(_plain(x, (-1, n)), _or_constant(weight, x, (n,), 1)).view(x.shape)
+    return kernel(reshaped(x, (-1, n)), _or_constant(weight, x, (n,), 1)).view(x.shape)
 
 
 def _rms_norm_batches(
@@ -143,7 +139,7 @@ def _run_group_norm(expected: Result, x: Any, num_groups: int, weight: Any, bias
     of_group = (num_groups, channels // num_groups)
     kernel = _norm_kernel(norm.group_norm, require_float(x, "x").name, eps, x.device.type)
     scale, shift = _or_constant(weight, x, of_group, 1), _or_constant(bias, x, of_group, 0)
-    kernel(x.detach().reshape(n, *of_group, -1), scale, shift, result.view(n, *of_group, -1))
+    kernel(reshaped(x, (n, *of_group, -1)), scale, shift, result.view(n, *of_group, -1))
     return result
 
 
@@ -188,8 +184,8 @@ def _run_softmax(expected: Result, x: Any, dim: int) -> Any:
         return expected.empty()
     rows = x.detach().movedim(dim, -1)
     kernel = _softmax_kernel(require_float(x, "x").name, x.device.type)
-    result = kernel(_plain(rows, (-1, rows.shape[-1])))
-    return result.view(rows.shape).movedim(-1, dim).contiguous()
+    result = kernel(reshaped(rows, (-1, rows.shape[-1])))
+    return packed(result.view(rows.shape).movedim(-1, dim))
 
 
 def _softmax_batches(info: Any, in_dims: Sequence[int | None], x: Any, dim: int) -> tuple[Any, Any]:

@@ -19,9 +19,10 @@ from tilewright.ir.block import parse_block
 from tilewright.passes.waves.lower import lower_waves
 from tilewright.runtime.device_arrays import DeviceArray, packed_steps
 from tilewright.targets.gpu.emit import Emitted
-from tilewright.targets.nvidia import driver, launch
+from tilewright.targets.nvidia import driver, launch, starting
 from tilewright.targets.nvidia.backend import BACKEND
 from tilewright.targets.nvidia.maps import tensor_map
+from tilewright.targets.nvidia.plain_record import PlainRecord
 from tilewright.targets.nvidia.tma import TensorMap
 from tilewright.targets.registry import machine
 
@@ -57,6 +58,7 @@ class Told:
         self.context = CONTEXT
         self.opaque, self.maps = False, 0
         self.parameters = self.mapped = 0
+        self.captures = False
 
     def __getattr__(self, name: str) -> Any:
         def call(*args: Any) -> Any:
@@ -95,6 +97,11 @@ class Told:
         found._obj.value = 60
         return 0
 
+    def is_captured(self, stream: int, state: int) -> int:
+        """cuStreamIsCapturing."""
+        ctypes.c_int.from_address(state).value = int(self.captures)
+        return 0
+
     def readdress(self, place: int, pointer: int) -> int:
         """cuTensorMapReplaceAddress; `opaque` maps hold something else of the address."""
         self.calls.append(("readdress", (place, pointer)))
@@ -103,14 +110,16 @@ class Told:
 
 
 LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)
+CAPTURING = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 READDRESS = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 
 
 def loaded_on(told: Told, name: str) -> Any:
     device = driver.Device.__new__(driver.Device)
-    device.cu, device.context, device.cores, device.version, device.number = told, CONTEXT, 132, 13000, 0
+    device.cu = device.library = told
+    device.context, device.cores, device.version, device.number = CONTEXT, 132, 13000, 0
     device.start, device.readdress = LAUNCH(told.start), READDRESS(told.readdress)
-    device.room_for_clusters = told.room_for_clusters
+    device.room_for_clusters, device.capturing = told.room_for_clusters, CAPTURING(told.is_captured)
     loaded = driver.Loaded.__new__(driver.Loaded)
     loaded.device, loaded.name, loaded.function, loaded.workgroups = device, name, 33, 1
     return loaded
@@ -252,3 +261,49 @@ def test_every_launch_has_counters_of_its_own(monkeypatch: pytest.MonkeyPatch) -
         start()
         seen.append(told.calls[-1][1][-1])
     assert seen == [[1 << 20, 4096 + 8 * n] for n in (1, 2, 3)]
+
+
+@pytest.mark.parametrize("record", [starting.Record, PlainRecord])
+def test_a_launch_in_a_graph_has_counters_that_no_other_launch_uses(
+    record: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Replays used those of the turn in which the graph was captured, perhaps while another launch had them."""
+    told, taken = Told(), []
+    monkeypatch.setattr(driver, "device", lambda number: device)
+    monkeypatch.setattr(launch, "torch_memory", lambda size, number: taken.append(size) or _Room())
+    monkeypatch.setattr(launch.Launch, "record", record)
+    device = loaded_on(told, "kernel").device
+    emitted = Emitted("", "kernel", 384, 0, 1, (), (False,), counters=2)
+    told.parameters = 2
+    array = DeviceArray(1 << 20, (1,), (), np.dtype("f4"), None)
+    start = launch.Launch(driver.Loaded("its text", emitted), emitted, [array], None)
+    run = start.alone
+    for told.captures, call in ((True, start), (True, run), (False, start)):
+        told.calls.clear()
+        call()
+        address = told.calls[-1][1][-1][1]
+        assert (address == _Room.ADDRESS) is told.captures
+        cleared = [args for name, args in told.calls if name == "cuMemsetD32Async"]
+        assert cleared == ([(_Room.ADDRESS, 0, 2, 0)] if told.captures else [])
+    assert taken == [8, 8]
+    monkeypatch.setattr(launch, "torch_memory", lambda size, number: None)
+    told.captures = True
+    with pytest.raises(TargetError, match="memory for it comes from torch, which is not in use here"):
+        start()
+
+
+class _Room:
+    """Memory of torch's."""
+
+    ADDRESS = 0x7700
+
+    def data_ptr(self) -> int:
+        return self.ADDRESS
+
+
+def test_what_a_capture_refuses_says_what_to_do() -> None:
+    told = Told()
+    told.fail = "cuMemAlloc"
+    refused = loaded_on(told, "kernel").device.fault(Result(900), "32 bytes on the device")
+    assert "Make the same call once before the capture" in str(refused)
+    assert "capture" not in str(loaded_on(told, "kernel").device.fault(Result(700), "32 bytes"))

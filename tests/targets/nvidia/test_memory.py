@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 from exchanging import STREAM, Tensor, capsule
-from test_driver import LAUNCH
+from test_driver import CAPTURING, LAUNCH
 
 import tilewright
 import tilewright.lang as tkl
 import tilewright.wave as tkw
 from tilewright import compile_text
 from tilewright.errors import ArgumentError
-from tilewright.runtime.device_arrays import DeviceArray, packed_steps
-from tilewright.targets.nvidia import driver, memory
+from tilewright.runtime.device_arrays import DeviceArray, array_of, packed_steps
+from tilewright.targets.nvidia import driver, graphs, memory
 from tilewright.targets.nvidia.backend import BACKEND
 from tilewright.targets.nvidia.launch import Config
 from tilewright.targets.registry import machine
@@ -55,6 +55,10 @@ class Driver:
     def __init__(self) -> None:
         self.calls: list[Any] = []
         self.streams: list[int | None] = []
+        self.captures, self.mode = False, 0
+        self.ended = False
+        """Whether a capture was ended by a call that threads may not make meanwhile."""
+        self.holders: list[tuple[int, Any, int]] = []
         self.kept: dict[int, Any] = {}
 
     def cuMemAlloc(self, size: int) -> Any:
@@ -73,7 +77,12 @@ class Driver:
 
     def cuMemFree(self, pointer: int) -> Any:
         self.calls.append(("free", pointer))
+        self.ended |= self.captures and self.mode != driver.RELAXED
         return (0,)
+
+    def cuThreadExchangeStreamCaptureMode(self, mode: Any) -> int:
+        mode._obj.value, self.mode = self.mode, mode._obj.value
+        return 0
 
     def cuMemcpyHtoDAsync(self, to: int, source: int, size: int, stream: int) -> Any:
         self.calls.append(("to", to, stream))
@@ -97,6 +106,25 @@ class Driver:
     def cuStreamSynchronize(self, stream: int) -> Any:
         return (0,)
 
+    def is_captured(self, stream: int, state: int) -> int:
+        """The driver's cuStreamIsCapturing."""
+        ctypes.c_int.from_address(state).value = int(self.captures)
+        return 0
+
+    def cuStreamGetCaptureInfo_v2(self, stream: Any, state: Any, number: Any, graph: Any, *_: Any) -> int:
+        graph._obj.value = 0xABC
+        return 0
+
+    def cuUserObjectCreate(self, holder: Any, word: Any, destroy: Any, count: int, flags: int) -> int:
+        holder._obj.value = 0xDEF
+        gone = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(destroy.value)
+        self.holders.append((flags, gone, ctypes.addressof(word._obj)))
+        return 0
+
+    def cuGraphRetainUserObject(self, graph: Any, holder: Any, count: int, flags: int) -> int:
+        assert (graph.value, holder.value, count, flags) == (0xABC, 0xDEF, 1, 1)
+        return 0
+
     def start(self, config: int, function: int, table: int, extra: int) -> int:
         """A kernel: it does what `moved` does."""
         places = [ctypes.c_uint64.from_address(table + 8 * i).value for i in range(2)]
@@ -112,7 +140,8 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Driver:
     found = Driver()
     device = driver.Device.__new__(driver.Device)
     device.cu, device.context, device.cores, device.number = found, 1, 132, 0
-    device.start, device.readdress = LAUNCH(found.start), None
+    device.library = found
+    device.start, device.readdress, device.capturing = LAUNCH(found.start), None, CAPTURING(found.is_captured)
     loaded = driver.Loaded.__new__(driver.Loaded)
     loaded.device, loaded.name, loaded.function, loaded.workgroups = device, "moved", 33, 1
     monkeypatch.setattr(memory, "device", lambda number: device)
@@ -212,26 +241,50 @@ def test_a_host_program_of_launches_is_one_call_after_its_first(
     for (_, x, work), (_, again, y) in zip(launched[::2], launched[1::2], strict=True):
         assert work == again
         assert len({x, work, y}) == 3
-    assert len([t for t in torch.made if t.dtype == "torch.uint8"]) == 1  # one workspace
+    assert len([t for t in torch.made if t.dtype == "torch.uint8"]) == 3  # a workspace for each call
     assert not [name for name, *_ in told.calls if name == "free"]
 
 
-def test_another_stream_and_a_graph_have_workspaces_of_their_own(
+def test_every_call_has_a_workspace_of_torch_for_itself(
     told: Driver, torch: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A workspace that two streams used at a time held what either wrote."""
-    run, is_capturing = compile_text(TEXT.replace("  fill %t 7\n", ""), "gpu"), [False]
-    torch.cuda.is_current_stream_capturing = lambda: is_capturing[0]
-    for stream, capturing in ((7, False), (7, False), (9, False), (7, False), (9, True), (9, False)):
+    """One that stayed with a launch was used by two streams at a time, and by a CUDA graph after it was freed."""
+    run, works = compile_text(TEXT.replace("  fill %t 7\n", ""), "gpu"), []
+    for stream, told.captures in ((7, False), (7, False), (9, False), (9, True), (9, True)):
         monkeypatch.setitem(STREAM, 0, stream)
-        is_capturing[0] = capturing
-        run(HostTensor((4, 32)))
-    works = [to for name, _, to in [c for c in told.calls if c[0] == "launch"][::2]]
-    first, again, other, back, captured, after = works
-    assert first == again == back
-    assert other == after
-    assert captured not in (first, other)
-    assert first != other
+        before = len(torch.made)
+        x = HostTensor((4, 32))
+        x.values[...] = np.arange(128).reshape(4, 32)
+        np.testing.assert_array_equal(run(x).values, x.values)
+        works += [t for t in torch.made[before:] if t.dtype == "torch.uint8"]
+    launched = [call for call in told.calls if call[0] == "launch"]
+    assert [w.data_ptr() for w in works] == [work for _, _, work in launched[::2]]
+    assert len({w.data_ptr() for w in works}) == 5  # torch has them all, and says who gets which again
+    assert told.streams == [7, 7, 7, 7, 9, 9, 9, 9, 9, 9]
+
+
+def test_packed_weights_that_a_graph_reads_live_as_long_as_it(told: Driver, torch: Any) -> None:
+    text = TEXT.replace("  fill %t 7\n", "").replace("  launch moved(%x, %t) workers 2\n", "")
+    text = text.replace("  %t = workspace", "  bind {\n  %t = workspace")
+    text = text.replace("(4, 32)\n  launch", "(4, 32)\n  launch moved(%x, %t) workers 2\n  }\n  launch", 1)
+    executor = compile_text(text, "gpu").executor
+    arrays = [array_of(HostTensor((4, 32)), "x") for _ in range(2)]
+    for told.captures in (False, True):
+        kept = executor.keep(arrays)
+        (packed,) = [array.pointer for array in kept.arrays.values()]
+        executor.bind(arrays, kept=kept, passing=True)()
+        assert told.calls[-1] == ("launch", packed, arrays[1].pointer)
+        del kept
+        assert (("free", packed) in told.calls) is not told.captures
+    (_, gone, word) = told.holders.pop()
+    assert told.holders == []
+    gone(word)  # the driver says so when the graph is
+    captured = executor.keep(arrays)
+    executor.bind(arrays, kept=captured, passing=True)()
+    assert ("free", packed) in told.calls
+    assert not told.ended  # by what the graph before this one had kept
+    assert told.mode == 0
+    graphs._held.clear()
 
 
 M, N = tkl.sym.M, tkl.sym.N

@@ -8,4 +8,6 @@
 | following  | LLVM text: the function that finds a record and does what it says  |
 | table      | tables and records, and the function as Python calls it            |
 | learnt     | what a callable remembers of its calls                             |
+| observing  | kernel calls that tell who observes them what they launched        |
+| llvm_text  | LLVM text that they share: words of records, rows of tables, loops |
 """

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tilewright.targets.calls.words import SIZES
+from tilewright.targets.calls.llvm_text import fields
+from tilewright.targets.calls.words import SIZES, SMALL
 
 
 def _strided(size: int) -> str:
@@ -65,17 +66,9 @@ def _strided_by_size() -> str:
 
 TEXT = f"""
 ; -- one of the small copies of a record, to `packed` or back from there -------------------------------------------
-define internal void @copy_small(ptr %small, ptr %words, i64 %first, ptr %packed, i1 %back) {{
+define internal void @copy_small(ptr %small, i64 %first, ptr %packed, i1 %back) {{
 entry:
-  %dims_in = getelementptr i64, ptr %small, i64 1
-  %dims_at = load i64, ptr %dims_in
-  %dims = getelementptr i64, ptr %words, i64 %dims_at
-  %rank_in = getelementptr i64, ptr %small, i64 2
-  %rank = load i64, ptr %rank_in
-  %size_in = getelementptr i64, ptr %small, i64 3
-  %size = load i64, ptr %size_in
-  %unit_in = getelementptr i64, ptr %small, i64 4
-  %unit = load i64, ptr %unit_in
+{fields(["dims", "rank", "size", "unit"], SMALL, "small", ["dims"])}
   %far = inttoptr i64 %first to ptr
 {_strided_by_size()}}}
 {"".join(map(_strided, SIZES))}

@@ -12,7 +12,8 @@ from functools import cache
 
 import numpy as np
 
-from tilewright.targets.calls.words import ARGUMENTS, HEADER, TABLE, WORDS, table_fields
+from tilewright.targets.calls.llvm_text import loop
+from tilewright.targets.calls.words import ARGUMENTS, HEADER, TABLE, TEXT_BYTES, WORDS, table_fields
 
 # numpy's PyArrayObject_fields, behind the head of every object
 HEAD = object.__basicsize__
@@ -22,8 +23,35 @@ ALIGNED, WRITEABLE = 0x100, 0x400
 
 HOST = 1
 """DLPack's number of the host."""
+ITEMS = 16
+"""The most integers of a list that is an argument."""
 DEVICE_BYTES = 16
 """Tensors on a device are alike if their addresses have the same rest by this; on the host, by their element size."""
+
+_KINDS = ("array", "seen", "float", "int", "perhaps_bool", "perhaps_none", "text_words", "list_items")
+"""The blocks that end the description of an argument of each kind."""
+
+
+def _by_kind(name: str, kind: str, otherwise: str, **values: str) -> str:
+    """Return the LLVM instruction that gives a value its part of the description, by the kind of the argument."""
+    return f"  %{name} = phi {kind} " + ", ".join(f"[{values.get(b, otherwise)}, %{b}]" for b in _KINDS)
+
+
+_HEADER = "\n".join(
+    (
+        _by_kind("asks_next", "i1", "%asks", seen="false"),
+        _by_kind("what", "ptr", "%type", seen="%tensor_type"),
+        _by_kind(
+            "which", "i64", "0", array="%a_dtype", seen="%t_device", float="%f_bits", int="%n_value",
+            perhaps_bool="%b_value", text_words="%s_first",
+        ),
+        _by_kind("form", "i64", "0", array="%a_form", seen="%t_form", text_words="%s_form", list_items="%l_count"),
+        _by_kind("off", "i64", "0", array="%a_rank", seen="%t_off", text_words="%s_second"),
+        _by_kind("rank", "i64", "0", array="%a_rank", seen="%t_rank", list_items="%l_count"),
+        _by_kind("extents", "ptr", "null", array="%a_extents", seen="%t_extents", list_items="%items"),
+        _by_kind("strides", "ptr", "null", array="%a_strides", seen="%t_strides", list_items="%items"),
+    )
+)  # fmt: skip
 
 TEXT = f"""
 ; -- whether a function of Python says yes, or raises ----------------------------------------------
@@ -45,9 +73,13 @@ raised:
 ; -- the words that describe arguments, and their addresses: how many words, or -1 where one cannot be described ---
 define i64 @describe(ptr %table, ptr %args, i64 %count, ptr %words, ptr %at) {{
 entry:
-{table_fields(*TABLE[1:13])}
+{table_fields(*TABLE[1:15], "none")}
   %told = alloca [6 x i64], align 8
   %overflow = alloca i32, align 4
+  %items = alloca [{ITEMS} x i64], align 8
+  %length = alloca i64, align 8
+  %letters = alloca [{TEXT_BYTES} x i8], align 8
+  %more_letters = getelementptr i64, ptr %letters, i64 1
   %asks_following = icmp ne ptr %following, null
   %asks_grads = icmp ne ptr %grads, null
   %asks_negated = icmp ne ptr %negated, null
@@ -177,18 +209,54 @@ int:
 perhaps_bool:
   %is_bool = icmp eq ptr %type, %bool_type
   %b_value = ptrtoint ptr %object to i64
-  br i1 %is_bool, label %header, label %unknown
+  br i1 %is_bool, label %header, label %perhaps_none
+perhaps_none:
+  %is_none = icmp eq ptr %object, %none
+  br i1 %is_none, label %header, label %perhaps_text
+perhaps_text:
+  %is_text = icmp eq ptr %type, %text_type
+  br i1 %is_text, label %text, label %perhaps_list
+text:
+  %s_from = call ptr @PyUnicode_AsUTF8AndSize(ptr %object, ptr %length)
+  %s_none = icmp eq ptr %s_from, null
+  br i1 %s_none, label %failed, label %text_size
+text_size:
+  %s_bytes = load i64, ptr %length
+  %s_fits = icmp ule i64 %s_bytes, {TEXT_BYTES}
+  br i1 %s_fits, label %text_words, label %unknown
+text_words:
+  call void @llvm.memset.p0.i64(ptr %letters, i8 0, i64 {TEXT_BYTES}, i1 false)
+  call void @llvm.memcpy.p0.p0.i64(ptr %letters, ptr %s_from, i64 %s_bytes, i1 false)
+  %s_first = load i64, ptr %letters
+  %s_second = load i64, ptr %more_letters
+  %s_form = shl i64 %s_bytes, 32
+  br label %header
+perhaps_list:
+  %is_list = icmp eq ptr %type, %list_type
+  br i1 %is_list, label %list, label %unknown
+list:
+  %l_count = call i64 @PyList_Size(ptr %object)
+  %l_fits = icmp ule i64 %l_count, {ITEMS}
+  br i1 %l_fits, label %list_items, label %unknown
+{loop("list_items", "l", "l_count", after="list", body="list_item", end="header", last="list_stored")}
+list_item:
+  %l_object = call ptr @PyList_GetItem(ptr %object, i64 %l)
+  %l_type_in = getelementptr i8, ptr %l_object, i64 {TYPE}
+  %l_type = load ptr, ptr %l_type_in
+  %l_is_int = icmp eq ptr %l_type, %int_type
+  br i1 %l_is_int, label %list_int, label %unknown
+list_int:
+  %l_value = call i64 @PyLong_AsLongLongAndOverflow(ptr %l_object, ptr %overflow)
+  %l_over = load i32, ptr %overflow
+  %l_whole = icmp eq i32 %l_over, 0
+  br i1 %l_whole, label %list_stored, label %unknown
+list_stored:
+  %l_in = getelementptr i64, ptr %items, i64 %l
+  store i64 %l_value, ptr %l_in
+  br label %list_items
 
 header:
-  %asks_next = phi i1 [%asks, %array], [false, %seen], [%asks, %float], [%asks, %int], [%asks, %perhaps_bool]
-  %what = phi ptr [%type, %array], [%tensor_type, %seen], [%type, %float], [%type, %int], [%type, %perhaps_bool]
-  %which = phi i64 [%a_dtype, %array], [%t_device, %seen], [%f_bits, %float], [%n_value, %int],
-    [%b_value, %perhaps_bool]
-  %form = phi i64 [%a_form, %array], [%t_form, %seen], [0, %float], [0, %int], [0, %perhaps_bool]
-  %off = phi i64 [%a_rank, %array], [%t_off, %seen], [0, %float], [0, %int], [0, %perhaps_bool]
-  %rank = phi i64 [%a_rank, %array], [%t_rank, %seen], [0, %float], [0, %int], [0, %perhaps_bool]
-  %extents = phi ptr [%a_extents, %array], [%t_extents, %seen], [null, %float], [null, %int], [null, %perhaps_bool]
-  %strides = phi ptr [%a_strides, %array], [%t_strides, %seen], [null, %float], [null, %int], [null, %perhaps_bool]
+{_HEADER}
   %twice = shl i64 %rank, 1
   %w_body = add i64 %w, {HEADER}
   %w_next = add i64 %w_body, %twice
@@ -205,11 +273,7 @@ write:
   store i64 %off, ptr %w_3
   %body = getelementptr i64, ptr %words, i64 %w_body
   br label %dimensions
-dimensions:
-  %d = phi i64 [0, %write], [%d_next, %dimension]
-  %d_next = add i64 %d, 1
-  %d_more = icmp ult i64 %d, %rank
-  br i1 %d_more, label %dimension, label %next
+{loop("dimensions", "d", "rank", after="write", body="dimension", end="next")}
 dimension:
   %extent_in = getelementptr i64, ptr %extents, i64 %d
   %extent = load i64, ptr %extent_in

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from tilewright.targets.calls import copying, describing
 from tilewright.targets.calls.describing import DATA
-from tilewright.targets.calls.words import ARGUMENTS, ENTRY, PAIR, RECORD, SMALL, WORDS, record_fields, table_fields
+from tilewright.targets.calls.llvm_text import loop, row
+from tilewright.targets.calls.words import (
+    ARGUMENTS,
+    COPY,
+    ENTRY,
+    FIXED,
+    PAIR,
+    RECORD,
+    SMALL,
+    WORDS,
+    record_fields,
+    table_fields,
+)
 
 LAUNCH_UNLIKE = -1
 """The answer of a launch that cannot be made for these arguments after all."""
@@ -14,11 +26,15 @@ declare ptr @getenv(ptr)
 declare i32 @strcmp(ptr, ptr)
 declare i32 @memcmp(ptr, ptr, i64)
 declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
+declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 declare ptr @PyObject_GetAttr(ptr, ptr)
 declare ptr @PyObject_Vectorcall(ptr, ptr, i64, ptr)
 declare i32 @PyObject_IsTrue(ptr)
 declare double @PyFloat_AsDouble(ptr)
 declare i64 @PyLong_AsLongLongAndOverflow(ptr, ptr)
+declare ptr @PyUnicode_AsUTF8AndSize(ptr, ptr)
+declare i64 @PyList_Size(ptr)
+declare ptr @PyList_GetItem(ptr, i64)
 declare ptr @PyTuple_New(i64)
 declare i32 @PyTuple_SetItem(ptr, i64, ptr)
 declare void @PyErr_Clear()
@@ -26,10 +42,49 @@ declare void @Py_IncRef(ptr)
 declare void @Py_DecRef(ptr)
 declare ptr @PyLong_FromLong(i64)
 {describing.TEXT}{copying.TEXT}
-; -- whether a record may be used now, with arguments at these addresses ---------------------------------------------
-define internal i1 @fits(ptr %record, ptr %at) {{
+; -- whether a tensor has a version ----------------------------------------------------------------------------------
+define internal i1 @has_version(ptr %table, ptr %tensor, i64 %wanted) {{
 entry:
-{record_fields("pairs", "pair", "variable", "threads")}
+{table_fields("version")}
+  %overflow = alloca i32, align 4
+  %object = call ptr @PyObject_GetAttr(ptr %tensor, ptr %version)
+  %failed = icmp eq ptr %object, null
+  br i1 %failed, label %raised, label %told
+told:
+  %number = call i64 @PyLong_AsLongLongAndOverflow(ptr %object, ptr %overflow)
+  call void @Py_DecRef(ptr %object)
+  %same = icmp eq i64 %number, %wanted
+  ret i1 %same
+raised: ; torch counts no writes to it
+  call void @PyErr_Clear()
+  ret i1 false
+}}
+
+; -- whether a record may be used now, with these arguments at these addresses ----------------------------------------
+define internal i1 @fits(ptr %table, ptr %record, ptr %args, ptr %at) {{
+entry:
+{record_fields("pairs", "pair", "fixes", "fixed", "alive", "variable", "threads")}
+  %is_free = icmp eq ptr %alive, null
+  br i1 %is_free, label %environment, label %living
+living:
+  %lives = load i64, ptr %alive
+  %is_gone = icmp eq i64 %lives, 0
+  br i1 %is_gone, label %no, label %tensors
+{loop("tensors", "t", "fixes", after="living", body="tensor", end="environment", last="versions")}
+tensor:
+{row("fixed", "t", FIXED, FIXED, ["object"], prefix="t_")}
+  %t_given_in = getelementptr ptr, ptr %args, i64 %t_place
+  %t_given = load ptr, ptr %t_given_in
+  %t_at_in = getelementptr i64, ptr %at, i64 %t_place
+  %t_at = load i64, ptr %t_at_in
+  %t_same_object = icmp eq ptr %t_given, %t_object
+  %t_same_memory = icmp eq i64 %t_at, %t_address
+  %t_same = and i1 %t_same_object, %t_same_memory
+  br i1 %t_same, label %versions, label %no
+versions:
+  %t_current = call i1 @has_version(ptr %table, ptr %t_given, i64 %t_version)
+  br i1 %t_current, label %tensors, label %no
+environment:
   %now = call ptr @getenv(ptr %variable)
   %unset = icmp eq ptr %now, null
   %was_unset = icmp eq ptr %threads, null
@@ -42,24 +97,9 @@ compare:
   %differs = call i32 @strcmp(ptr %now, ptr %threads)
   %same_threads = icmp eq i32 %differs, 0
   br i1 %same_threads, label %memory, label %no
-memory:
-  %p = phi i64 [0, %entry], [0, %compare], [%p_next, %two]
-  %p_next = add i64 %p, 1
-  %p_more = icmp ult i64 %p, %pairs
-  br i1 %p_more, label %two, label %yes
+{loop("memory", "p", "pairs", after="environment compare", body="two", end="yes")}
 two:
-  %pair_in = getelementptr [{PAIR} x i64], ptr %pair, i64 %p
-  %a = load i64, ptr %pair_in
-  %b_in = getelementptr i64, ptr %pair_in, i64 1
-  %b = load i64, ptr %b_in
-  %low_in = getelementptr i64, ptr %pair_in, i64 2
-  %low = load i64, ptr %low_in
-  %high_in = getelementptr i64, ptr %pair_in, i64 3
-  %high = load i64, ptr %high_in
-  %fixed_in = getelementptr i64, ptr %pair_in, i64 4
-  %fixed = load i64, ptr %fixed_in
-  %wanted_in = getelementptr i64, ptr %pair_in, i64 5
-  %wanted = load i64, ptr %wanted_in
+{row("pair", "p", PAIR, PAIR)}
   %a_at = getelementptr i64, ptr %at, i64 %a
   %a_first = load i64, ptr %a_at
   %b_at = getelementptr i64, ptr %at, i64 %b
@@ -69,8 +109,8 @@ two:
   %is_before = icmp sle i64 %distance, %low
   %is_behind = icmp sge i64 %distance, %high
   %is_apart = or i1 %is_before, %is_behind
-  %is_fixed = icmp ne i64 %fixed, 0
-  %right = select i1 %is_fixed, i1 %is_wanted, i1 %is_apart
+  %is_at_distance = icmp ne i64 %at_distance, 0
+  %right = select i1 %is_at_distance, i1 %is_wanted, i1 %is_apart
   br i1 %right, label %memory, label %no
 yes:
   ret i1 true
@@ -79,7 +119,7 @@ no:
 }}
 
 ; -- the record that goes with a description, from a place on, which becomes the one behind it; null: none ------------
-define internal ptr @find(ptr %table, ptr %words, i64 %count, ptr %at, ptr %place) {{
+define internal ptr @find(ptr %table, ptr %args, ptr %words, i64 %count, ptr %at, ptr %place) {{
 entry:
 {table_fields("entries")}
   %wanted = call i64 @hash(ptr %words, i64 %count)
@@ -94,29 +134,22 @@ each:
   %more = icmp ult i64 %i, %many
   br i1 %more, label %one, label %none
 one:
-  %entry_in = getelementptr [{ENTRY} x i64], ptr %list, i64 %i
-  %hash = load i64, ptr %entry_in
-  %same_hash = icmp eq i64 %hash, %wanted
+{row("list", "i", ENTRY, ENTRY, ["words", "record"], prefix="its_")}
+  %same_hash = icmp eq i64 %its_hash, %wanted
   br i1 %same_hash, label %closer, label %other
 closer:
-  %count_in = getelementptr i64, ptr %entry_in, i64 1
-  %its_count = load i64, ptr %count_in
   %same_count = icmp eq i64 %its_count, %count
   br i1 %same_count, label %words_too, label %other
 words_too:
-  %words_in = getelementptr i64, ptr %entry_in, i64 2
-  %its_words = load ptr, ptr %words_in
   %difference = call i32 @memcmp(ptr %its_words, ptr %words, i64 %bytes)
   %same_words = icmp eq i32 %difference, 0
   br i1 %same_words, label %now, label %other
 now:
-  %record_in = getelementptr i64, ptr %entry_in, i64 3
-  %record = load ptr, ptr %record_in
-  %is_right = call i1 @fits(ptr %record, ptr %at)
+  %is_right = call i1 @fits(ptr %table, ptr %its_record, ptr %args, ptr %at)
   br i1 %is_right, label %found, label %other
 found:
   store i64 %i_next, ptr %place
-  ret ptr %record
+  ret ptr %its_record
 other:
   br label %each
 none:
@@ -127,25 +160,27 @@ define ptr @call_like(ptr %self, ptr %args, i64 %count) {{
 entry:
   %table_in = getelementptr i8, ptr %self, i64 {DATA}
   %table = load ptr, ptr %table_in
-{table_fields("unlike", "none")}
+{table_fields("unlike", "at_length")}
   %words = alloca [{WORDS} x i64], align 8
   %at = alloca [{ARGUMENTS} x i64], align 8
   %place = alloca i64, align 8
   store i64 0, ptr %place
-  br label %describing
+  %observers = load i64, ptr %at_length
+  %is_observed = icmp ne i64 %observers, 0
+  br i1 %is_observed, label %unlike_now, label %describing
 describing: ; again for each record: one that was tried may have moved addresses to copies
   %described = call i64 @describe(ptr %table, ptr %args, i64 %count, ptr %words, ptr %at)
   %is_known = icmp sge i64 %described, 0
   br i1 %is_known, label %search, label %unlike_now
 search:
-  %record = call ptr @find(ptr %table, ptr %words, i64 %described, ptr %at, ptr %place)
+  %record = call ptr @find(ptr %table, ptr %args, ptr %words, i64 %described, ptr %at, ptr %place)
   %is_new = icmp eq ptr %record, null
   br i1 %is_new, label %unlike_now, label %like
 unlike_now:
   call void @Py_IncRef(ptr %unlike)
   ret ptr %unlike
 like:
-  %answer = call ptr @follow(ptr %table, ptr %record, ptr %args, ptr %words, ptr %at)
+  %answer = call ptr @follow(ptr %table, ptr %record, ptr %args, ptr %at)
   %is_other = icmp eq ptr %answer, %unlike
   br i1 %is_other, label %other, label %done
 other: ; its launch is for another stream, say
@@ -156,10 +191,10 @@ done:
 }}
 
 ; -- a call by its record --------------------------------------------------------------------------------------------
-define internal ptr @follow(ptr %table, ptr %record, ptr %args, ptr %words, ptr %at) {{
+define internal ptr @follow(ptr %table, ptr %record, ptr %args, ptr %at) {{
 entry:
 {table_fields("unlike", "none")}
-{record_fields(*(n for n in RECORD if n not in ("pairs", "pair", "variable", "threads")))}
+{record_fields(*RECORD[RECORD.index("threads") + 1 :], "given", "outputs", "results")}
   %objects = alloca [{ARGUMENTS} x ptr], align 8
   %firsts = alloca [{ARGUMENTS} x i64], align 8
   %passed = alloca [2 x ptr], align 8
@@ -168,61 +203,9 @@ entry:
   %slots = add i64 %given, %outputs
   %bytes = shl i64 %slots, 3
   call void @llvm.memset.p0.i64(ptr %objects, i8 0, i64 %bytes, i1 false)
-  %has_unless = icmp ne ptr %unless, null
-  br i1 %has_unless, label %ask, label %may
-ask:
-  %not_now = call i1 @says_yes(ptr %unless)
-  br i1 %not_now, label %not_like, label %may
-may:
-  br label %packing
+  br label %making
 
-packing:
-  %k = phi i64 [0, %may], [%k_next, %pack]
-  %k_next = add i64 %k, 1
-  %k_more = icmp ult i64 %k, %smalls
-  br i1 %k_more, label %pack, label %copying
-pack:
-  %k_in = getelementptr [{SMALL} x i64], ptr %small, i64 %k
-  %k_place = load i64, ptr %k_in
-  %k_bytes_in = getelementptr i64, ptr %k_in, i64 5
-  %k_bytes = load i64, ptr %k_bytes_in
-  %k_packed = alloca i8, i64 %k_bytes, align 64
-  %k_at = getelementptr i64, ptr %at, i64 %k_place
-  %k_first = load i64, ptr %k_at
-  %k_first_in = getelementptr i64, ptr %firsts, i64 %k
-  store i64 %k_first, ptr %k_first_in
-  call void @copy_small(ptr %k_in, ptr %words, i64 %k_first, ptr %k_packed, i1 false)
-  store ptr %k_packed, ptr %k_at
-  br label %packing
-
-copying:
-  %c = phi i64 [0, %packing], [%c_next, %copied]
-  %c_next = add i64 %c, 1
-  %c_more = icmp ult i64 %c, %copies
-  br i1 %c_more, label %copy_one, label %making
-copy_one:
-  %c_in = getelementptr [3 x i64], ptr %copy, i64 %c
-  %c_place = load i64, ptr %c_in
-  %c_who_in = getelementptr i64, ptr %c_in, i64 1
-  %c_who = load ptr, ptr %c_who_in
-  %c_arg = getelementptr ptr, ptr %args, i64 %c_place
-  %c_object = call ptr @PyObject_Vectorcall(ptr %c_who, ptr %c_arg, i64 1, ptr null)
-  %c_failed = icmp eq ptr %c_object, null
-  br i1 %c_failed, label %end, label %copied
-copied:
-  %c_slot = getelementptr ptr, ptr %objects, i64 %c_place
-  store ptr %c_object, ptr %c_slot
-  %c_address = call i64 @address(ptr %table, ptr %c_object)
-  %c_at = getelementptr i64, ptr %at, i64 %c_place
-  store i64 %c_address, ptr %c_at
-  %c_lost = icmp eq i64 %c_address, 0
-  br i1 %c_lost, label %end, label %copying
-
-making:
-  %m = phi i64 [0, %copying], [%m_next, %made]
-  %m_next = add i64 %m, 1
-  %m_more = icmp ult i64 %m, %outputs
-  br i1 %m_more, label %make, label %launching
+{loop("making", "m", "outputs", after="entry", body="make", end="packing", last="made")}
 make:
   %m_who_in = getelementptr ptr, ptr %makers, i64 %m
   %m_who = load ptr, ptr %m_who_in
@@ -238,6 +221,39 @@ made:
   store i64 %m_address, ptr %m_at
   %m_lost = icmp eq i64 %m_address, 0
   br i1 %m_lost, label %end, label %making
+
+{loop("packing", "k", "smalls", after="making", body="pack", end="copying", last="packed_one")}
+pack:
+{row("small", "k", SMALL, ["place", "bytes", "reads"], prefix="k_")}
+  %k_packed = alloca i8, i64 %k_bytes, align 64
+  %k_at = getelementptr i64, ptr %at, i64 %k_place
+  %k_first = load i64, ptr %k_at
+  %k_first_in = getelementptr i64, ptr %firsts, i64 %k
+  store i64 %k_first, ptr %k_first_in
+  store ptr %k_packed, ptr %k_at
+  %k_skips = icmp eq i64 %k_reads, 0
+  br i1 %k_skips, label %packed_one, label %pack_it
+pack_it:
+  call void @copy_small(ptr %k_row, i64 %k_first, ptr %k_packed, i1 false)
+  br label %packed_one
+packed_one:
+  br label %packing
+
+{loop("copying", "c", "copies", after="packing", body="copy_one", end="launching", last="copied")}
+copy_one:
+{row("copy", "c", COPY, ["place", "make"], ["make"], prefix="c_")}
+  %c_arg = getelementptr ptr, ptr %args, i64 %c_place
+  %c_object = call ptr @PyObject_Vectorcall(ptr %c_make, ptr %c_arg, i64 1, ptr null)
+  %c_failed = icmp eq ptr %c_object, null
+  br i1 %c_failed, label %end, label %copied
+copied:
+  %c_slot = getelementptr ptr, ptr %objects, i64 %c_place
+  store ptr %c_object, ptr %c_slot
+  %c_address = call i64 @address(ptr %table, ptr %c_object)
+  %c_at = getelementptr i64, ptr %at, i64 %c_place
+  store i64 %c_address, ptr %c_at
+  %c_lost = icmp eq i64 %c_address, 0
+  br i1 %c_lost, label %end, label %copying
 
 launching:
   %code = call i32 %launch(ptr %launched, ptr %at)
@@ -258,16 +274,9 @@ settled:
   call void @Py_DecRef(ptr %raised)
   br label %unpacking
 
-unpacking:
-  %u = phi i64 [0, %launching], [0, %settled], [%u_next, %unpacked]
-  %u_next = add i64 %u, 1
-  %u_more = icmp ult i64 %u, %smalls
-  br i1 %u_more, label %unpack, label %returning
+{loop("unpacking", "u", "smalls", after="launching settled", body="unpack", end="returning", last="unpacked")}
 unpack:
-  %u_in = getelementptr [{SMALL} x i64], ptr %small, i64 %u
-  %u_place = load i64, ptr %u_in
-  %u_writes_in = getelementptr i64, ptr %u_in, i64 6
-  %u_writes = load i64, ptr %u_writes_in
+{row("small", "u", SMALL, ["place", "writes"], prefix="u_")}
   %u_skips = icmp eq i64 %u_writes, 0
   br i1 %u_skips, label %unpacked, label %unpack_it
 unpack_it:
@@ -275,22 +284,15 @@ unpack_it:
   %u_packed = load ptr, ptr %u_at
   %u_first_in = getelementptr i64, ptr %firsts, i64 %u
   %u_first = load i64, ptr %u_first_in
-  call void @copy_small(ptr %u_in, ptr %words, i64 %u_first, ptr %u_packed, i1 true)
+  call void @copy_small(ptr %u_row, i64 %u_first, ptr %u_packed, i1 true)
   br label %unpacked
 unpacked:
   br label %unpacking
 
-returning:
-  %r = phi i64 [0, %unpacking], [%r_next, %returned]
-  %r_next = add i64 %r, 1
-  %r_more = icmp ult i64 %r, %copies
-  br i1 %r_more, label %return_one, label %telling_all
+{loop("returning", "r", "copies", after="unpacking", body="return_one", end="telling_all", last="returned")}
 return_one:
-  %r_in = getelementptr [3 x i64], ptr %copy, i64 %r
-  %r_place = load i64, ptr %r_in
-  %r_who_in = getelementptr i64, ptr %r_in, i64 2
-  %r_who = load ptr, ptr %r_who_in
-  %r_none = icmp eq ptr %r_who, null
+{row("copy", "r", COPY, ["place", "back"], ["back"], prefix="r_")}
+  %r_none = icmp eq ptr %r_back, null
   br i1 %r_none, label %returned, label %return_it
 return_it:
   %r_arg_in = getelementptr ptr, ptr %args, i64 %r_place
@@ -299,7 +301,7 @@ return_it:
   %r_object = load ptr, ptr %r_slot
   store ptr %r_arg, ptr %passed
   store ptr %r_object, ptr %passed_1
-  %r_answer = call ptr @PyObject_Vectorcall(ptr %r_who, ptr %passed, i64 2, ptr null)
+  %r_answer = call ptr @PyObject_Vectorcall(ptr %r_back, ptr %passed, i64 2, ptr null)
   %r_failed = icmp eq ptr %r_answer, null
   br i1 %r_failed, label %end, label %r_done
 r_done:
@@ -308,11 +310,7 @@ r_done:
 returned:
   br label %returning
 
-telling_all:
-  %t = phi i64 [0, %returning], [%t_next, %told_one]
-  %t_next = add i64 %t, 1
-  %t_more = icmp ult i64 %t, %told
-  br i1 %t_more, label %tell_one, label %finishing
+{loop("telling_all", "t", "told", after="returning", body="tell_one", end="finishing", last="told_one")}
 tell_one:
   %t_in = getelementptr i64, ptr %tell, i64 %t
   %t_place = load i64, ptr %t_in
@@ -324,11 +322,7 @@ told_one:
   call void @Py_DecRef(ptr %t_answer)
   br label %telling_all
 
-finishing:
-  %f = phi i64 [0, %telling_all], [%f_next, %finished]
-  %f_next = add i64 %f, 1
-  %f_more = icmp ult i64 %f, %outputs
-  br i1 %f_more, label %finish_one, label %results
+{loop("finishing", "f", "results", after="telling_all", body="finish_one", end="answering", last="finished")}
 finish_one:
   %f_who_in = getelementptr ptr, ptr %finishers, i64 %f
   %f_who = load ptr, ptr %f_who_in
@@ -348,9 +342,9 @@ f_done:
 finished:
   br label %finishing
 
-results:
+answering:
   %first_slot = getelementptr ptr, ptr %objects, i64 %given
-  switch i64 %outputs, label %several [i64 0, label %nothing i64 1, label %single]
+  switch i64 %results, label %several [i64 0, label %nothing i64 1, label %single]
 nothing:
   call void @Py_IncRef(ptr %none)
   br label %end
@@ -359,14 +353,10 @@ single:
   call void @Py_IncRef(ptr %only)
   br label %end
 several:
-  %tuple = call ptr @PyTuple_New(i64 %outputs)
+  %tuple = call ptr @PyTuple_New(i64 %results)
   %no_tuple = icmp eq ptr %tuple, null
   br i1 %no_tuple, label %end, label %filling
-filling:
-  %s = phi i64 [0, %several], [%s_next, %fill]
-  %s_next = add i64 %s, 1
-  %s_more = icmp ult i64 %s, %outputs
-  br i1 %s_more, label %fill, label %end
+{loop("filling", "s", "results", after="several", body="fill", end="end")}
 fill:
   %s_slot = getelementptr ptr, ptr %first_slot, i64 %s
   %s_object = load ptr, ptr %s_slot
@@ -379,11 +369,7 @@ end:
     [null, %raise], [null, %return_it], [null, %tell_one], [null, %finish_it], [%none, %nothing], [%only, %single],
     [null, %several], [%tuple, %filling]
   br label %dropping
-dropping:
-  %x = phi i64 [0, %end], [%x_next, %dropped]
-  %x_next = add i64 %x, 1
-  %x_more = icmp ult i64 %x, %slots
-  br i1 %x_more, label %drop, label %out
+{loop("dropping", "x", "slots", after="end", body="drop", end="out", last="dropped")}
 drop:
   %x_slot = getelementptr ptr, ptr %objects, i64 %x
   %x_object = load ptr, ptr %x_slot
@@ -410,11 +396,7 @@ entry:
   br i1 %no_tuple, label %failed, label %filling
 failed:
   ret ptr null
-filling:
-  %i = phi i64 [0, %entry], [%i_next, %fill]
-  %i_next = add i64 %i, 1
-  %more = icmp ult i64 %i, %all
-  br i1 %more, label %fill, label %filled
+{loop("filling", "i", "all", after="entry", body="fill", end="filled")}
 fill:
   %is_given = icmp ult i64 %i, %given
   %from = select i1 %is_given, ptr %args, ptr %objects

@@ -19,7 +19,7 @@ class LearntCalls:
     Threads may call and learn at the same time: the list of kinds is replaced, never changed.
     """
 
-    __slots__ = ("call", "call_below", "table")
+    __slots__ = ("__weakref__", "call", "call_below", "table")
 
     def __init__(self) -> None:
         self.table: CallTable | None = None
@@ -42,12 +42,17 @@ class LearntCalls:
         """Puts a kind before the others, of which the oldest go: there are `most`, with `room` bytes, at most."""
         assert self.table is not None
         kinds, used = [(kind, record)], record.room
-        for before in self.table.kinds[: most - 1]:
+        for before in [kind for kind in self.table.kinds if kind[1].is_valid()][: most - 1]:
             used += before[1].room
             if room is not None and used > room:
                 break
             kinds.append(before)
         self.table.replace(kinds)
+
+    def forget_ended(self) -> None:
+        """Forgets calls whose weights are gone."""
+        if self.table is not None:
+            self.table.replace([kind for kind in self.table.kinds if kind[1].is_valid()])
 
 
 def telling_of(torch: Any) -> Callable[[Any], Any] | None:

@@ -2,9 +2,9 @@
 
 A *table* belongs to one callable. It holds a *record* for each kind of call that was checked at length. The function
 describes the arguments in words: of a numpy array or a torch tensor its type, element type, device, extents and
-strides; of one of Python's numbers its value. It looks the words up. A record with the same words says what is left to
-do: copies of arrays that are not contiguous, outputs, the launch, and the result. Without such a record the function
-changes nothing and returns `UNLIKE`; the call is then checked at length.
+strides; of one of Python's numbers, short texts and lists of integers its value. It looks the words up. A record with
+the same words says what is left to do: copies of arrays that are not contiguous, outputs, the launch, and the result.
+Without such a record the function changes nothing and returns `UNLIKE`; the call is then checked at length.
 
 Of two arrays, one of which is written, a record also says whether they overlap, and at what distance. Arrays at
 another distance are another kind of call. So is another value of TILEWRIGHT_THREADS, for which launches are made.
@@ -19,6 +19,7 @@ import ctypes
 import sys
 import weakref
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -27,7 +28,8 @@ from tilewright.runtime import environment
 from tilewright.runtime.exchange import exchange_of
 from tilewright.runtime.outputs import LEAST
 from tilewright.runtime.traced import following_of
-from tilewright.targets.calls.words import ARGUMENTS, ENTRY, HEADER, RECORD, SIZES, TABLE, WORDS
+from tilewright.targets.calls.observing import AT_LENGTH
+from tilewright.targets.calls.words import ARGUMENTS, ENTRY, RECORD, SIZES, TABLE, WORDS
 
 Array = np.ndarray[Any, np.dtype[Any]]
 UNLIKE = NotImplemented
@@ -47,7 +49,7 @@ class _Method(ctypes.Structure):
 
 _FASTCALL = 0x80
 _VARIABLE = ctypes.create_string_buffer(environment.THREADS.name.encode())
-_GRADS = "requires_grad"
+_GRADS, _VERSION = "requires_grad", "_version"
 _new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.py_object)(
     ("PyCFunction_NewEx", ctypes.pythonapi)
 )
@@ -61,19 +63,24 @@ class NativeCode(Protocol):
 
 
 class SmallCopy(NamedTuple):
-    """An argument of few elements of which a call uses a contiguous copy, which it makes by itself.
+    """An array of few elements of which a call uses a contiguous copy, which it makes by itself.
 
-    `dims` is where its extents and strides begin in the description. `unit` is the unit of strides, in bytes; `written`
-    says whether the copy is written back.
+    `place` is its number among the arguments and outputs. `dims` are its (extents, strides) in the order of the
+    copy's dimensions. `unit` is the unit of strides, in bytes. `read` says whether the copy has its elements before the
+    launch; `written`, whether they are written back after it.
     """
 
-    argument: int
-    dims: int
-    rank: int
+    place: int
+    dims: tuple[tuple[int, int], ...]
     itemsize: int
     unit: int
-    elements: int
+    read: bool
     written: bool
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the copy."""
+        return self.itemsize * prod(extent for extent, _ in self.dims)
 
     @staticmethod
     def takes(itemsize: int, elements: int) -> bool:
@@ -103,8 +110,15 @@ class CallLaunch(NamedTuple):
     data: int
     keeper: Any
     trouble: Callable[[int, tuple[Any, ...]], None] | None = None
-    unless: Callable[[], bool] | None = None
-    """Tell that the launch must not be used now."""
+
+
+class FixedTensor(NamedTuple):
+    """An argument that must be one tensor in a state: its Python object, torch's count of writes, its address."""
+
+    argument: int
+    tensor: int
+    version: int
+    address: int
 
 
 class Description(NamedTuple):
@@ -136,39 +150,57 @@ class CallRecord:
         told: Sequence[int] = (),
         telling: Callable[[Any], Any] | None = None,
         room: int = 0,
+        workspaces: Sequence[Callable[[], Any]] = (),
+        fixed: Sequence[FixedTensor] = (),
+        alive: Array | None = None,
     ):
         """Write the record's words for the native function: what to copy, what to make, what to launch.
 
         `given` is the number of arguments; `pairs` are words of two arrays as `pair_of` gives them (how they overlap);
         `told` are the arguments that `telling` is called with after the launch (torch counts writes to tensors).
-        `room` is how many bytes of memory stay with the launch.
+        `room` is how many bytes of memory stay with the launch. `workspaces` make arrays, after the outputs, that
+        the call drops when it returns. `fixed` are arguments that must be one tensor each: the record is for them
+        alone, for as long as the word `alive` is not 0.
         """
+        assert alive is not None or not fixed
+        self.alive = alive
+        makers = [*(o.make for o in outputs), *workspaces]
         self.room = room
         told = () if telling is None else told
         threads = environment.THREADS.text()
         value = None if threads is None else ctypes.create_string_buffer(threads.encode())
         large, small = [c for c in copies if isinstance(c, Copy)], [c for c in copies if isinstance(c, SmallCopy)]
+        dims = [np.array(c.dims, np.int64) for c in small]
         tables = {
             "small": np.array(
-                [(c.argument, c.dims, c.rank, c.itemsize, c.unit, c.itemsize * c.elements, c.written) for c in small],
+                [
+                    (c.place, d.ctypes.data, len(c.dims), c.itemsize, c.unit, c.nbytes, c.read, c.written)
+                    for c, d in zip(small, dims, strict=True)
+                ],
                 np.int64,
             ),
+            "fixed": np.array(fixed, np.int64),
             "pair": np.array(pairs, np.int64),
             "copy": np.array([(c.argument, id(c.make), 0 if c.back is None else id(c.back)) for c in large], np.int64),
-            "makers": np.array([id(o.make) for o in outputs], np.int64),
+            "makers": np.array([id(make) for make in makers], np.int64),
             "finishers": np.array([0 if o.finish is None else id(o.finish) for o in outputs], np.int64),
             "tell": np.array(told, np.int64),
         }
         words = {
-            "outputs": len(outputs), "given": given, "pairs": len(pairs),
-            "copies": len(large), "smalls": len(small), "told": len(told),
+            "given": given, "outputs": len(makers), "results": len(outputs), "pairs": len(pairs),
+            "copies": len(large), "smalls": len(small), "told": len(told), "fixes": len(fixed),
+            "alive": 0 if alive is None else alive.ctypes.data,
             "variable": ctypes.addressof(_VARIABLE), "threads": 0 if value is None else ctypes.addressof(value),
             "launch": launch.function, "launched": launch.data, "keeper": id(self),
-            "unless": _address(launch.unless), "trouble": _address(launch.trouble), "telling": _address(telling),
+            "trouble": _address(launch.trouble), "telling": _address(telling),
             **{name: table.ctypes.data for name, table in tables.items()},
         }  # fmt: skip
         self.words = np.array([words[name] for name in RECORD], np.int64)
-        self._kept = (launch, tuple(outputs), tuple(copies), tables, value, telling)
+        self._kept = (launch, tuple(outputs), tuple(workspaces), tuple(copies), dims, tables, value, telling)
+
+    def is_valid(self) -> bool:
+        """False if it was for tensors that are gone."""
+        return self.alive is None or bool(self.alive[0])
 
 
 def _address(thing: object) -> int:
@@ -222,7 +254,9 @@ class CallTable:
             "float_type": id(float), "int_type": id(int), "bool_type": id(bool),
             "look": 0 if exchange is None else exchange.look, "following": _address(following),
             "negated": _address(negated), "grads": id(_GRADS), "recording": _address(recording),
+            "text_type": id(str), "list_type": id(list),
             "false": id(False), "unlike": id(UNLIKE), "none": id(None),
+            "version": id(_VERSION), "at_length": AT_LENGTH.ctypes.data,
         }  # fmt: skip
         self._words = np.array([words[name] for name in TABLE], np.int64)
         self._words_below = self._words.copy()
@@ -261,24 +295,15 @@ class CallTable:
         dtypes = tuple(a.dtype for a in args if isinstance(a, np.ndarray))
         return Description(words[:count].copy(), at[: len(args)].tolist(), dtypes)
 
-    @staticmethod
-    def dims_in(description: Description, argument: int) -> int:
-        """Return the number of the word at which the extents and strides of an argument begin in a description."""
-        words, at = description.words, 0
-        for _ in range(argument):
-            is_array = words[at] == id(np.ndarray)
-            rank = words[at + 3] if is_array else words[at + 2] & 0xFFFFFFFF
-            at += HEADER + 2 * int(rank)
-        return at + HEADER
-
     def replace(self, kinds: Sequence[tuple[Description, CallRecord]]) -> None:
         """Remember these kinds of calls, (description, record) each, instead of those before."""
-        entries = np.zeros(1 + ENTRY * len(kinds), np.int64)
+        entries = np.zeros(1 + len(ENTRY) * len(kinds), np.int64)
         entries[0] = len(kinds)
         for place, (description, record) in enumerate(kinds):
-            start, words = 1 + ENTRY * place, description.words
+            start, words = 1 + len(ENTRY) * place, description.words
             here = int(words.ctypes.data)
-            entries[start : start + ENTRY] = [self._hash(here, len(words)), len(words), here, record.words.ctypes.data]
+            entry = self._hash(here, len(words)), len(words), here, record.words.ctypes.data
+            entries[start : start + len(ENTRY)] = entry
         before = self._kept.entries, self._kept.kinds  # in use until the words are set
         self._kept.entries, self._kept.kinds = entries, tuple(kinds)
         for table in (self._words, self._words_below):

@@ -19,6 +19,7 @@
 | launch        | machine code bound to arrays; machine code that the cache kept                       |
 | calling       | the launches of a call like one before, as its record names them                     |
 | launch_cache  | what is learnt from a call: copies, outputs and launches of others like it           |
+| operator_cache | the same for an operator of torch: from its arguments to its results               |
 | load          | object code into this process                                                        |
 | exported      | a host program and its programs as one object file                                   |
 | support       | functions that LLVM calls by itself, for objects that need no library                |

@@ -11,8 +11,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from tilewright.targets.calls import following
+from tilewright.targets.calls.llvm_text import fields, loop, row
 from tilewright.targets.calls.table import CallLaunch
-from tilewright.targets.calls.words import fields
+from tilewright.targets.calls.words import PATCH
 
 FIELDS = (
     "patches", "patched",  # (array, address of the word) of every address in a launch
@@ -32,25 +33,14 @@ entry:
   %state = call ptr @PyEval_SaveThread()
   call void @lock(ptr %lock)
   br label %patching
-patching:
-  %k = phi i64 [0, %entry], [%k_next, %patch]
-  %k_next = add i64 %k, 1
-  %k_more = icmp ult i64 %k, %patches
-  br i1 %k_more, label %patch, label %launching
+{loop("patching", "k", "patches", after="entry", body="patch", end="launching")}
 patch:
-  %which_in = getelementptr [2 x i64], ptr %patched, i64 %k
-  %which = load i64, ptr %which_in
-  %goal_in = getelementptr i64, ptr %which_in, i64 1
-  %goal = load ptr, ptr %goal_in
+{row("patched", "k", PATCH, PATCH, ["where"])}
   %new_in = getelementptr i64, ptr %at, i64 %which
   %new = load i64, ptr %new_in
-  store i64 %new, ptr %goal
+  store i64 %new, ptr %where
   br label %patching
-launching:
-  %l = phi i64 [0, %patching], [%l_next, %start]
-  %l_next = add i64 %l, 1
-  %l_more = icmp ult i64 %l, %launches
-  br i1 %l_more, label %start, label %done
+{loop("launching", "l", "launches", after="patching", body="start", end="done")}
 start:
   %what_in = getelementptr ptr, ptr %launch, i64 %l
   %what = load ptr, ptr %what_in

@@ -7,7 +7,7 @@ launched. Arguments may be numpy arrays and torch tensors on the CPU; those that
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
 from typing import Any
 
@@ -18,11 +18,10 @@ from tilewright.runtime.scripts import Whole
 from tilewright.runtime.tensors import Form, torch_dtype_of, torch_of
 from tilewright.targets.calls.describing import reads_arrays
 from tilewright.targets.calls.learnt import LearntCalls, telling_of
+from tilewright.targets.calls.observing import tell_of_call
 from tilewright.targets.calls.table import (
     CallRecord,
-    CallTable,
     Copy,
-    Description,
     Extent,
     Output,
     SmallCopy,
@@ -57,10 +56,10 @@ class LaunchCache(LearntCalls):
         the call's arguments, and of the outputs after them, each argument of the host program is; None: it stays. Each
         is the memory of that array, or a contiguous copy of it, converted to the program's element type.
         """
-        if whole is None or not reads_arrays() or not all(isinstance(x, NativeLaunch) for x, _ in whole.launches):
+        if whole is None or tell_of_call(args, outputs, whole, places):
             return
-        room = whole.room + sum(launch.scratch_bytes for launch, _ in whole.launches)
-        if room > ROOM or not all(a.size for a in (*whole.arrays, *(a for a, _ in outputs))):
+        room = room_of(whole)
+        if room is None or not all(a.size for a, _ in outputs):
             return
         code = pool().code
         table = self.table_for(code, args)
@@ -69,11 +68,12 @@ class LaunchCache(LearntCalls):
             return
         addresses = described.addresses + [a.ctypes.data for a, _ in outputs]
         moved = [None if place is None or not addresses[place] else place for place in places]
-        copied = _copied(args, whole, moved, addresses)
+        copied = copied_arrays(dict(enumerate(args)), whole, moved, addresses)
         if copied is None:
             return
         written = {n for n, writes in zip(moved, whole.written, strict=True) if n is not None and writes}
-        launches = [(launch, [None if n is None else moved[n] for n in slots]) for launch, slots in whole.launches]
+        arguments = dict(enumerate(moved))  # workspaces stay
+        launches = [(launch, [arguments.get(n) for n in slots]) for launch, slots in whole.launches]
         given = [n for n in range(len(args)) if addresses[n]]
         extents = [_extent_of(args[n]) if n in given else Extent(0, 0) for n in range(len(args))]
         pairs = [pair_of(w, other, extents, addresses) for w in written if w in given for other in given if other != w]
@@ -82,7 +82,7 @@ class LaunchCache(LearntCalls):
             len(args),
             call_launch(code, launches),
             [Output(maker(a.shape, a.dtype, zeroed), form.finisher(a.dtype)) for a, zeroed in outputs],
-            _copies(args, copied, written, described),
+            copies_of(dict(enumerate(args)), copied, written),
             pairs,
             [n for n in sorted(written) if n in given and torch_of(args[n]) is not None],
             telling_of(sys.modules.get("torch")),
@@ -93,12 +93,21 @@ class LaunchCache(LearntCalls):
         self.remember(described, record, KINDS, ROOM)
 
 
-def _copied(
-    args: Sequence[Any], whole: Whole, moved: Sequence[int | None], addresses: Sequence[int]
-) -> dict[int, np.dtype[Any]] | None:
-    """The arguments of which the host program has copies, and their element type there.
+def room_of(whole: Whole) -> int | None:
+    """Bytes that stay with the launches of a host program; None: they cannot be learnt."""
+    if not reads_arrays() or not all(isinstance(launch, NativeLaunch) for launch, _ in whole.launches):
+        return None
+    room = whole.room + sum(launch.scratch_bytes for launch, _ in whole.launches)
+    return room if room <= ROOM and all(a.size for a in whole.arrays) else None
 
-    None where its launches are not for other arrays: what is done once has used one, or it is no copy.
+
+def copied_arrays(
+    given: Mapping[int, Any], whole: Whole, moved: Sequence[int | None], addresses: Sequence[int]
+) -> dict[int, np.dtype[Any]] | None:
+    """The arrays of which the host program has copies, and their element type there.
+
+    `given` are arrays by their place among the arguments and outputs of a call. None where its launches are not for
+    other arrays: what is done once has used one, or it is no copy.
     """
     copied: dict[int, np.dtype[Any]] = {}
     for place, (array, n) in enumerate(zip(whole.arrays, moved, strict=True)):
@@ -108,16 +117,12 @@ def _copied(
             return None
         if array.ctypes.data == addresses[n] and array.flags.c_contiguous:
             continue
-        if n >= len(args) or not _ndim(args[n]) or _count(args[n]) != array.size or not array.flags.c_contiguous:
+        if n not in given or not given[n].ndim or _count(given[n]) != array.size or not array.flags.c_contiguous:
             return None
         if copied.setdefault(n, array.dtype) != array.dtype:
             return None
     uses = [n for n in moved if n is not None]
     return None if any(uses.count(n) > 1 for n in copied) else copied
-
-
-def _ndim(argument: Any) -> int:
-    return int(argument.ndim)
 
 
 def _count(argument: Any) -> int:
@@ -135,25 +140,26 @@ def _extent_of(argument: Any) -> Extent:
     return Extent(sum(min(r, 0) for r in reaches), sum(max(r, 0) for r in reaches) + size)
 
 
-def _copies(
-    args: Sequence[Any], copied: dict[int, np.dtype[Any]], written: Set[int], described: Description
+def copies_of(
+    arrays: Mapping[int, Any], copied: Mapping[int, np.dtype[Any]], written: Set[int] = frozenset()
 ) -> list[Copy | SmallCopy]:
-    """The copies of arguments and of others like them: contiguous, and of these element types."""
+    """The copies of the arguments at these places, and of others like them: contiguous, and of these element types."""
     copies: list[Copy | SmallCopy] = []
     on_stack = 0
     for place, dtype in copied.items():
-        argument, count = args[place], _count(args[place])
-        is_array, size = isinstance(argument, np.ndarray), dtype.itemsize * count
-        kind = dtype if is_array else torch_dtype_of(sys.modules["torch"], dtype)
-        if argument.dtype == kind and SmallCopy.takes(dtype.itemsize, count) and on_stack + size <= STACK:
-            unit, dims = 1 if is_array else dtype.itemsize, CallTable.dims_in(described, place)
-            copies.append(SmallCopy(place, dims, _ndim(argument), dtype.itemsize, unit, count, place in written))
-            on_stack += size
-        elif is_array:
+        array, size = arrays[place], dtype.itemsize
+        is_numpy = isinstance(array, np.ndarray)
+        strides, unit = (array.strides, 1) if is_numpy else (array.stride(), size)
+        kind = dtype if is_numpy else torch_dtype_of(sys.modules["torch"], dtype)
+        small = SmallCopy(place, _dims(array.shape, strides), size, unit, True, place in written)
+        if array.dtype == kind and SmallCopy.takes(size, _count(array)) and on_stack + small.nbytes <= STACK:
+            copies.append(small)
+            on_stack += small.nbytes
+        elif is_numpy:
             back = np.copyto if place in written else None
-            copies.append(Copy(place, partial(_filled, maker(argument.shape, dtype)), back))
+            copies.append(Copy(place, partial(_filled, maker(array.shape, dtype)), back))
         else:
-            copies.append(_copy_of_tensor(argument, place, kind, place in written))
+            copies.append(_copy_of_tensor(array, place, kind, place in written))
     return copies
 
 
@@ -162,6 +168,10 @@ def _copy_of_tensor(tensor: Any, place: int, dtype: Any, written: bool) -> Copy:
     is_strided = dtype is tensor.dtype and not tensor.is_contiguous()
     make = torch.Tensor.contiguous if is_strided else partial(_converted, torch, dtype)
     return Copy(place, make, torch.Tensor.copy_ if written else None)
+
+
+def _dims(extents: Sequence[int], strides: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    return tuple(zip(extents, strides, strict=True))
 
 
 def _filled(make: Callable[[], Array], array: Array) -> Array:

@@ -18,6 +18,16 @@ from tilewright.machine import Machine
 from tilewright.targets.gpu.emit import Emitted
 
 LIBRARY = "libcuda.so.1"
+ALIGNMENT = 16
+"""Bytes that one load takes at most: memory begins and ends at multiples of them."""
+CAPTURES = range(900, 908)
+"""The driver's answers to what cannot be done while a CUDA graph is captured."""
+RELAXED = 2
+"""The driver's number for the mode of a thread whose calls do not end captures."""
+_IN_GRAPH = (
+    ". A CUDA graph is captured: only launches can be in it. Make the same call once before the capture, which loads "
+    "code and packs weights; a kernel that checks indices cannot be captured"
+)
 
 
 def _bindings() -> Any:
@@ -45,9 +55,10 @@ class Device:
             self._attribute(what.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR),
         )
         self.cores = self._attribute(what.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
-        library = ctypes.CDLL(LIBRARY)
+        self.library = library = ctypes.CDLL(LIBRARY)
         self.start: Any = library.cuLaunchKernelEx
         self.room_for_clusters: Any = library.cuOccupancyMaxActiveClusters
+        self.capturing: Any = library.cuStreamIsCapturing
         self.readdress: Any = library.cuTensorMapReplaceAddress
         self.readdress.argtypes, self.readdress.restype = [ctypes.c_void_p] * 2, ctypes.c_int
 
@@ -76,12 +87,22 @@ class Device:
             raise self.fault(code, what)
         return answer[1] if len(answer) == 2 else answer[1:]
 
+    def free(self, pointer: Any) -> None:
+        """Gives memory back to the driver, also while a CUDA graph is captured.
+
+        A free that this thread has not announced as relaxed ends the capture: objects go at any time.
+        """
+        exchange, mode = self.library.cuThreadExchangeStreamCaptureMode, ctypes.c_int(RELAXED)
+        exchange(ctypes.byref(mode))
+        self.cu.cuMemFree(pointer)
+        exchange(ctypes.byref(mode))
+
     def fault(self, code: Any, what: str) -> TargetError:
         """What the driver says of its answer."""
         _, name = self.cu.cuGetErrorName(code)
         _, text = self.cu.cuGetErrorString(code)
         name, text = (t.decode() if isinstance(t, bytes) else str(t) for t in (name, text))
-        return TargetError(f"{what}: the driver says {name}: {text}")
+        return TargetError(f"{what}: the driver says {name}: {text}{_IN_GRAPH if int(code) in CAPTURES else ''}")
 
 
 @cache
@@ -97,10 +118,10 @@ def device(number: int = 0) -> Device | str:
 
 def why_not(machine: Machine) -> str | None:
     """Why code for a machine does not run here; None: it does."""
-    found = device()
-    if isinstance(found, str):
-        return found
-    major, minor = found.capability
+    gpu = device()
+    if isinstance(gpu, str):
+        return gpu
+    major, minor = gpu.capability
     if "sm_90a" in machine.features and major != 9:
         return f"the GPU here has compute capability {major}.{minor}, not 9.x"
     if major < 8:
@@ -112,21 +133,26 @@ LAUNCHES = 1024
 """Launches of one kernel that may be under way at a time and each have counters of their own."""
 
 
-class OwnedMemory:
-    """Memory of a device, which goes with the object."""
+def whole_places(size: int) -> int:
+    """Bytes for so many: what is loaded may be all of a place that holds an element.
 
-    def __init__(self, size: int, number: int = 0):
-        found = device(number)
-        if isinstance(found, str):
-            raise TargetError(f"{size} bytes on device {number}: {found}")
-        self.device = found
-        with found.entered():
-            whole = max(1, -(-size // 16)) * 16
-            self.pointer = int(found.check(found.cu.cuMemAlloc(whole), f"{size} bytes on the device"))
+    >>> whole_places(0), whole_places(17)
+    (16, 32)
+    """
+    return max(1, -(-size // ALIGNMENT)) * ALIGNMENT
+
+
+class OwnedMemory:
+    """Memory of a device, at least so many bytes, which goes with the object."""
+
+    def __init__(self, device: Device, size: int, what: str):
+        self.device = device
+        with device.entered():
+            self.pointer = int(device.check(device.cu.cuMemAlloc(whole_places(size)), what))
 
     def __del__(self) -> None:
         if hasattr(self, "pointer"):
-            self.device.cu.cuMemFree(self.pointer)
+            self.device.free(self.pointer)
 
 
 class Loaded:
@@ -134,11 +160,11 @@ class Loaded:
 
     def __init__(self, assembly: str | bytes, emitted: Emitted, number: int = 0):
         """`assembly` is PTX, or the machine code that an assembler made of it."""
-        found = device(number)
-        if isinstance(found, str):
-            raise TargetError(f"{emitted.name}: device {number}: {found}")
-        self.device, self.name = found, emitted.name
-        with found.entered():
+        gpu = device(number)
+        if isinstance(gpu, str):
+            raise TargetError(f"{emitted.name}: device {number}: {gpu}")
+        self.device, self.name = gpu, emitted.name
+        with gpu.entered():
             self._load(assembly, emitted)
 
     def _load(self, assembly: str | bytes, emitted: Emitted) -> None:
@@ -151,7 +177,7 @@ class Loaded:
         check(cu.cuFuncSetAttribute(self.function, most, emitted.shared_bytes), f"{self.name}: its shared memory")
         if emitted.counters:
             count = emitted.counters * LAUNCHES
-            self.counters = OwnedMemory(4 * count, self.device.number)
+            self.counters = OwnedMemory(self.device, 4 * count, f"{self.name}: its counters")
             check(cu.cuMemsetD32(self.counters.pointer, 0, count), f"{self.name}: cuMemsetD32")
             self.drawn = np.zeros(1, np.uint64)
         self.workgroups = int(

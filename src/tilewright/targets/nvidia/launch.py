@@ -17,8 +17,9 @@ from tilewright.targets.calls.following import LAUNCH_UNLIKE
 from tilewright.targets.calls.table import CallLaunch, Extent
 from tilewright.targets.gpu.again import MovableCall
 from tilewright.targets.gpu.emit import Emitted
-from tilewright.targets.nvidia.driver import LAUNCHES, Loaded
-from tilewright.targets.nvidia.memory import stream_of
+from tilewright.targets.nvidia.driver import LAUNCHES, Loaded, OwnedMemory
+from tilewright.targets.nvidia.graphs import is_captured
+from tilewright.targets.nvidia.memory import stream_of, torch_memory
 from tilewright.targets.nvidia.passed import Passed
 from tilewright.targets.nvidia.starting import Record, native_code
 
@@ -77,7 +78,7 @@ class Launch:
         sizes: Mapping[str, int] | None = None,
     ):
         self.loaded, self.device, self._emitted = loaded, loaded.device, emitted
-        self._moved: list[tuple[Any, np.ndarray[Any, Any], bool]] = []
+        self._moved: list[tuple[OwnedMemory, np.ndarray[Any, Any], bool]] = []
         self._arrays = arrays
         self._following: Launch | None = None  # kept, as long as this is
         with self.device.entered():
@@ -85,20 +86,22 @@ class Launch:
             self._passed = Passed(self.device, emitted, arrays, pointers, sizes or {})
         self._config = self._configuration(emitted, workers, sizes or {})
         self._stream = stream = stream_of(arrays, self.device.number)
-        self._record = self.record(
-            launch=self.device.start,
-            function=int(loaded.function),
-            config=self._config,
-            template=self._passed.block,
-            bytes=self._passed.block.nbytes,
-            offsets=self._passed.offsets,
-            parameters=len(self._passed.offsets),
-            current=stream.current,
-            device=self.device.number,
-            stream=stream.fixed,
-        )
+        self._fields: dict[str, Any] = {
+            "launch": self.device.start,
+            "function": int(loaded.function),
+            "config": self._config,
+            "template": self._passed.block,
+            "bytes": self._passed.block.nbytes,
+            "offsets": self._passed.offsets,
+            "parameters": len(self._passed.offsets),
+            "current": stream.current,
+            "device": self.device.number,
+            "stream": stream.fixed,
+        }
+        self._record = self.record(**self._fields)
         if emitted.counters:
             self._record.set(
+                capturing=self.device.capturing,
                 counters=loaded.drawn,
                 counters_at=self._passed.counters,
                 counters_base=loaded.counters.pointer,
@@ -131,10 +134,9 @@ class Launch:
     def _place(self, array: Any, written: bool) -> int:
         if isinstance(array, DeviceArray):
             return array.pointer
-        cu, check = self.device.cu, self.device.check
-        memory = check(cu.cuMemAlloc(max(16, array.nbytes)), f"{self.loaded.name}: memory on the device")
+        memory = OwnedMemory(self.device, array.nbytes, f"{self.loaded.name}: memory on the device")
         self._moved.append((memory, array, written))
-        return int(memory)
+        return memory.pointer
 
     # -- starting -------------------------------------------------------------------------------------------------
 
@@ -153,12 +155,32 @@ class Launch:
         return self if self._moved else self._record.run(self, self.once_more)
 
     def once_more(self, code: int, tensors: Sequence[Any] = ()) -> None:
-        """The driver refused: perhaps only in the context that this thread works in."""
-        if code in ELSEWHERE:
+        """The driver refused: perhaps only in the context that this thread works in, or for a CUDA graph."""
+        if code == LAUNCH_UNLIKE and self._emitted.counters and is_captured(self.device.capturing, self._stream()):
+            code = self._start_in_graph()
+        elif code in ELSEWHERE:
             with self.device.entered():
                 code = self._start(*(t.data_ptr() for t in tensors))
         if code:
             raise self._fault(code)
+
+    def _start_in_graph(self) -> int:
+        """Starts the kernel in a graph that is captured, with counters of the graph's own, set to 0 at each replay.
+
+        Those that launches take turns with would be used by a replay and by other launches at the same time.
+        """
+        stream, count = self._stream(), self._emitted.counters
+        memory = torch_memory(4 * count, self.device.number)
+        if memory is None:
+            raise TargetError(
+                f"{self.loaded.name}: a CUDA graph is captured, and memory for it comes from torch, which is not in "
+                "use here: capture it by torch.cuda.graph"
+            )
+        with self.device.entered():
+            cleared = self.device.cu.cuMemsetD32Async(memory.data_ptr(), 0, count, stream)
+        self.device.check(cleared, f"{self.loaded.name}: its counters")
+        block = self._passed.block_with_counters(memory.data_ptr())
+        return int(self.record(**{**self._fields, "template": block}).start())
 
     def again(self, whole: Whole | None = None) -> MovableCall:
         """Return a call that starts the kernel on tensors like those it was bound to; these are let go.
@@ -168,18 +190,23 @@ class Launch:
         given: Sequence[Any] = self._arrays if whole is None else whole.arrays
         written = self._emitted.written if whole is None else whole.written
         launches = ((self, tuple(range(len(given)))),) if whole is None else whole.launches
+        workspaces = {} if whole is None else whole.workspaces
         extents = [Extent(0, a.nbytes) for a in given]
         addresses = [a.pointer if isinstance(a, DeviceArray) else 0 for a in given]
+        moved = {slot: place for place, slot in enumerate((*range(len(given)), *workspaces))}
         before: Launch | None = None
-        for launch, places in launches:
-            launch._follow(before, places, alone=whole is not None and whole.works)
+        for launch, slots in launches:
+            launch._follow(before, [moved.get(slot) for slot in slots])
             before = launch
+        if any(launch._emitted.counters for launch, _ in launches):
+            self._record.set(capturing=self.device.capturing)
         code = native_code()
         launch_all = CallLaunch(code.address("all"), self._record.address, (code, self), self.once_more)
-        return MovableCall(code, launch_all, tuple(written), tuple(extents), tuple(addresses))
+        sizes = tuple(array.nbytes for array in workspaces.values())
+        return MovableCall(code, launch_all, tuple(written), tuple(extents), tuple(addresses), sizes)
 
-    def _follow(self, before: Launch | None, places: tuple[int | None, ...], alone: bool) -> None:
-        """Its arrays are these arguments of a call; `alone`: on the stream that is the current one now."""
+    def _follow(self, before: Launch | None, places: Sequence[int | None]) -> None:
+        """Its arrays are these arguments and workspaces of a call; None: an array that stays."""
         passed = self._passed
         patches, maps = (
             np.array([(places[i], at) for i, at in offsets if places[i] is not None], np.uint64).reshape(-1, 2)
@@ -188,9 +215,8 @@ class Launch:
         self._record.set(
             patches=len(patches), patched=patches, maps=len(maps), mapped=maps, readdress=self.device.readdress
         )
-        if alone:
-            self._record.set(bound_to_stream=1, stream=self._stream())
         if before is not None:
+            self._record.set(capturing=0)  # the first launch asks for all, before anything is started
             before._record.set(next=self._record)
             before._following = self
         self._arrays = [a for a, place in zip(self._arrays, places, strict=True) if place is None]
@@ -204,15 +230,12 @@ class Launch:
         cu, check, name = self.device.cu, self.device.check, self.loaded.name
         with self.device.entered():
             for memory, array, _ in self._moved:
-                check(cu.cuMemcpyHtoD(memory, array.ctypes.data, array.nbytes), f"{name}: a copy to the device")
+                check(cu.cuMemcpyHtoD(memory.pointer, array.ctypes.data, array.nbytes), f"{name}: a copy to the device")
             code = self._start()
             if code:
                 raise self._fault(code)
             check(cu.cuCtxSynchronize(), name)
             for memory, array, written in self._moved:
                 if written:
-                    check(cu.cuMemcpyDtoH(array.ctypes.data, memory, array.nbytes), f"{name}: a copy from the device")
-
-    def __del__(self) -> None:
-        for memory, _, _ in getattr(self, "_moved", ()):
-            self.device.cu.cuMemFree(memory)
+                    copied = cu.cuMemcpyDtoH(array.ctypes.data, memory.pointer, array.nbytes)
+                    check(copied, f"{name}: a copy from the device")

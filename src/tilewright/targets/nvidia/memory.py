@@ -16,39 +16,20 @@ from tilewright.errors import ArgumentError, TargetError
 from tilewright.machine import Machine
 from tilewright.runtime.device_arrays import DeviceArray, followed_stream, packed_steps
 from tilewright.runtime.exchange import exchange_of
-from tilewright.targets.nvidia.driver import Device, device, why_not
+from tilewright.targets.nvidia.driver import ALIGNMENT, Device, OwnedMemory, device, whole_places, why_not
+from tilewright.targets.nvidia.graphs import hold_for_graph, is_captured
 
-ALIGNMENT = 16
 Array = np.ndarray[Any, np.dtype[Any]]
-
-
-class Allocated:
-    """Memory that goes back to the driver when nobody has it any more."""
-
-    def __init__(self, found: Device, size: int):
-        self.device = found
-        whole = max(1, -(-size // ALIGNMENT)) * ALIGNMENT  # what is loaded may be all of a place that holds an element
-        with found.entered():
-            self.pointer = found.check(found.cu.cuMemAlloc(whole), f"{size} bytes on the device")
-
-    def wait(self) -> None:
-        """Until all that was asked of the device is done."""
-        with self.device.entered():
-            self.device.check(self.device.cu.cuCtxSynchronize(), "the device")
-
-    def __del__(self) -> None:
-        if hasattr(self, "pointer"):
-            self.device.cu.cuMemFree(self.pointer)
 
 
 class AllocatedOnStream:
     """Memory that a stream has: taken when the work before it is done, given back when the work after it is."""
 
-    def __init__(self, found: Device, size: int, stream: int):
-        self.device, self.stream = found, stream
-        whole = max(1, -(-size // ALIGNMENT)) * ALIGNMENT
-        with found.entered():
-            self.pointer = found.check(found.cu.cuMemAllocAsync(whole, stream), f"{size} bytes on the device")
+    def __init__(self, device: Device, size: int, stream: int):
+        self.device, self.stream = device, stream
+        with device.entered():
+            taken = device.cu.cuMemAllocAsync(whole_places(size), stream)
+            self.pointer = device.check(taken, f"{size} bytes on the device")
 
     def __del__(self) -> None:
         if hasattr(self, "pointer"):
@@ -64,10 +45,10 @@ class DeviceMemory:
     """
 
     def __init__(self, machine: Machine, number: int, passing: bool = False, stream: int | None = None):
-        why, found = why_not(machine), device(number)
-        if why is not None or isinstance(found, str):
-            raise TargetError(f"code for {machine.name} does not run here: {why or found}")
-        self.device, self.passing, self.stream = found, passing, stream
+        why, gpu = why_not(machine), device(number)
+        if why is not None or isinstance(gpu, str):
+            raise TargetError(f"code for {machine.name} does not run here: {why or gpu}")
+        self.device, self.passing, self.stream = gpu, passing, stream
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> DeviceArray:
         """Memory of its own."""
@@ -75,13 +56,13 @@ class DeviceMemory:
             taken = AllocatedOnStream(self.device, prod(shape) * dtype.itemsize, self.stream)
             place = int(taken.pointer), shape, packed_steps(shape), dtype, taken, self.device.number
             return DeviceArray(*place, stream=self.stream, follows_stream=True)
-        size, torch = prod(shape) * dtype.itemsize, torch_in_use() if self.passing else None
-        if torch is not None:
-            owner = torch.empty(max(ALIGNMENT, size), dtype=torch.uint8, device=f"cuda:{self.device.number}")
+        size = prod(shape) * dtype.itemsize
+        owner: Any = torch_memory(size, self.device.number) if self.passing else None
+        if owner is not None:
             pointer = owner.data_ptr()
         else:
-            owner = Allocated(self.device, size)
-            pointer = int(owner.pointer)
+            owner = OwnedMemory(self.device, size, f"{size} bytes on the device")
+            pointer = owner.pointer
         return DeviceArray(pointer, shape, packed_steps(shape), dtype, owner, self.device.number)
 
     def takes(self, array: Any) -> bool:
@@ -115,11 +96,24 @@ class DeviceMemory:
     def numpy(self, array: DeviceArray) -> Array:
         """What it holds when all that was asked before is done."""
         cu, check, stream = self.device.cu, self.device.check, self._stream(array)
-        found = np.empty(array.shape, array.dtype)
+        elements = np.empty(array.shape, array.dtype)
         with self.device.entered():
-            check(cu.cuMemcpyDtoHAsync(found.ctypes.data, array.pointer, found.nbytes, stream), "a copy to the host")
+            copied = cu.cuMemcpyDtoHAsync(elements.ctypes.data, array.pointer, elements.nbytes, stream)
+            check(copied, "a copy to the host")
             check(cu.cuStreamSynchronize(stream), "a copy to the host")
-        return found
+        return elements
+
+    def settle(self) -> None:
+        """Waits for the stream, so that other streams may read what it wrote."""
+        stream = self._stream() if self.stream is None else self.stream
+        with self.device.entered():
+            self.device.check(self.device.cu.cuStreamSynchronize(stream), "what is done once")
+
+    def hold(self, arrays: Sequence[Any]) -> None:
+        """Keeps arrays for as long as a CUDA graph lives, where one is captured that reads them."""
+        stream = self._stream(*arrays)
+        if arrays and is_captured(self.device.capturing, stream):
+            hold_for_graph(self.device, stream, arrays)
 
     def fill(self, array: DeviceArray, value: Any) -> None:
         """A number everywhere: by the driver where it is a word, otherwise by a copy."""
@@ -131,6 +125,14 @@ class DeviceMemory:
         set_ = getattr(self.device.cu, f"cuMemsetD{8 * size}Async")
         with self.device.entered():
             self.device.check(set_(array.pointer, bits, prod(array.shape), self._stream(array)), "a fill")
+
+
+def torch_memory(size: int, number: int) -> Any:
+    """A tensor of bytes on a device, from torch's allocator; None if the program does not use torch on GPUs."""
+    torch = torch_in_use()
+    if torch is None:
+        return None
+    return torch.empty(max(ALIGNMENT, size), dtype=torch.uint8, device=f"cuda:{number}")
 
 
 def torch_in_use() -> Any:
@@ -152,10 +154,10 @@ class Stream:
         """The stream at this moment."""
         if not self.current:
             return self.fixed
-        found = ctypes.c_void_p()
-        if _CURRENT(self.current)(_CUDA, self.number, ctypes.byref(found)):
+        stream = ctypes.c_void_p()
+        if _CURRENT(self.current)(_CUDA, self.number, ctypes.byref(stream)):
             raise TargetError(f"the current stream of device {self.number} could not be told")
-        return found.value or 0
+        return stream.value or 0
 
 
 _CUDA = 2

@@ -17,6 +17,13 @@ from tilewright.targets.nvidia.maps import MAP_BYTES, tensor_map
 from tilewright.targets.nvidia.starting import MAP_ALIGNMENT
 
 
+def _aligned(count: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """So many bytes, all 0, where maps may begin."""
+    room = np.zeros(count + MAP_ALIGNMENT, np.uint8)
+    start = -room.ctypes.data % MAP_ALIGNMENT
+    return room[start : start + count]
+
+
 class Passed:
     """The arguments for arrays that lie at these addresses, and for these open sizes.
 
@@ -31,9 +38,7 @@ class Passed:
         numbers = [*pointers, *(sizes[name] for name in emitted.sizes)]
         after = MAP_BYTES * len(emitted.parameters)
         count = len(numbers) + bool(emitted.counters)
-        room = np.zeros(after + 8 * count + MAP_ALIGNMENT, np.uint8)
-        start = -room.ctypes.data % MAP_ALIGNMENT
-        self.block = room[start : start + after + 8 * count]
+        self.block = _aligned(after + 8 * count)
         self.block[after : after + 8 * len(numbers)] = np.array(numbers, np.uint64).view(np.uint8)
         self.counters = after + 8 * len(numbers)
         """Where the address of counters goes, if the kernel has any."""
@@ -53,16 +58,23 @@ class Passed:
             else:
                 self.words.append((tensor, MAP_BYTES * i + 8 * word))
 
-    def _address_in(self, found: np.ndarray[Any, np.dtype[Any]], pointer: int) -> int | None:
+    def block_with_counters(self, address: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """Return a copy of the block that has this address of counters."""
+        block = _aligned(len(self.block))
+        block[:] = self.block
+        block[self.counters : self.counters + 8] = np.array([address], np.uint64).view(np.uint8)
+        return block
+
+    def _address_in(self, words: np.ndarray[Any, np.dtype[Any]], pointer: int) -> int | None:
         """The word of a tensor map that is the tensor's address, where the driver changes nothing else for another one.
 
         Maps are the driver's own; writing a word is quicker than asking it.
         """
-        before = found.copy()
+        before = words.copy()
         for other in (pointer + 256, pointer):
-            refused = self._device.readdress(found.ctypes.data, other)
-            there = np.nonzero(found == other)[0]
-            if refused or len(there) != 1 or (np.delete(found, there) != np.delete(before, there)).any():
-                found[:] = before
+            refused = self._device.readdress(words.ctypes.data, other)
+            there = np.nonzero(words == other)[0]
+            if refused or len(there) != 1 or (np.delete(words, there) != np.delete(before, there)).any():
+                words[:] = before
                 return None
         return int(there[0])

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.targets.calls.following import LAUNCH_UNLIKE
+from tilewright.targets.nvidia.graphs import is_captured
 from tilewright.targets.nvidia.memory import Stream
 
 
@@ -25,8 +27,10 @@ class PlainRecord:
         """Starts the kernel on the stream that is the current one now."""
         fields = self._fields
         config, block = fields["config"], fields["template"]
-        config.stream = Stream(fields["stream"], fields["current"], fields["device"])()
+        config.stream = stream = Stream(fields["stream"], fields["current"], fields["device"])()
         if "counters" in fields:
+            if is_captured(fields["capturing"], stream):
+                return LAUNCH_UNLIKE
             self._draw(block)
         begin = block.ctypes.data
         table = (ctypes.c_void_p * fields["parameters"])(*(begin + int(offset) for offset in fields["offsets"]))
@@ -44,5 +48,5 @@ class PlainRecord:
 
     def run(self, keeper: Any, _: Callable[[int], None]) -> Callable[[], None]:
         """The function that starts the launch this is a part of."""
-        found: Callable[[], None] = keeper
-        return found
+        launch: Callable[[], None] = keeper
+        return launch

@@ -19,7 +19,8 @@ import numpy as np
 
 from tilewright.targets.calls import following
 from tilewright.targets.calls.following import LAUNCH_UNLIKE
-from tilewright.targets.calls.words import fields
+from tilewright.targets.calls.llvm_text import fields, loop, row
+from tilewright.targets.calls.words import PATCH
 from tilewright.targets.cpu.load import link, object_of
 
 MAP_ALIGNMENT = 64
@@ -29,7 +30,7 @@ FIELDS = (
     "launch", "function", "config",  # cuLaunchKernelEx, and what it is given
     "template", "bytes", "offsets", "parameters",  # the arguments, and where each begins
     "current", "device", "stream",  # what tells the current stream of a device; the stream where nothing does
-    "bound_to_stream",  # whether it is started on that stream alone
+    "capturing",  # cuStreamIsCapturing, where a launch of the chain has counters: a CUDA graph has its own
     "counters", "counters_at", "counters_base", "counters_step", "counters_most",
     "patches", "patched",  # (tensor, offset) of every address among the arguments
     "maps", "mapped", "readdress",  # the same of tensor maps that only the driver changes
@@ -38,8 +39,8 @@ FIELDS = (
 )  # fmt: skip
 """The words of a record."""
 _POINTERS = {
-    "launch", "function", "config", "template", "offsets", "current", "counters", "patched", "mapped", "readdress",
-    "next", "trouble", "none",
+    "launch", "function", "config", "template", "offsets", "current", "capturing", "counters", "patched", "mapped",
+    "readdress", "next", "trouble", "none",
 }  # fmt: skip
 _LAUNCHING = tuple(name for name in FIELDS if name not in ("next", "trouble", "none"))
 
@@ -54,7 +55,6 @@ declare ptr @PyLong_AsVoidPtr(ptr)
 declare ptr @PyEval_SaveThread()
 declare void @PyEval_RestoreThread(ptr)
 declare ptr @PyObject_CallOneArg(ptr, ptr)
-declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 
 define ptr @start(ptr %self, ptr %args, i64 %given) {{
 entry:
@@ -62,11 +62,7 @@ entry:
   %at = alloca ptr, i64 %given
   %elsewhere = icmp ne i64 %given, 0
   br i1 %elsewhere, label %each, label %go
-each:
-  %i = phi i64 [0, %entry], [%i_next, %one]
-  %i_next = add i64 %i, 1
-  %i_more = icmp ult i64 %i, %given
-  br i1 %i_more, label %one, label %go
+{loop("each", "i", "given", after="entry", body="one", end="go")}
 one:
   %number_in = getelementptr ptr, ptr %args, i64 %i
   %number = load ptr, ptr %number_in
@@ -129,31 +125,17 @@ entry:
   br i1 %stays, label %begin, label %patch
 
 ; -- their addresses among the arguments --------------------------------------------------------------------------
-patch:
-  %k = phi i64 [0, %entry], [%k_next, %address]
-  %k_next = add i64 %k, 1
-  %k_more = icmp ult i64 %k, %patches
-  br i1 %k_more, label %address, label %redo
+{loop("patch", "k", "patches", after="entry", body="address", end="redo")}
 address:
-  %which_in = getelementptr [2 x i64], ptr %patched, i64 %k
-  %which = load i64, ptr %which_in
-  %where_in = getelementptr i64, ptr %which_in, i64 1
-  %where = load i64, ptr %where_in
+{row("patched", "k", PATCH, PATCH)}
   %new_in = getelementptr i64, ptr %at, i64 %which
   %new = load i64, ptr %new_in
   %goal = getelementptr i8, ptr %block, i64 %where
   store i64 %new, ptr %goal
   br label %patch
-redo:
-  %m = phi i64 [0, %patch], [%m_next, %map]
-  %m_next = add i64 %m, 1
-  %m_more = icmp ult i64 %m, %maps
-  br i1 %m_more, label %map, label %begin
+{loop("redo", "m", "maps", after="patch", body="map", end="begin")}
 map:
-  %m_which_in = getelementptr [2 x i64], ptr %mapped, i64 %m
-  %m_which = load i64, ptr %m_which_in
-  %m_where_in = getelementptr i64, ptr %m_which_in, i64 1
-  %m_where = load i64, ptr %m_where_in
+{row("mapped", "m", PATCH, PATCH, prefix="m_")}
   %m_new_in = getelementptr i64, ptr %at, i64 %m_which
   %m_new = load i64, ptr %m_new_in
   %m_goal = getelementptr i8, ptr %block, i64 %m_where
@@ -165,8 +147,29 @@ refusal:
 
 ; -- the launch ---------------------------------------------------------------------------------------------------
 begin:
+  %stream_in = getelementptr i64, ptr %asked, i64 4
+  store i64 %stream, ptr %stream_in
+  %has_current = icmp ne ptr %current, null
+  br i1 %has_current, label %now, label %graphs
+now:
+  %number = trunc i64 %device to i32
+  %streamed = call i32 %current(i32 2, i32 %number, ptr %stream_in)
+  %has_stream = icmp eq i32 %streamed, 0
+  br i1 %has_stream, label %graphs, label %failed
+graphs:
+  %asks_graphs = icmp ne ptr %capturing, null
+  br i1 %asks_graphs, label %ask_graphs, label %counting
+ask_graphs:
+  %captured = alloca i32, align 4
+  store i32 0, ptr %captured
+  %chosen = load ptr, ptr %stream_in
+  %unasked = call i32 %capturing(ptr %chosen, ptr %captured)
+  %state = load i32, ptr %captured
+  %is_captured = icmp ne i32 %state, 0
+  br i1 %is_captured, label %another, label %counting
+counting:
   %has_counters = icmp ne ptr %counters, null
-  br i1 %has_counters, label %draw, label %streams
+  br i1 %has_counters, label %draw, label %laying
 draw:
   %drawn = atomicrmw add ptr %counters, i64 1 monotonic
   %turn = add i64 %drawn, 1
@@ -175,30 +178,8 @@ draw:
   %counter = add i64 %counters_base, %far
   %counter_in = getelementptr i8, ptr %block, i64 %counters_at
   store i64 %counter, ptr %counter_in
-  br label %streams
-streams:
-  %stream_in = getelementptr i64, ptr %asked, i64 4
-  store i64 %stream, ptr %stream_in
-  %has_current = icmp ne ptr %current, null
-  br i1 %has_current, label %now, label %lay
-now:
-  %number = trunc i64 %device to i32
-  %streamed = call i32 %current(i32 2, i32 %number, ptr %stream_in)
-  %has_stream = icmp eq i32 %streamed, 0
-  br i1 %has_stream, label %which_one, label %failed
-which_one:
-  %chosen = load i64, ptr %stream_in
-  %the_one = icmp eq i64 %chosen, %stream
-  %any_one = icmp eq i64 %bound_to_stream, 0
-  %may = or i1 %the_one, %any_one
-  br i1 %may, label %lay, label %another
-lay:
   br label %laying
-laying:
-  %p = phi i64 [0, %lay], [%p_next, %parameter]
-  %p_next = add i64 %p, 1
-  %p_more = icmp ult i64 %p, %parameters
-  br i1 %p_more, label %parameter, label %go
+{loop("laying", "p", "parameters", after="counting draw", body="parameter", end="go")}
 parameter:
   %offset_in = getelementptr i64, ptr %offsets, i64 %p
   %offset = load i64, ptr %offset_in
@@ -238,7 +219,7 @@ _new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ct
 
 
 @cache
-def _made() -> tuple[Any, Any, Any]:
+def _linked() -> tuple[Any, Any, Any]:
     code = link(object_of(TEXT), ("start", "run", "all", "call_like", "describe", "hash"))
     start = _Method(b"start", code.address("start"), _FASTCALL, None)
     return start, _Method(b"run", code.address("run"), _NO_ARGUMENTS, None), code
@@ -250,7 +231,7 @@ _making = threading.Lock()
 def _methods() -> tuple[Any, Any, Any]:
     """What describes both builtins, and their code: made once, since a builtin knows only their addresses."""
     with _making:
-        return _made()
+        return _linked()
 
 
 class Record:

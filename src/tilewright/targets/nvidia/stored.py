@@ -22,10 +22,10 @@ from tilewright.targets.gpu.writer import MOST
 from tilewright.targets.nvidia import driver
 from tilewright.targets.nvidia.boxes import MapForm
 from tilewright.targets.nvidia.disassembly import assembled
+from tilewright.targets.nvidia.driver import ALIGNMENT as ALIGNMENT
 from tilewright.targets.nvidia.im2col import Im2colMap
 from tilewright.targets.nvidia.launch import Launch
 from tilewright.targets.nvidia.machine import MACHINES, architecture
-from tilewright.targets.nvidia.memory import ALIGNMENT as ALIGNMENT
 from tilewright.targets.nvidia.memory import DeviceMemory
 from tilewright.targets.nvidia.plain_record import PlainRecord
 from tilewright.targets.nvidia.tma import TensorMap

@@ -1,0 +1,266 @@
+"""Calls of torch's operators like one before, on the host: from an operator's arguments to its results.
+
+An operator computes its result by one kernel. The first call of its kind is checked at length and observed
+(`calls.observing`). It tells which arrays of the kernel are arguments of the operator, seen with other extents and
+strides or copied, and which are its results. Later calls are compared with it, and launched.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tilewright.runtime.outputs import LEAST, maker
+from tilewright.runtime.tensors import Form
+from tilewright.targets.calls.describing import reads_arrays
+from tilewright.targets.calls.learnt import LearntCalls
+from tilewright.targets.calls.observing import KeptWeights, KernelCall, Observed
+from tilewright.targets.calls.table import CallRecord, Copy, Description, FixedTensor, Output, SmallCopy
+from tilewright.targets.cpu.calling import call_launch
+from tilewright.targets.cpu.launch_cache import ROOM, copied_arrays, copies_of, room_of
+from tilewright.targets.cpu.pool import pool
+
+KINDS = 1024
+"""The kinds of calls, at most, that are remembered of one operator."""
+Dims = tuple[tuple[int, int], ...]
+"""(extent, stride) of each dimension of a contiguous array in a tensor's memory; strides count elements."""
+
+
+class OperatorCache(LearntCalls):
+    """The launches learnt from the calls of one operator on the host."""
+
+    def describe(self, args: Sequence[Any]) -> Description | None:
+        """The description of arguments; None where one of them cannot be described."""
+        if not reads_arrays():
+            return None
+        return self.table_for(pool().code, args).described(args)
+
+    def learn(self, args: Sequence[Any], results: Sequence[Any], events: Observed) -> bool:
+        """A call was right, whose tensors have memory of their own; another one like it may be done so.
+
+        False: what happened in it cannot be repeated by a record.
+        """
+        described = self.describe(args)
+        if described is None or len(events.calls) != 1 or len(events.weights) > 1:
+            return False
+        (call,) = events.calls
+        room = room_of(call.whole)
+        fixed = _fixed(args, events.weights)
+        if room is None or fixed is None:
+            return False
+        sources = _sources(args, results, call, events)
+        if sources is None:
+            return False
+        record = _record(args, results, call, sources, (room, fixed, events.weights))
+        if record is None:
+            return False
+        for kept in events.weights:
+            kept.life.known_to.add(self)
+        self.remember(described, record, KINDS, ROOM)
+        return True
+
+
+# -- where the arrays of a kernel come from ---------------------------------------------------------------
+
+
+class _Source(NamedTuple):
+    """The array of a kernel: the place of its tensor among the arguments and results, and how it sees that one.
+
+    `view` is a tensor in the memory of the argument or result, of which the array is a contiguous copy, or which it is;
+    for a result that was copied from the array: (extent, stride) of the result's dimensions in the array's order.
+    """
+
+    place: int
+    view: Any = None
+    dims: Dims | None = None
+
+
+def _sources(
+    args: Sequence[Any], results: Sequence[Any], call: KernelCall, events: Observed
+) -> list[_Source | None] | None:
+    """The source of each argument of the host program, None for one that stays; None: one cannot be told."""
+    arrays = [*call.args, *(array for array, _ in call.outputs)]
+    given = {_address(a): n for n, a in enumerate(args) if _is_array(a)}
+    result_at = {_address(a): len(args) + n for n, a in enumerate(results)}
+    copied_from = {_address(copy): source for copy, source in events.copies}
+    constants = {_address(c) for c in events.constants}
+    sources: list[_Source | None] = []
+    for place, written in zip(call.places, call.whole.written, strict=True):
+        array = None if place is None else arrays[place]
+        if array is None or not _is_array(array):
+            sources.append(None)
+            continue
+        at = _address(array)
+        if written:
+            source = _source_of_result(at, array, result_at, results, len(args), copied_from)
+        elif at in given:
+            source = _Source(given[at], array)
+        elif at in copied_from and _address(copied_from[at]) in given and _is_contiguous(array):
+            source = _Source(given[_address(copied_from[at])], copied_from[at])
+        elif at in constants:
+            sources.append(None)
+            continue
+        else:
+            source = None
+        if source is None:
+            return None
+        sources.append(source)
+    of_results = [s.place for s in sources if s is not None and s.place >= len(args)]
+    return sources if sorted(of_results) == list(range(len(args), len(args) + len(results))) else None
+
+
+def _source_of_result(
+    at: int,
+    array: Any,
+    result_at: Mapping[int, int],
+    results: Sequence[Any],
+    first: int,
+    copied_from: Mapping[int, Any],
+) -> _Source | None:
+    """The source of an array that a kernel wrote: the memory of a result, or what a result is a copy of."""
+    if at in result_at:
+        return _Source(result_at[at], array)
+    for n, result in enumerate(results):
+        source = copied_from.get(_address(result))
+        if source is not None and _address(source) == at and _is_contiguous(array):
+            dims = _in_memory_order(source, result)
+            return None if dims is None else _Source(first + n, dims=dims)
+    return None
+
+
+def _in_memory_order(source: Any, copy: Any) -> Dims | None:
+    """(extent, stride in the copy) of dimensions in the order in which they lie in the source, which has no gaps."""
+    order = sorted(range(source.dim()), key=lambda n: (-source.stride(n), n))
+    dims = [(source.shape[n], copy.stride(n), source.stride(n)) for n in order if source.shape[n] != 1]
+    step = 1
+    for extent, _, stride in reversed(dims):
+        if stride != step:
+            return None
+        step *= extent
+    return tuple((extent, stride) for extent, stride, _ in dims) or ((1, 1),)
+
+
+def _is_array(value: Any) -> bool:
+    return hasattr(value, "ndim")
+
+
+def _address(array: Any) -> int:
+    return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data_ptr())
+
+
+def _is_contiguous(array: Any) -> bool:
+    return bool(array.flags.c_contiguous if isinstance(array, np.ndarray) else array.is_contiguous())
+
+
+def _fixed(args: Sequence[Any], weights: Sequence[KeptWeights]) -> list[FixedTensor] | None:
+    """The arguments that must be these weights; None where they are no arguments."""
+    places = {id(a): n for n, a in enumerate(args)}
+    tensors = [each for kept in weights for each in kept.tensors]
+    if any(id(tensor) not in places for tensor, _, _ in tensors):
+        return None
+    return [FixedTensor(places[id(tensor)], id(tensor), version, at) for tensor, version, at in tensors]
+
+
+# -- the record -------------------------------------------------------------------------------------------
+
+
+def _record(
+    args: Sequence[Any],
+    results: Sequence[Any],
+    call: KernelCall,
+    sources: Sequence[_Source | None],
+    validity: tuple[int, Sequence[FixedTensor], Sequence[KeptWeights]],
+) -> CallRecord | None:
+    """The record of a call; None where it writes to an argument, or a copy of it is no plain one."""
+    room, fixed, weights = validity
+    whole, code = call.whole, pool().code
+    moved = [None if s is None else s.place for s in sources]
+    if any(n is not None and n < len(args) for n, w in zip(moved, whole.written, strict=True) if w):
+        return None
+    views = {s.place: s.view for s in sources if s is not None and s.view is not None}
+    addresses = [_address(a) if _is_array(a) else 0 for a in (*args, *results)]
+    for source, array in zip(sources, whole.arrays, strict=True):
+        if source is not None and source.dims is not None:
+            addresses[source.place] = array.ctypes.data  # the result is copied from it
+    copied = copied_arrays(views, whole, moved, addresses)
+    if copied is None:
+        return None
+    zeroed = {_address(array) for array, zeros in call.outputs if zeros}
+    outputs: list[Output] = []
+    through: list[SmallCopy] = []
+    for n, result in enumerate(results, len(args)):
+        (place,) = [k for k, m in enumerate(moved) if m == n]
+        array, source = whole.arrays[place], sources[place]
+        assert source is not None
+        dims = source.dims
+        if n in copied:
+            dims = tuple(zip(source.view.shape, source.view.stride(), strict=True))
+        if array.size != result.numel() or not _has_no_gaps(result):
+            return None
+        output, small = _output(result, array, n, dims, _address(array) in zeroed)
+        outputs.append(output)
+        through += [] if small is None else [small]
+    of_args = {n: dtype for n, dtype in copied.items() if n < len(args)}
+    copies = [_seen(copy, args, views) for copy in copies_of(views, of_args)]
+    arguments = dict(enumerate(moved))  # workspaces stay
+    launches = [(launch, [arguments.get(n) for n in slots]) for launch, slots in whole.launches]
+    alive = weights[0].life.alive if weights else None
+    record = CallRecord(
+        len(args), call_launch(code, launches), outputs, [*copies, *through], room=room, fixed=fixed, alive=alive
+    )
+    for launch, slots in launches:
+        launch.let_go(slots)
+    return record
+
+
+def _seen(copy: Copy | SmallCopy, args: Sequence[Any], views: Mapping[int, Any]) -> Copy | SmallCopy:
+    """The copy of an argument that a kernel sees with other extents and strides."""
+    if isinstance(copy, SmallCopy):
+        return copy
+    argument, view = args[copy.argument], views[copy.argument]
+    if (argument.shape, argument.stride()) == (view.shape, view.stride()):
+        return copy
+    return copy._replace(make=partial(_copied_as, copy.make, tuple(view.shape), view.stride()))
+
+
+def _copied_as(make: Callable[[Any], Any], shape: tuple[int, ...], strides: tuple[int, ...], tensor: Any) -> Any:
+    return make(tensor.as_strided(shape, strides))
+
+
+def _output(result: Any, array: Any, place: int, dims: Dims | None, zeroed: bool) -> tuple[Output, SmallCopy | None]:
+    """The output that is a result, and the copy on the stack that a kernel writes in its stead, if it does.
+
+    `array` is what the kernel wrote; `dims`: a copy of it in the order of these dimensions became the result.
+    """
+    torch: Any = sys.modules["torch"]
+    shape, strides = tuple(result.shape), result.stride()
+    make = partial(torch.empty_strided, shape, strides, dtype=result.dtype)
+    is_small = array.nbytes < LEAST and not zeroed
+    if is_small and dims is None:
+        return Output(make), None
+    if is_small and dims is not None and SmallCopy.takes(array.itemsize, array.size):
+        return Output(make), SmallCopy(place, dims, array.itemsize, array.itemsize, False, True)
+    as_tensor = Form([result]).finisher(array.dtype)
+    assert as_tensor is not None
+    pooled = maker((array.size,), array.dtype, zeroed)
+    if dims is None:
+        return Output(pooled, lambda elements: as_tensor(elements).as_strided(shape, strides)), None
+    extents, steps = (tuple(column) for column in zip(*dims, strict=True))
+
+    def placed(elements: Any) -> Any:
+        goal = make()
+        goal.as_strided(extents, steps).copy_(as_tensor(elements).view(extents))
+        return goal
+
+    return Output(pooled, placed), None
+
+
+def _has_no_gaps(tensor: Any) -> bool:
+    """True if the elements of a tensor lie in as much memory as they need."""
+    last = sum((extent - 1) * stride for extent, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return bool(last + 1 == prod(tensor.shape))
