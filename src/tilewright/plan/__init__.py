@@ -31,6 +31,7 @@
 | tiles       | tile registers as such a unit                                               |
 | vectors     | vectors along N as such a unit                                              |
 | lanes       | vectors along a dimension that A, B and the result share as such a unit     |
+| stepping    | where a loop over K can be put around products                              |
 | task_shape  | the tasks of a blocking, and the accumulator tiles of the largest           |
 | block_size  | instructions and scratch memory of a blocking                               |
 | boxes       | which dimensions of any program tasks may cut, and how finely               |

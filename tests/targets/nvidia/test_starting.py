@@ -28,7 +28,7 @@ def test_threads_that_start_their_first_kernel_at_a_time_share_its_code(monkeypa
 
     monkeypatch.setattr(starting, "link", link)
     # another cache: what the builtins of this process know only the address of stays where it is
-    monkeypatch.setattr(starting, "_made", cache(starting._made.__wrapped__))
+    monkeypatch.setattr(starting, "_linked", cache(starting._linked.__wrapped__))
 
     def ask(_: int) -> int:
         together.wait()
