@@ -67,6 +67,7 @@ ALLOWED = {
     "plan/search/repack.py: MOST_COPIED": _SHARE,
     "passes/tile/looping.py: LOWEST": _MEANING,
     "plan/search/search.py: CLEARLY_FASTER": _SHARE,
+    "plan/search/search.py: FASTER_BY_K_TILES": _SHARE,
     "plan/search/search.py: KEPT": _SEARCH,
     "plan/search/search.py: KEPT_OF_FAMILY": _SEARCH,
     "plan/search/tiles.py: ATOMS": _SEARCH,

@@ -51,7 +51,8 @@ class TileCosts:
     does. `scattered` and `shared` for a cache line that is written apart from its neighbours, or beside other workers';
     `store` for a sum that is stored where that is not deferred. `apart` is how many times as long as by the rate of the
     L2 cache loads take of rows that lie apart in memory; `conflict` how much longer that takes if they share sets of
-    the L1 cache, `bypass` if loads bypass it.
+    the L1 cache, `bypass` if loads bypass it. `packing` is how many times as long as by the rate of copies it takes to
+    stage rows of A.
     """
 
     block: float = 0
@@ -63,6 +64,7 @@ class TileCosts:
     apart: float = 1
     conflict: float = 1
     bypass: float = 1
+    packing: float = 1
 
 
 @dataclass(frozen=True)

@@ -181,7 +181,8 @@ def _task_staging_cycles(space: Contraction, blocking: Blocking, machine: Machin
     core = sum(_core_bytes(space, blocking, machine, shape))
     missed = operand_bytes(space.a) / shape.a_parts * missing_share(core, l2(limits))
     spilled = staged * missing_share(staged, l2(limits))
-    return staged / limits.copy_rate + missed * (1 / limits.far_rate - 1 / limits.l2_rate) + spilled / limits.far_rate
+    packing = machine.costs.tiles.packing * staged / limits.copy_rate
+    return packing + missed * (1 / limits.far_rate - 1 / limits.l2_rate) + spilled / limits.far_rate
 
 
 def _task_storing_cycles(space: Contraction, blocking: Blocking, machine: Machine, shape: TaskShape) -> float:

@@ -34,8 +34,11 @@ KEPT, KEPT_OF_FAMILY = 8, 16
 """Candidates that a ranking keeps, and those of each family that it keeps besides: lowering may refuse a family."""
 
 CLEARLY_FASTER = 0.85
-"""On CPUs, values go through memory (accumulators from one K tile to the next, or values from one kernel to another) if
-that is predicted to take this share, or less, of the best time without: what caches hold is not known better."""
+"""On CPUs, values go through memory from one kernel to another if that is predicted to take this share, or less, of the
+best time without: what caches hold is not known better."""
+
+FASTER_BY_K_TILES = 0.75
+"""The same share for accumulators that go through memory from one K tile to the next."""
 
 
 def search(
@@ -76,7 +79,7 @@ def search_facts(
     """
     ranking = Ranking(roofline=lower_bound(facts, machine), keeps_all=keeps_all)
     blocked = list(kernels_of_blocks(facts, machine, ranking)) if blocks else []
-    limit = min((CLEARLY_FASTER * c.cycles for c in blocked), default=inf)
+    limit = min((FASTER_BY_K_TILES * c.cycles for c in blocked), default=inf)
     in_cores = kernels_of_cores(facts, machine, ranking, in_registers=not blocked)
     _add_candidates(ranking, [*blocked, *(c for c in in_cores if c.cycles <= limit)])
     lanes = list(kernels_of_lanes(facts, machine, ranking))
