@@ -28,7 +28,7 @@ from tilewright.passes.job import InRows, Job, Pass
 from tilewright.passes.lane_rows import LaneRows
 from tilewright.passes.parts import bound_apart, parts_of
 from tilewright.passes.repacking import repacked
-from tilewright.passes.tile.looping import in_a_loop, summed_between
+from tilewright.passes.tile.looping import has_only_tile, in_a_loop, summed_between, with_tile
 from tilewright.passes.tile.memory import is_ordered
 from tilewright.passes.tile.parting import parted
 from tilewright.passes.tile.splitting import halves, step_of, sum_of
@@ -37,6 +37,8 @@ from tilewright.plan.bind import bind
 from tilewright.plan.bind_grid import bind_grid
 from tilewright.plan.bind_lane_boxes import lane_box_of
 from tilewright.plan.boxes import numbers_of
+from tilewright.plan.chained import adds_products
+from tilewright.plan.facts.loops import monoid_of
 from tilewright.plan.general import dims_of
 from tilewright.plan.kernel import KernelProgram
 from tilewright.plan.microkernel import names_of
@@ -114,7 +116,7 @@ def _bind_one(job: Job, plan: Schedule) -> None:
         return
     program = job.program
     if plan.pipeline is not None:
-        program = _with_loop_between(job, plan)
+        program = _with_loop_tiles(job, plan, _with_loop_between(job, plan))
         job.looped = None if program is job.program else program
     job.cuts = bind(kernel_of(job, program, job.sizes, job.free), plan)
 
@@ -188,6 +190,22 @@ def _with_loop_between(job: Job, plan: Schedule) -> Program:
             raise refused(axis, program)
         return program
     return job.program
+
+
+def _with_loop_tiles(job: Job, plan: Schedule, program: Program) -> Program:
+    """Return `program` with the plan's tiles of loops whose results are the same for every tile.
+
+    Those are loops that merge (the carried values of their parts merge), and the loops in `job.free`, unless they only
+    add MMAs: then the tile is a K step of the plan.
+    """
+    for loop in [op for op in program.walk() if op.name == "iterate"]:
+        dim = loop.attrs["axis"]
+        axis = next((a for a in plan.axes if a.name == str(dim)), None)
+        split = None if axis is None else axis.split("loop")
+        is_free = not adds_products(loop) if loop in job.free else monoid_of(loop) is not None
+        if split is not None and is_free and has_only_tile(program, dim):
+            program = with_tile(program, dim, split.size)
+    return program
 
 
 def _columns_along(job: Job, plan: Schedule, d: Expr) -> list[int]:

@@ -172,7 +172,7 @@ def _tiling_notes(followed: Followed, constraint: Op) -> Iterator[str]:
     if axis is None:
         yield f"{name}: the plan has no axis of {constraint.attrs['dim']}"
     elif tile < _extent(axis) and all(cut.size != tile for cut in axis.splits if cut.level != "task"):
-        yield f"{name}: no loop of `{axis}` goes so far"
+        yield f"{name}: no loop of `{axis}` has that tile"
 
 
 def _wave_notes(followed: Followed, constraint: Op) -> Iterator[str]:

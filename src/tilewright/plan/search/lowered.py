@@ -75,7 +75,7 @@ def why_not_lowered(t: Tiling) -> str:
         tile = t.tile_of(axis)
         if loop.source is None and tile.level != WHOLE and facts.extents[axis] % tile.size:
             return f"a loop over {axis} in tiles that do not divide it"
-        if loop.source is not None and (tile.level == WHOLE or tile.size != loop.tile):
+        if loop.source is not None and (tile.level == WHOLE or (tile.size != loop.tile and loop.merge is None)):
             return f"tiles of the loop over {axis} that are not the author's"
     return ""
 
