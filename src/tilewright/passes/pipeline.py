@@ -4,7 +4,7 @@
 |------------|--------------------------------------------------------------------------------------|
 | present    | the program without what has no elements                                              |
 | canonical  | the program in the one writing of those that mean the same                             |
-| give_rows  | the program with a unit dimension for products without rows                           |
+| give_rows  | the program with sums, or a unit dimension, for products without rows                 |
 | digits     | the program over the digits of dimensions that its accesses divide                   |
 | choose     | the plan: axes, cuts, order, where operands lie; given, fixed in part, or the best    |
 | general    | the block program: operation by operation, over the plan's tasks and blocks           |
@@ -26,6 +26,7 @@ from tilewright.passes.tile.digits import in_digits
 from tilewright.passes.tile.empty import without_empty
 from tilewright.passes.tile.flat import in_one
 from tilewright.passes.tile.unit_rows import with_unit_rows
+from tilewright.passes.tile.vector_products import with_sums_of_terms
 
 Dumped = Callable[[str, str, Callable[[], str]], None]
 """Takes what a pass left: the pass's name, the kind of text, and the text when it is wanted."""
@@ -39,7 +40,16 @@ def present(job: Job) -> None:
 
 
 def give_rows(job: Job) -> None:
-    """Rewrite the program with a dimension of extent 1 for MMAs without rows: atoms have rows and columns."""
+    """Rewrite MMAs without rows or without columns: as sums on a GPU, else with a dimension of extent 1.
+
+    Atoms have rows and columns. A given plan that names atoms, and programs with logs and grid programs, get rows too.
+    """
+    names_atoms = job.given is not None and any(line.atom is not None for line in job.given.products)
+    if job.machine.lanes is not None and not (names_atoms or job.opened or job.logs or job.workgroups is not None):
+        summed = with_sums_of_terms(job.program, job.free)
+        if summed is not None:
+            job.program, job.free = summed, ()
+            return
     rewritten = with_unit_rows(job.program, job.free)
     if rewritten is not None:
         job.program, job.free, unit = rewritten
