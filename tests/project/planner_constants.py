@@ -65,6 +65,7 @@ ALLOWED = {
     "plan/search/repack.py: SLACK": _SHARE,
     "plan/search/repack.py: MOST_COPIED": _SHARE,
     "passes/tile/looping.py: LOWEST": _MEANING,
+    "plan/search/candidates.py: GAIN_BY_OTHER_TILE": _SHARE,
     "plan/search/search.py: CLEARLY_FASTER": _SHARE,
     "plan/search/search.py: KEPT": _SEARCH,
     "plan/search/search.py: KEPT_OF_FAMILY": _SEARCH,
