@@ -64,6 +64,7 @@ ALLOWED = {
     "plan/search/ranking.py: ENOUGH_STAGES": _SEARCH,
     "plan/search/repack.py: SLACK": _SHARE,
     "plan/search/repack.py: MOST_COPIED": _SHARE,
+    "passes/tile/loop_parts.py: NEUTRAL": _MEANING,
     "passes/tile/looping.py: LOWEST": _MEANING,
     "plan/search/candidates.py: GAIN_BY_OTHER_TILE": _SHARE,
     "plan/search/search.py: CLEARLY_FASTER": _SHARE,

@@ -4,13 +4,13 @@
 |------------------------------------------------------|-------------------------------------------------------------|
 | `split kernel after mma`                             | two kernels, with a value in memory between them            |
 | `repack x: aligned rows`, `repack w: block-diagonal 4` | kernels that repack operands first, and the kernel on these |
-| `parts K 4`                                          | a kernel over parts of K, and one that adds them up         |
+| `parts K 4`                                          | a kernel over parts of K, and one that merges them          |
 | `task p 8, task q 16`, `x halo at K`                 | rows as boxes of their digits                               |
 | `unit q 4`                                           | rows as boxes of lanes                                      |
 | `axis F: loop 64` between products                   | a loop over what lies between two MMAs                      |
 | `axis D: loop 32`, without a pipeline                | a loop around products that sum all of D at once            |
 
-Nothing is searched, but for kernels of which a plan says nothing: those that repack, those that add up parts, and a
+Nothing is searched, but for kernels of which a plan says nothing: those that repack, those that merge parts, and a
 second kernel without lines of its own. These are planned as any other program.
 """
 
@@ -28,6 +28,7 @@ from tilewright.passes.job import InRows, Job, Pass
 from tilewright.passes.lane_rows import LaneRows
 from tilewright.passes.parts import bound_apart, parts_of
 from tilewright.passes.repacking import repacked
+from tilewright.passes.tile.loop_parts import loop_halves
 from tilewright.passes.tile.looping import has_only_tile, in_a_loop, summed_between, with_tile
 from tilewright.passes.tile.memory import is_ordered
 from tilewright.passes.tile.parting import parted
@@ -78,21 +79,24 @@ def kernel_of(job: Job, program: Program, sizes: Mapping[Symbol, int], free: Col
 
 
 def _bind_split(job: Job, plan: Schedule, choose: Pass, name: str, count: int) -> None:
-    """Bind a plan that splits a reduction into `count` parts (split K), and plan the kernel that adds the parts.
+    """Bind a plan that splits a reduction into `count` parts (split K), and plan the kernel that merges the parts.
 
     `name` is the split dimension. Raise a refusal of the plan's line if the program cannot be split so.
     """
     line = f"parts {name} {count}"
-    if names_of(job.program):
-        whole = sum_of(job.program, job.free, job.sizes)
-        if isinstance(whole, str):
+    if not names_of(job.program):
+        split = parted(job.program, job.sizes, count, job.machine)
+    elif isinstance(whole := sum_of(job.program, job.free, job.sizes), str):
+        part = next((a for a in plan.axes if a.name == f"{name}_part"), None)
+        loop = None if part is None else part.split("loop")
+        if loop is None:
             raise refused(line, whole)
+        split = loop_halves(job.program, job.sizes, count, loop.size)
+    else:
         axis = next((d for d in whole.axes if str(d) == name), None)
         if axis is None:
             raise refused(line, f"the reduced dimensions are {', '.join(map(str, whole.axes))}")
         split = halves(job.program, job.sizes, job.free, axis, count, step_of(job.program, job.machine))
-    else:
-        split = parted(job.program, job.sizes, count, job.machine)
     if isinstance(split, str):
         raise refused(line, split)
     if split.parts != count:

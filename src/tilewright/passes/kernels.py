@@ -89,7 +89,7 @@ def _lower_one(job: Job, lower: Pass) -> None:
     else:
         halves, rest = job.split, job.merge
         assert rest is not None
-        sizes, shapes = {**job.sizes, **halves.sizes}, {**job.shapes, halves.partial: halves.shape}
+        sizes, shapes = {**job.sizes, **halves.sizes}, {**job.shapes, **halves.memories}
         split = replace(job, sizes=sizes, shapes=shapes, free=(), extents={})
         before, notes = _lowered(split, halves.first, job.cuts, sizes)
         lower(rest)

@@ -26,7 +26,7 @@ def parts_of(
     A loop of `job.free` (the same result for every tile size) is free in both; so is the rest of a loop that only adds.
     """
     free = [op.attrs["axis"] for op in job.free]
-    sizes, shapes = {**job.sizes, **halves.sizes}, {**job.shapes, halves.partial: halves.shape}
+    sizes, shapes = {**job.sizes, **halves.sizes}, {**job.shapes, **halves.memories}
 
     def part(program: Program, given: Schedule | None, single: bool) -> Job:
         loops = [op for op in program.walk() if op.name == "iterate" and op.attrs["axis"] in free]
@@ -48,7 +48,8 @@ def bound_apart(job: Job, plan: Schedule, name: str, choose: Pass) -> tuple[Job,
             f"split kernel after {name}", f"the first kernel ends with the first product: `split kernel after {here}`"
         )
     first, second = parts_of(job, halves, replace(plan, split_after=None, then=None), plan.then)
-    second.between = halves.partial.name or ""
+    (memory,) = halves.memories
+    second.between = memory.name or ""
     for part in (first, second):
         choose(part)
     return first, second

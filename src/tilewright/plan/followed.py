@@ -55,9 +55,12 @@ class Followed:
     def axis(self, dim: Expr) -> Axis | None:
         """Return the plan's Axis (how a dimension is split) of the program dimension `dim`; None if the plan has none.
 
-        If the plan is for several kernels, it is the axis of the first kernel that has one.
+        If the plan is for several kernels, it is the axis of the first kernel that has one. If the plan splits `dim`
+        into parts, it is the axis within a part.
         """
         name = self.axes.get(str(dim), str(dim))
+        if self.plan.parts is not None and self.plan.parts[0] == name:
+            name = f"{name}_part"
         plan: Schedule | None = self.plan
         while plan is not None:
             axis = next((axis for axis in plan.axes if axis.name == name), None)

@@ -41,6 +41,7 @@
 | stepping      | products that sum a dimension at once, in a loop over its steps                       |
 | splitting     | split-K: a program with one product as two                                            |
 | parting       | a long reduction as two programs                                                      |
+| loop_parts    | a loop whose carried values merge as two programs: parts of it, and their merge       |
 | patches       | a dimension in boxes of digits instead of runs                                        |
 | aligning      | factors in rows that a machine's copies can read, and what copies them so             |
 | neighbours    | products that lie side by side: rows of A that begin behind each other                |

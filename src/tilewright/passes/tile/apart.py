@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from tilewright.algebra.expr import Symbol
 from tilewright.ir.core import Block, Op, Program, TileType, Value, building
 from tilewright.ir.tile import REDUCTIONS, TILE
-from tilewright.passes.tile.rewriting import Halves, between, halved, needed, within
+from tilewright.passes.tile.rewriting import Halves, Replacement, between, halved, needed, within
 from tilewright.plan.computed import GIVEN, SIMPLE
 from tilewright.plan.search.partition import BETWEEN
 
@@ -31,7 +31,8 @@ def apart(program: Program, sizes: Mapping[Symbol, int]) -> Halves | str:
         op, ops = min(reversed(candidates), key=lambda x: (sum(map(_multiplies, x[1])), x[0].result.type.dtype.bits))
         memory = between(program, BETWEEN, op.result)
         read = Op(TILE.ops["read"], (memory,), {}, (Value(op.result.type, op.result.name),), loc=op.loc)
-        return halved(program, ("before", ops), memory, op, [read], sizes, {})
+        rest = Replacement.by_last(op, [read])
+        return halved(program, ("before", ops), {op.result: memory}, rest, sizes, {})
 
 
 def _blocks(program: Program) -> Iterator[Block]:
