@@ -95,13 +95,14 @@ def test_keys_in_the_authors_tile_did_not_fit_wide_heads(extents: tuple[int, ...
     kernel = attention(128, causal=causal)
     made, result, wanted = result_of(kernel, sizes, inputs(b, m, n, d, e, n))
     assert made.plan.pipeline is not None
-    assert made.plan.axis("N").split("loop").size < 128
+    keys = made.plan.axis("N" if made.plan.parts is None else "N_part")
+    assert keys.split("loop").size < 128
     assert "the constraint's loop tile of N, 128, is left aside" in made.explain()
     assert np.array_equal(result, wanted)
 
 
 def test_the_authors_tile_stays_where_no_other_is_clearly_faster():
-    sizes = dict(zip("BMNDE", (4, 1024, 1024, 128, 128), strict=True))
+    sizes = dict(zip("BMNDE", (32, 1024, 1024, 128, 128), strict=True))
     for tile in (64, 128):
         made = kernel_for(attention(tile), sizes, machine=HOPPER)
         assert made.plan.axis("N").split("loop").size == tile

@@ -67,6 +67,7 @@ ALLOWED = {
     "passes/tile/loop_parts.py: NEUTRAL": _MEANING,
     "passes/tile/looping.py: LOWEST": _MEANING,
     "plan/search/candidates.py: GAIN_BY_OTHER_TILE": _SHARE,
+    "plan/search/candidates.py: GAIN_BY_PARTS": _SHARE,
     "plan/search/search.py: CLEARLY_FASTER": _SHARE,
     "plan/search/search.py: KEPT": _SEARCH,
     "plan/search/search.py: KEPT_OF_FAMILY": _SEARCH,

@@ -20,6 +20,9 @@ from tilewright.plan.search.work import Work
 GAIN_BY_OTHER_TILE = 0.9
 """A loop whose results are the same for every tile gets another tile than the author's if the kernel is predicted to
 take this share, or less, of the time with the author's."""
+GAIN_BY_PARTS = 0.9
+"""A loop whose states merge is split over tasks if the kernels are predicted to take this share, or less, of the time
+of one kernel: the merge rounds once more."""
 
 
 def kernels_with_atoms(
@@ -27,7 +30,8 @@ def kernels_with_atoms(
 ) -> Iterator[PlanCandidate]:
     """Yield candidates that run a program as one GPU kernel, with all MMAs on MMA instructions fed by a pipeline.
 
-    Candidates without split-K come first, then those with split-K, if all sizes are known before the call. `best` is
+    Candidates without split-K come first, then those with split-K, if all sizes are known before the call; splits of
+    loops that carry more than sums must be faster by GAIN_BY_PARTS. `best` is
     the time of the best candidate so far, in cycles: slower tilings are skipped. Tilings with the author's loop tiles
     come first; others must be faster by GAIN_BY_OTHER_TILE. `only_lowered` drops candidates that the lowering cannot
     do. Yields nothing on a machine without lanes (a CPU), if the program has no MMA, or if a result
@@ -54,7 +58,8 @@ def kernels_with_atoms(
             wholes.append((candidate, work))
             yield candidate
     if wholes and not facts.opened and not (only_lowered and why_not_split(facts)):
-        yield from split_k_candidates(wholes, ranking)
+        limit = GAIN_BY_PARTS * min(candidate.cycles for candidate, _ in wholes) if facts.loops else inf
+        yield from (split for split in split_k_candidates(wholes, ranking) if split.cycles <= limit)
 
 
 def all_tilings(facts: Facts, machine: Machine, ranking: Ranking, only_lowered: bool) -> list[Tiling]:
