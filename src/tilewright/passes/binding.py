@@ -2,7 +2,7 @@
 
 | line of the plan                                     | rewrite                                                     |
 |------------------------------------------------------|-------------------------------------------------------------|
-| `split kernel after mma`                             | two kernels, with a value in memory between them            |
+| `split kernel after mma`, `split kernel before mma`  | two kernels, with a value in memory between them            |
 | `repack x: aligned rows`, `repack w: block-diagonal 4` | kernels that repack operands first, and the kernel on these |
 | `parts K 4`                                          | a kernel over parts of K, and one that merges them          |
 | `task p 8, task q 16`, `x halo at K`                 | rows as boxes of their digits                               |
@@ -54,14 +54,14 @@ def bind_plan(job: Job, plan: Schedule, choose: Pass, planned: object = None) ->
     `planned` are the jobs of several kernels, if they are planned already; otherwise `choose` plans them.
     """
     job.parts = job.aligned = job.split = job.merge = job.patched = job.looped = job.blocked = None
-    if plan.atom is not None and plan.split_after is None:
+    if plan.atom is not None and plan.split_at is None:
         bind_blocks(job, plan)
         return
-    plan = plan.with_open(()) if plan.split_after is not None else replace(plan.with_open(()), early=None)
+    plan = plan.with_open(()) if plan.split_at is not None else replace(plan.with_open(()), early=None)
     if job.workgroups is not None:
         job.cuts = bind_grid(job.program, job.sizes, job.machine, job.free, job.open_extents, plan)
-    elif plan.split_after is not None:
-        job.parts = planned if isinstance(planned, tuple) else bound_apart(job, plan, plan.split_after, choose)
+    elif plan.split_at is not None:
+        job.parts = planned if isinstance(planned, tuple) else bound_apart(job, plan, choose)
     elif any(line.at == LAUNCH for line in plan.values):
         job.aligned = planned if isinstance(planned, InRows) else repacked(job, plan, choose)
     elif plan.parts is not None:

@@ -23,7 +23,7 @@ from tilewright.plan.unlowered import refuse_unlowered
 
 def bind_given(job: Job, given: Schedule, choose: Pass) -> Choice | GeneralChoice:
     """Bind the plan that a job is given; return the choice, with the time that is predicted for it."""
-    if given.atom is not None and given.split_after is None:
+    if given.atom is not None and given.split_at is None:
         bind_plan(job, given, choose)
         return rated_blocks(job, given)
     opened = {str(s) for s in job.open_extents}

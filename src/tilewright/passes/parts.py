@@ -10,7 +10,7 @@ from dataclasses import replace
 from tilewright.errors import ArgumentError
 from tilewright.ir.core import Program
 from tilewright.passes.job import Job, Pass
-from tilewright.passes.tile.apart import apart
+from tilewright.passes.tile.apart import apart, apart_before
 from tilewright.passes.tile.rewriting import Halves
 from tilewright.plan.general import only_adds
 from tilewright.plan.microkernel import names_of
@@ -36,18 +36,19 @@ def parts_of(
     return part(halves.first, first, True), part(halves.second, second, False)
 
 
-def bound_apart(job: Job, plan: Schedule, name: str, choose: Pass) -> tuple[Job, Job]:
+def bound_apart(job: Job, plan: Schedule, choose: Pass) -> tuple[Job, Job]:
     """Return the jobs of the two kernels that a plan says, each bound to its lines; the second is planned if it has
     none.
     """
-    halves = apart(job.program, job.sizes)
+    name, line = plan.split_after, f"split kernel {plan.split_at}"
+    before = plan.split_before
+    halves = apart(job.program, job.sizes) if before is None else apart_before(job.program, job.sizes, before)
     if isinstance(halves, str):
-        raise ArgumentError(f"plan: `split kernel after {name}`: {halves}")
-    if (here := _last_product(halves.first)) != name:
-        raise refused(
-            f"split kernel after {name}", f"the first kernel ends with the first product: `split kernel after {here}`"
-        )
-    first, second = parts_of(job, halves, replace(plan, split_after=None, then=None), plan.then)
+        raise ArgumentError(f"plan: `{line}`: {halves}")
+    if name is not None and (here := _last_product(halves.first)) != name:
+        raise refused(line, f"the first kernel ends with the first product: `split kernel after {here}`")
+    alone = replace(plan, split_after=None, split_before=None, then=None)
+    first, second = parts_of(job, halves, alone, plan.then)
     (memory,) = halves.memories
     second.between = memory.name or ""
     for part in (first, second):
@@ -55,11 +56,11 @@ def bound_apart(job: Job, plan: Schedule, name: str, choose: Pass) -> tuple[Job,
     return first, second
 
 
-def joined_plan(parts: tuple[Job, Job]) -> Schedule:
-    """Return the plan of a program that runs as two kernels, from the plans of both."""
+def joined_plan(parts: tuple[Job, Job], plan: Schedule) -> Schedule:
+    """Return the plan of a program that runs as two kernels where `plan` splits it, from the plans of both."""
     one, two = (part.plan for part in parts)
     assert one is not None
-    return replace(one, split_after=_last_product(parts[0].program), then=two)
+    return replace(one, split_after=plan.split_after, split_before=plan.split_before, then=two)
 
 
 def _last_product(first: Program) -> str:

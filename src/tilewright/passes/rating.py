@@ -28,7 +28,7 @@ def rated(job: Job, plan: Schedule) -> GeneralChoice:
     if job.workgroups is not None:
         return GeneralChoice(job.machine, job.program.name, plan, 0.0, 0.0)
     facts = facts_of_job(job)
-    plan = plan if job.parts is None else joined_plan(job.parts)  # with a second kernel that it left out
+    plan = plan if job.parts is None else joined_plan(job.parts, plan)  # with a second kernel that it left out
     candidate = rate_plan(facts, job.machine, plan, job.constant)
     bound = lower_bound(facts, job.machine)
     if isinstance(candidate, str):

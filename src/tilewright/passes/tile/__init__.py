@@ -31,6 +31,7 @@
 | empty         | what has no elements is not computed                                                  |
 | unit_rows     | a dimension of extent 1 for products whose operand has no free dimension              |
 | vector_products | sums instead of products without rows or without columns, on GPUs                     |
+| fission       | loops over K as several, where a product needs some of their sums first                |
 | dim_order     | tiles and products whose dimensions have one order                                    |
 | merging       | dimensions that lie behind each other as one                                          |
 | equal_reads   | reads of the same elements as one                                                     |

@@ -158,7 +158,7 @@ def _count_read(
     else:
         placement.resident += count
         placement.copied[loops] += count if loops else 0.0
-        if is_a and along and not held and m.oriented.kept_atoms:
+        if is_a and along and not held and m.oriented.kept_atoms and phases[m.node]:
             placement.keepable = (*placement.keepable, m)
 
 
