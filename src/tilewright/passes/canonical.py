@@ -8,6 +8,7 @@ from tilewright.ir.core import Program
 from tilewright.passes.request import Request, SizedProgram
 from tilewright.passes.tile.dim_order import in_dim_order
 from tilewright.passes.tile.equal_reads import with_equal_reads_once
+from tilewright.passes.tile.fission import with_sums_apart
 from tilewright.passes.tile.merging import Sized, merged
 from tilewright.plan.general import dims_of
 from tilewright.plan.schedule import Schedule
@@ -16,12 +17,15 @@ from tilewright.plan.schedule import Schedule
 def canonical(request: Request) -> Request:
     """Return the request with its program in the canonical form, so that programs that mean the same get the same plan.
 
-    Equal reads are one; tiles are in the order of results; dimensions of MMAs and reductions are merged if they are
-    contiguous in memory. Programs with logs and grid programs stay: they are over the author's dimensions.
+    Equal reads are one; on GPUs a loop has only sums that no MMA needs before the others; tiles are in the order of
+    results; dimensions of MMAs and reductions are merged if they are contiguous in memory. Programs with logs and grid
+    programs stay: they are over the author's dimensions.
     """
     if request.logs or request.workgroups is not None:
         return request
     request = request.rewritten(*in_dim_order(*with_equal_reads_once(request.program, request.free)))
+    if request.machine.lanes is not None:
+        request = request.rewritten(*with_sums_apart(request.program, request.free))
     if request.opened or request.longer() is not None:
         return request
     shapes = {a: tuple(int(n) for n in shape) for a, shape in request.sized.shapes.items()}

@@ -10,7 +10,7 @@ from tilewright.check.block import check
 from tilewright.ir.core import Value
 from tilewright.passes.abreast import abreast
 from tilewright.passes.ahead import products_ahead
-from tilewright.passes.bound_plan import BoundPlan, Lower, OneKernel, RepackedKernels, SummedParts, TwoKernels
+from tilewright.passes.bound_plan import BoundPlan, Lower, MergedParts, OneKernel, RepackedKernels, TwoKernels
 from tilewright.passes.lane_sums import sums_by_lanes
 from tilewright.passes.launching import launched
 from tilewright.passes.outside import outside
@@ -30,8 +30,8 @@ def lower_kernels(bound: BoundPlan, lower: Lower) -> tuple[BoundPlan, Lowered]:
         return bound, _lower_two(kernels, lower)
     if isinstance(kernels, RepackedKernels):
         return bound, launched(_lower_repacked(bound, kernels, lower), bound.plan.early)
-    lowered, notes = _lower_one(request, kernels.first if isinstance(kernels, SummedParts) else kernels)
-    if isinstance(kernels, SummedParts):
+    lowered, notes = _lower_one(request, kernels.first if isinstance(kernels, MergedParts) else kernels)
+    if isinstance(kernels, MergedParts):
         _, merged = lower(kernels.merge)
         lowered = replace(merged, before=(lowered, *merged.before))
     choice = replace(bound.choice, notes=(*bound.choice.notes, *notes))

@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import ceil
 
 from tilewright.plan.facts import ValueFacts
+from tilewright.plan.facts.masking import last_maskable
 from tilewright.plan.model import moving_cycles
 from tilewright.plan.search.axes import DEPTH
 from tilewright.plan.search.cost import launch_cycles
@@ -89,11 +90,20 @@ def _split_k_choices(t: Tiling) -> Iterator[Parts]:
 def _splits_of_dim(t: Tiling, dim: str, box: int, step: int) -> Iterator[Parts]:
     """Yield a Parts for each way to split the K dimension `dim` into two or more parts.
 
-    Different workgroups compute the parts. If reads past the end of `dim` give zeros, and the program itself loops over
-    `dim`, parts are whole K steps and the last part may be shorter; else all parts are equal. `box` is the number of
-    elements of one K step along `dim`, `step` the number of elements of one K step over all dimensions of K.
+    Different workgroups compute the parts. Parts are whole K steps, and the last one may be shorter, if reads past the
+    end of `dim` give zeros and the program itself loops over `dim`, or if elements past the end of that loop can be
+    masked; else all parts are equal. `box` is the number of elements of one K step along `dim`, `step` the number of
+    elements of one K step over all dimensions of K.
     """
     extent = t.facts.extents[dim]
+    loop = t.facts.loops.get(dim)
+    if loop is not None and loop.source is not None:
+        choices = list(_parts_of_steps(dim, extent, step))
+        equal = [x for x in choices if x.count * x.width == extent]
+        yield from equal
+        if last_maskable(loop.source) is not None:
+            yield from (x for x in choices if x not in equal and not _is_outdone(t, x, equal))
+        return
     reads = [r for r in t.facts.reads if dim in r.place.dims]
     plain = (
         all(r.place.is_plain_coordinate(dim) and has_dimension(r, dim) for r in reads)
@@ -102,16 +112,31 @@ def _splits_of_dim(t: Tiling, dim: str, box: int, step: int) -> Iterator[Parts]:
     )
     plain = plain and dim in _loop_dims(t)
     if plain and len(t.o.classes[t.o.class_of[dim]].dims) == 1:
-        for count in PARTS:
-            width = ceil(extent / count / step) * step
-            if ceil(extent / width) > 1:
-                yield Parts(dim, ceil(extent / width), width)
+        yield from _parts_of_steps(dim, extent, step)
         return
     unit = step if box > 1 else 1
     whole, rest = divmod(extent, unit)
     for count in range(2, whole + 1) if not rest else ():
         if whole % count == 0:
             yield Parts(dim, count, extent // count)
+
+
+def _parts_of_steps(dim: str, extent: int, step: int) -> Iterator[Parts]:
+    """Yield a Parts for each number of PARTS: pieces of `dim` in whole steps of `step` elements, the last may be short.
+
+    `extent` is the number of elements of `dim`. A number that leaves one part only is skipped.
+    """
+    for count in PARTS:
+        width = ceil(extent / count / step) * step
+        if ceil(extent / width) > 1:
+            yield Parts(dim, ceil(extent / width), width)
+
+
+def _is_outdone(t: Tiling, parts: Parts, others: list[Parts]) -> bool:
+    """True if one of `others` has more and so shorter parts than `parts`, in as many waves of the grid."""
+    cores = t.machine.limits.cores or 1
+    waves = ceil(t.tasks * parts.count / cores)
+    return any(x.count > parts.count and ceil(t.tasks * x.count / cores) == waves for x in others)
 
 
 def has_dimension(read: ValueFacts, dim: str) -> bool:

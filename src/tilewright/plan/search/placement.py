@@ -117,7 +117,7 @@ def _count_read(
     if t.batch > 1 and access.contiguous in p.product.k:  # several of a batch share a row
         k = min(k, facts.extents[access.contiguous]) * t.batch
     slab = m.atom.slab or 1
-    deep = ceil(k / slab) * slab if along and not held else k
+    deep = k if held else ceil(k / slab) * slab
     thin = 1 / _equal_neighbours(t, m, read, slab)
     if thin * slab <= 1 or (held and reads_one_element_per_step(facts, p, access, slab)):
         return  # one element for all of a step: lanes that have the row read it
@@ -158,7 +158,7 @@ def _count_read(
     else:
         placement.resident += count
         placement.copied[loops] += count if loops else 0.0
-        if is_a and along and not held and m.oriented.kept_atoms:
+        if is_a and along and not held and m.oriented.kept_atoms and phases[m.node]:
             placement.keepable = (*placement.keepable, m)
 
 
