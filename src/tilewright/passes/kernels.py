@@ -14,6 +14,7 @@ from tilewright.passes.ahead import products_ahead
 from tilewright.passes.job import InRows, Job, Pass
 from tilewright.passes.lane_sums import sums_by_lanes
 from tilewright.passes.launching import launched
+from tilewright.passes.loop_fusion import with_joint_loops
 from tilewright.passes.outside import outside
 from tilewright.passes.roles import with_roles
 from tilewright.passes.tile.general import Lowered, lower_tiles
@@ -121,7 +122,8 @@ def _lowered(
             in_order(lowered.program)
         return lowered, ()
     by_lanes = sums_by_lanes(lowered.program, job.machine)
-    program_in_roles, notes = with_roles(by_lanes, lowered.loads, lowered.stores, cuts.roles, job.machine)
+    joint, loads = with_joint_loops(by_lanes, lowered.loads)
+    program_in_roles, notes = with_roles(joint, loads, lowered.stores, cuts.roles, job.machine)
     if cuts.overlap in ("mma ahead", "ordered"):
         program_in_roles = products_ahead(program_in_roles, job.machine, turns=cuts.overlap == "ordered")
     return replace(lowered, program=program_in_roles), notes
