@@ -25,7 +25,8 @@ def canonical(job: Job) -> None:
     if job.machine.lanes is None or job.opened or job.longer() is not None or _names_dims(job):
         return
     shapes = {a: tuple(int(n) for n in shape) for a, shape in job.shapes.items()}
-    rewritten = merged(Sized(job.program, job.sizes, shapes, job.free))
+    rows = min((atom.shape[0] for atom in job.machine.multiply.values() if atom.slab is not None), default=1)
+    rewritten = merged(Sized(job.program, job.sizes, shapes, job.free, rows))
     job.program, job.sizes, job.shapes, job.free = rewritten.program, rewritten.sizes, rewritten.shapes, rewritten.free
 
 
