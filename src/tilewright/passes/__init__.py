@@ -35,6 +35,7 @@
 | parts       | a program as two, with a value in memory between                              |
 | launching   | when a program's launch begins: after the one before it, or while that ends   |
 | reusing     | tensors that are never needed at once, at one place of shared memory          |
+| loop_fusion | K loops over the same steps as one, which loads what they share once            |
 | outside     | what shared memory does not hold, in workspaces                               |
 | abreast     | programs that need nothing of each other, as one launch                       |
 | host        | the pass that writes the host program                                         |

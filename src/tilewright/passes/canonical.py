@@ -30,7 +30,8 @@ def canonical(request: Request) -> Request:
         return request
     shapes = {a: tuple(int(n) for n in shape) for a, shape in request.sized.shapes.items()}
     divides = request.machine.lanes is not None  # on CPUs what accesses divide is split into digits again
-    form = merged(Sized(request.program, request.sizes, shapes, request.free), divides=divides)
+    rows = min((atom.shape[0] for atom in request.machine.multiply.values() if atom.slab is not None), default=1)
+    form = merged(Sized(request.program, request.sizes, shapes, request.free, rows), divides=divides)
     if request.pinned is not None and _names_dims(request.pinned, request.program, form.program):
         return request
     return replace(request, sized=SizedProgram(form.program, form.sizes, form.shapes, form.free))

@@ -13,6 +13,7 @@ from tilewright.passes.ahead import products_ahead
 from tilewright.passes.bound_plan import BoundPlan, Lower, MergedParts, OneKernel, RepackedKernels, TwoKernels
 from tilewright.passes.lane_sums import sums_by_lanes
 from tilewright.passes.launching import launched
+from tilewright.passes.loop_fusion import with_joint_loops
 from tilewright.passes.outside import outside
 from tilewright.passes.request import Request
 from tilewright.passes.roles import with_roles
@@ -103,7 +104,8 @@ def _lowered(request: Request, kernel: OneKernel, written: Collection[Value] = (
             in_order(lowered.program)
         return lowered, ()
     by_lanes = sums_by_lanes(lowered.program, machine)
-    program_in_roles, notes = with_roles(by_lanes, lowered.loads, lowered.stores, cuts.roles, machine)
+    joint, loads = with_joint_loops(by_lanes, lowered.loads)
+    program_in_roles, notes = with_roles(joint, loads, lowered.stores, cuts.roles, machine)
     if cuts.overlap in ("mma ahead", "ordered"):
         program_in_roles = products_ahead(program_in_roles, machine, turns=cuts.overlap == "ordered")
     return replace(lowered, program=program_in_roles), notes

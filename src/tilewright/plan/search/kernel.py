@@ -53,12 +53,12 @@ class KernelSchedule:
 
     @property
     def cuts_both(self) -> bool:
-        """True if this kernel has a single MMA and the grid, not a loop, splits both M and N of that MMA.
+        """True if the grid, not a loop, splits both M and N of all MMAs of this kernel, and they have the same M and N.
 
         Only then does the kernel have a raster (an order in which the grid visits tiles of C).
         """
-        sides = [tile for c, tile in self.tiling.pairs() if {ROWS, COLUMNS} & set(c.roles)]
-        return len(self.mmas) == 1 and all(tile.level == GRID for tile in sides)
+        sides = [(set(c.roles), tile) for c, tile in self.tiling.pairs() if {ROWS, COLUMNS} & set(c.roles)]
+        return all(tile.level == GRID and len(roles) == 1 for roles, tile in sides)
 
     @property
     def family(self) -> str:

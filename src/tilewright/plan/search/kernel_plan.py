@@ -97,17 +97,17 @@ class KernelPlan:
     def _grid_dims(self) -> list[Expr]:
         """Return the program dimensions that the grid splits, as a list in the order of the plan's axes.
 
-        With several MMAs, the list includes each M that has one element only. With a single MMA whose M and N the grid
-        splits, the dimensions of C come last, and the list includes dimensions of C that have one element only.
+        With several MMAs, the list includes each M that has one element only. If the grid splits M and N of all MMAs,
+        the dimensions of C come last; with a single MMA, the list then includes dimensions of C that have one element
+        only.
         """
         cut = [d for d in self.facts.cut if d not in self._dims_of_some_states()]
         if len(self.products) > 1:
-            return self._with_unit_rows(cut)
+            cut = self._with_unit_rows(cut)
         if not self.kernel.cuts_both:
             return cut
-        (op,) = self.products
-        total: tuple[Expr, ...] = op.operands[2].type.dims
-        result = [d for d in total if d in cut or self.size(d) == 1]
+        total: tuple[Expr, ...] = next(iter(self.products)).operands[2].type.dims
+        result = [d for d in total if d in cut or (self.size(d) == 1 and len(self.products) == 1)]
         return [*(d for d in cut if d not in result), *result]
 
     def _dims_of_some_states(self) -> set[Expr]:
@@ -137,7 +137,7 @@ class KernelPlan:
         The order is the memory order of the result if memory bandwidth limits the kernel and a workgroup has whole rows
         of the result; else the order of `tasks`.
         """
-        if not self.kernel.at_memory_bound or not self.kernel.cuts_both:
+        if not self.kernel.at_memory_bound or not self.kernel.cuts_both or len(self.products) > 1:
             return tasks
         (op,) = self.products
         axes = self.axes[op]
@@ -162,7 +162,7 @@ class KernelPlan:
     def _raster_group(self) -> int:
         """Return the raster group: how many neighbouring tiles of C along M the grid visits before it steps along N.
 
-        It is 1 if the grid does not split both M and N of a single MMA.
+        It is 1 if the grid does not split both M and N of all MMAs.
         """
         return self.kernel.raster if self.kernel.cuts_both else 1
 
