@@ -84,7 +84,7 @@ def place_operands(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops
             for read in operand.reads:  # products have slabs of their own, but for those that one K loop computes
                 n = t.facts.nodes[read]
                 made_of = n.dims & side and n.dims & p.product.k and not operand.products
-                slab = (read, is_a, m.rows if is_a else m.columns, m.atom.slab, _joint_loop(t.o, m.node))
+                slab = (read, is_a, m.rows if is_a else m.columns, m.atom.slab, _joint_loops(t.o, m.node))
                 if slab in joint:
                     continue
                 if operand.is_read or made_of:
@@ -99,22 +99,23 @@ def place_operands(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops
 
 
 @lru_cache
-def _joint_loop(o: Orientation, node: int) -> Op | None:
-    """Return the innermost loop of the program around the MMA `node`, which becomes one K loop of all MMAs in it.
+def _joint_loops(o: Orientation, node: int) -> tuple[Op, ...] | None:
+    """Return the loops around the MMA `node`, without K loops: MMAs with the same ones and the same K share a K loop.
 
-    These then share slabs of what they all read. None if there is no such loop, if one of its MMAs has a computed
-    operand, or if lanes, not bulk copies, bring operands. `o` (an Orientation) has the program's MMAs. The result is
-    cached, as every tiling asks for it.
+    These then share slabs of what they all read. None if one of these MMAs has a computed operand, or if lanes, not
+    bulk copies, bring operands. `o` (an Orientation) has the program's MMAs. The result is cached, as every tiling asks
+    for it.
     """
     facts = o.facts
     around = loops_around(facts.program)
-    sources = {p.node: facts.nodes[p.node].source for p in facts.products}
-    loops = {node: around.get(op, ()) for node, op in sources.items() if op is not None}
-    mine = loops.get(node, ())
-    if not mine or o.by_threads:
-        return None
-    mates = [p for p in facts.products if loops.get(p.node) == mine]
-    return mine[-1] if all(p.a.is_read and p.b.is_read for p in mates) else None
+    loops: dict[int, tuple[Op, ...]] = {}
+    for p in facts.products:
+        source = facts.nodes[p.node].source
+        if source is not None:
+            loops[p.node] = tuple(op for op in around.get(source, ()) if str(op.attrs["axis"]) in facts.loops)
+    mates = [p for p in facts.products if loops.get(p.node) == loops.get(node)]
+    is_joint = node in loops and not o.by_threads and all(p.a.is_read and p.b.is_read for p in mates)
+    return loops[node] if is_joint else None
 
 
 def _count_read(
