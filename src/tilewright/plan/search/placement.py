@@ -6,15 +6,13 @@ An operand is copied in the loops over its own dimensions. If deeper loops use i
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import ceil, gcd, prod
 
 from tilewright.algebra.expr import Expr
 from tilewright.ir.core import Op
-from tilewright.plan.computed import GIVEN, equal_neighbours
-from tilewright.plan.facts import Facts, ProductFacts
+from tilewright.plan.computed import equal_neighbours
 from tilewright.plan.search.cost import row_cycles
 from tilewright.plan.search.halo import HaloWindow, halo_window
 from tilewright.plan.search.orientation import Orientation, reads_one_element_per_step
@@ -22,9 +20,6 @@ from tilewright.plan.search.tiles import BOX, GRID
 from tilewright.plan.search.tiling import Loops, Tiling
 from tilewright.plan.search.uniform_loops import loops_around
 from tilewright.plan.search.unit import MmaTile
-
-_BETWEEN_NEIGHBOURS = {*GIVEN, "read"}
-"""Operations between MMAs that still follow each other."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +84,7 @@ def place_operands(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops
             for read in operand.reads:  # products have slabs of their own, but for those that one K loop computes
                 n = t.facts.nodes[read]
                 made_of = n.dims & side and n.dims & p.product.k and not operand.products
-                slab = (read, is_a, m.rows if is_a else m.columns, m.atom.slab, _joint_loop(t.o, m.node))
+                slab = (read, is_a, m.rows if is_a else m.columns, m.atom.slab, _joint_loops(t.o, m.node))
                 if slab in joint:
                     continue
                 if operand.is_read or made_of:
@@ -104,44 +99,23 @@ def place_operands(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops
 
 
 @lru_cache
-def _joint_loop(o: Orientation, node: int) -> Op | None:
-    """Return an operation that stands for the K loop of the MMA `node`, the same for all MMAs that one loop computes.
+def _joint_loops(o: Orientation, node: int) -> tuple[Op, ...] | None:
+    """Return the loops around the MMA `node`, without K loops: MMAs with the same ones and the same K share a K loop.
 
-    It is the innermost loop of the program around them, or the first of several MMAs that follow each other in no loop
-    and sum the same K: these then share slabs of what they all read. None if one of them has a computed operand, or if
-    lanes, not bulk copies, bring operands. `o` (an Orientation) has the program's MMAs. The result is cached, as every
-    tiling asks for it.
+    These then share slabs of what they all read. None if one of these MMAs has a computed operand, or if lanes, not
+    bulk copies, bring operands. `o` (an Orientation) has the program's MMAs. The result is cached, as every tiling asks
+    for it.
     """
     facts = o.facts
     around = loops_around(facts.program)
-    sources = {p.node: facts.nodes[p.node].source for p in facts.products}
-    loops = {n: around.get(op, ()) for n, op in sources.items() if op is not None}
-    if not loops.get(node, ()):
-        loops |= {n: (first,) for n, first in _first_neighbours(facts, sources).items()}
-    mine = loops.get(node, ())
-    if not mine or o.by_threads:
-        return None
-    mates = [p for p in facts.products if loops.get(p.node) == mine]
-    return mine[-1] if all(p.a.is_read and p.b.is_read for p in mates) else None
-
-
-def _first_neighbours(facts: Facts, sources: Mapping[int, Op | None]) -> dict[int, Op]:
-    """Return {MMA in no loop: first of the MMAs that follow each other there and sum the same K}, by node number.
-
-    Only reads and constants lie between them, and each starts an accumulator of its own. `sources` maps MMAs, by node
-    number, to operations of the program.
-    """
-    products = {sources[p.node]: p for p in facts.products}
-    first: dict[int, Op] = {}
-    start: tuple[Op, ProductFacts] | None = None
-    for op in facts.program.body.ops:
-        if op in products:
-            p = products[op]
-            start = start if start is not None and start[1].k == p.k and p.into is None else (op, p)
-            first[p.node] = start[0]
-        elif op.name not in _BETWEEN_NEIGHBOURS:
-            start = None
-    return first
+    loops: dict[int, tuple[Op, ...]] = {}
+    for p in facts.products:
+        source = facts.nodes[p.node].source
+        if source is not None:
+            loops[p.node] = tuple(op for op in around.get(source, ()) if str(op.attrs["axis"]) in facts.loops)
+    mates = [p for p in facts.products if loops.get(p.node) == loops.get(node)]
+    is_joint = node in loops and not o.by_threads and all(p.a.is_read and p.b.is_read for p in mates)
+    return loops[node] if is_joint else None
 
 
 def _count_read(

@@ -135,3 +135,6 @@ class Dialect(Protocol):
 
     def pair(self, e: Emitter, low: str, high: str, kind: str) -> str | None:
         """Two f32 rounded to a vector of two `kind`, bfloat or half; None: one by one."""
+
+    def pair_of_bytes(self, e: Emitter, low: str, high: str) -> str | None:
+        """Two i8 as a vector of two bfloat; None: one by one."""

@@ -437,14 +437,19 @@ class Emitter:
             self.put(target, i, text)
 
     def _in_pairs(self, op: Op, axes: tuple[Symbol, ...], formula: Formula, to: DType, count: int) -> bool:
-        """Two values rounded by one instruction, where the machine has one."""
+        """Two values rounded, or two bytes widened, by one instruction, where the machine has one."""
         inner = formula.parts[0]
         kind = inner.gives(lambda leaf: op.operands[leaf.value].type.dtype, dtypes.f32)
-        if kind is not dtypes.f32:
+        is_bytes = kind is dtypes.i8 and inner.name == "operand" and to is dtypes.bf16
+        if kind is not dtypes.f32 and not is_bytes:
             return False
         for i in range(0, count, 2):
-            low, high = (self._formula(op, axes, i + n).write(inner, dtypes.f32, to) for n in (0, 1))
-            both = self.dialect.pair(self, low, high, element(to))
+            if is_bytes:
+                low, high = (self._formula(op, axes, i + n).write(inner, dtypes.i8) for n in (0, 1))
+                both = self.dialect.pair_of_bytes(self, low, high)
+            else:
+                low, high = (self._formula(op, axes, i + n).write(inner, dtypes.f32, to) for n in (0, 1))
+                both = self.dialect.pair(self, low, high, element(to))
             if both is None:
                 return False
             for n in (0, 1):
