@@ -305,6 +305,11 @@ class Frames:
         whole = _offset(at, below)  # rows may run on
         return next((place for place, s in enumerate(axes) if _step(whole, s) == 1), None)
 
+    def axes_of(self, value: Value, axes: Sequence[Symbol]) -> set[Symbol]:
+        """The axes that a view looks along; it is broadcast along the others."""
+        at, _ = self._coordinates(value, axes)
+        return {s for e in at for s in e.symbols if s in axes}
+
     def alignment(self, value: Value, axes: Sequence[Symbol], side: int) -> int:
         """At multiples of how many elements of its argument a view's rows along an axis begin."""
         at, below = self._coordinates(value, axes)
@@ -485,13 +490,13 @@ class _Classes:
         for op in self._ops:
             for place, value in enumerate(op.operands):
                 over = tuple(index(f"axis{i}", int(e)) for i, e in enumerate(value.type.shape))
-                side = self._frames.neighbours(value, over)
+                side, read = self._frames.neighbours(value, over), self._frames.axes_of(value, over)
                 if side is None:
                     continue
                 c = self.find((op, operand_axes(op, place)[side]))
                 size = value.type.dtype.numpy.itemsize
                 moved, least, alignment = found.get(c, _Vote(0, size, 0))
-                moved += size * prod(int(e) for e in value.type.shape)
+                moved += size * prod(int(e) for e, axis in zip(value.type.shape, over, strict=True) if axis in read)
                 if op.name in ("map", "copy", "fill") and place == target_place(op):
                     alignment = gcd(alignment, self._frames.alignment(value, over, side))
                 found[c] = _Vote(moved, min(least, size), alignment)
@@ -523,7 +528,8 @@ class _Classes:
                 slots.append([c])
         if not slots:
             return found
-        slots.sort(key=lambda s: -max(votes[c].moved if c in votes else 0 for c in s))
+        within = self._combined()  # by lanes last: to combine what one lane has takes no shuffles
+        slots.sort(key=lambda s: (-max(votes[c].moved if c in votes else 0 for c in s), not within.isdisjoint(s)))
         widths = {c: _width(extents[c], votes.get(c), vector) if c in slots[0] else 1 for c in group}
         if not found.keys().isdisjoint(votes):  # vectors lie in windows: no lane has several while others have none
             idle = self._frames.threads // prod(1 << (n - 1).bit_length() for n in _vectors(slots, extents, widths))
@@ -532,7 +538,7 @@ class _Classes:
         moved = max((widths[c] * votes[c].least for c in slots[0] if c in votes), default=vector)
         line = self._frames.access.line_bytes
         share = min(self._frames.lanes, line // 2 // moved)
-        combined = not self._combined().isdisjoint(slots[0])
+        combined = not within.isdisjoint(slots[0])
         counts = _shared_out(self._frames.threads, vectors, combined, line // vector, share)
         stride = 1
         for slot, count in zip(slots, counts, strict=True):
