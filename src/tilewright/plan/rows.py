@@ -26,6 +26,8 @@ ABOUT = 0.75
 """A width that divides the dimension is used if it is at least this share of the wanted width."""
 FEW, ROUNDS = 1.5, 4
 """Tasks per core, at least: where memory is contiguous across rows, and where rows are contiguous."""
+BESIDE = 4
+"""Tasks of a core, at least, that have room in shared memory for what they read of windows."""
 
 
 def rows_and_waves(
@@ -93,14 +95,14 @@ def _widths_of_lane_rows(
     along `sides`, the dimensions that are contiguous in memory; other lanes have rows further on, first along the
     dimensions of windows, which share elements then, by powers of two that divide the dimension; where none does, by
     those that leave few lanes of the last task idle. The number of waves is halved while there are fewer than FEW
-    (1.5) tasks per core, or while a task reads more than a quarter of what shared memory holds. `extents` maps each
+    (1.5) tasks per core, or while a core has no room for what BESIDE (4) tasks read. `extents` maps each
     parallel dimension to its extent, `row_elements` is the length of a row.
     """
     tasks, lanes, element_size = machine.row_tasks, machine.lanes or 1, smallest_element_bytes(program)
     vector = max(1, machine.lane_access.vector_bytes // element_size)
     windows = [d for d in _window_dims(program, extents) if d not in sides]
     others = [d for d in reversed(list(extents)) if d not in sides and d not in windows]
-    most_elements = (machine.spaces["shared"].bytes or 0) // (4 * element_size * row_elements)
+    most_elements = (machine.spaces["shared"].bytes or 0) // (BESIDE * element_size * row_elements)
     waves = min(machine.waves, tasks.waves)
     while True:
         wanted = waves * lanes * vector

@@ -19,8 +19,8 @@ def with_residence(kernel: UniformKernelSchedule, work: Work) -> Work:
     That is: the number of tasks (workgroups) that a core runs at a time; the cycles per task in which its waves
     exchange partial reductions; the bytes that move a second time, because registers spill, because lanes share rows
     unevenly, or because rows are read again; the bytes of rows and of windows in shared memory; the cycles of loads and
-    stores whose runs are shorter than a cache line; and, where rows are loaded before they are gone over again, the
-    arithmetic of the last tasks, which nothing overlaps. `work` is returned unchanged if the machine's description has
+    stores whose runs are shorter than a cache line; and the arithmetic on rows that are loaded before, if all tasks of
+    a core run at once, so that nothing overlaps it. `work` is returned unchanged if the machine's description has
     no costs for these.
     """
     machine, facts, costs = kernel.machine, kernel.facts, kernel.machine.costs.resident
@@ -33,17 +33,28 @@ def with_residence(kernel: UniformKernelSchedule, work: Work) -> Work:
     if reductions and dealt > rows:
         again = max(again, (costs.uneven - 1) * work.moved)
     at_a_time = max(1, costs.lanes // lanes)
-    reads = [] if facts.part or facts.loops else row_reads(facts.program, kernel.width, lanes, machine)
+    is_plain = kernel.waves > 1 and not facts.part and not facts.loops
+    reads = row_reads(facts.program, kernel.width, lanes, machine) if is_plain else []
     again += work.tasks * _bytes_read_again(kernel, reads, at_a_time)
-    rows_kept = sum((row.uses + 1) * row.task_bytes for row in reads if row.keeper == "workgroup")
-    shared = rows_kept + _window_bytes(kernel) / work.tasks
+    shared = _row_bytes(kernel, reads, lanes) + _window_bytes(kernel) / work.tasks
     (phase,) = work.phases
     phase = replace(phase, shared=phase.shared + shared, gather=_line_cycles(kernel, work.tasks, reads))
     exchange = len(reductions) * costs.exchange if _is_shared_by_waves(kernel, dealt) else 0.0
-    waits = work.waits
-    if any(row.keeper != "nobody" for row in reads):  # the last tasks of a core compute when no other loads
-        waits += min(at_a_time, ceil(work.tasks / (machine.limits.cores or 1))) * phase.trips * phase.lanes
+    of_core, waits = ceil(work.tasks / (machine.limits.cores or 1)), work.waits
+    if of_core <= at_a_time and any(row.keeper != "nobody" for row in reads):  # when they compute, no other task loads
+        waits += of_core * phase.trips * phase.lanes
     return replace(work, phases=(phase,), at_a_time=at_a_time, exchange=exchange, again=again, waits=waits)
+
+
+def _row_bytes(kernel: UniformKernelSchedule, reads: Sequence[RowRead], lanes: int) -> float:
+    """Return the bytes of shared memory that a task of `lanes` lanes stores and loads of rows that it keeps there.
+
+    Rows for which lanes have registers take none.
+    """
+    most = kernel.machine.row_tasks.values * lanes
+    kept = [row for row in reads if row.keeper == "workgroup"]
+    longer = [row for row in kept if row.task_bytes > most * row.read.result.type.dtype.numpy.itemsize]
+    return float(sum((row.uses + 1) * row.task_bytes for row in longer))
 
 
 def _bytes_read_again(kernel: UniformKernelSchedule, reads: Sequence[RowRead], at_a_time: int) -> float:
