@@ -267,6 +267,10 @@ class Frames:
             largest = max(sizes, key=lambda t: sizes[t])
             del sizes[largest], self.tensors[largest]
 
+    def is_argument(self, value: Value) -> bool:
+        """Whether a value is an argument, or a view of one."""
+        return self._chain.made.get(self._chain.root(value)) is None
+
     def root(self, value: Value) -> Value:
         """The tensor that a value is a view of."""
         return self._chain.root(value)
@@ -406,10 +410,11 @@ Node = tuple[Op | Value, int]
 
 
 class _Vote(NamedTuple):
-    """Arguments that lie side by side along a dimension: their bytes, those of the smallest element, and at multiples
-    of how many elements rows begin of those that are written; 0: none is."""
+    """What lies side by side along a dimension: bytes of arguments, and of tensors in shared memory; those of the
+    smallest element, and at multiples of how many elements rows begin of what is written; 0: nothing is."""
 
     moved: int
+    shared: int
     least: int
     alignment: int
 
@@ -521,11 +526,13 @@ class _Classes:
                 read = self._frames.axes_of(value, over)
                 c = self.find((op, operand_axes(op, place)[side]))
                 size = value.type.dtype.numpy.itemsize
-                moved, least, alignment = found.get(c, _Vote(0, size, 0))
-                moved += size * prod(int(e) for e, axis in zip(value.type.shape, over, strict=True) if axis in read)
+                moved, shared, least, alignment = found.get(c, _Vote(0, 0, size, 0))
+                some = size * prod(int(e) for e, axis in zip(value.type.shape, over, strict=True) if axis in read)
+                is_given = self._frames.is_argument(value)
+                moved, shared = moved + some * is_given, shared + some * (not is_given)
                 if op.name in ("map", "copy", "fill") and place == target_place(op):
                     alignment = gcd(alignment, self._frames.alignment(value, over, side))
-                found[c] = _Vote(moved, min(least, size), alignment)
+                found[c] = _Vote(moved, shared, min(least, size), alignment)
         return found
 
     def _combined(self) -> set[Node]:
@@ -554,8 +561,14 @@ class _Classes:
                 slots.append([c])
         if not slots:
             return found
-        within = self._combined()  # by lanes last: to combine what one lane has takes no shuffles
-        slots.sort(key=lambda s: (-max(votes[c].moved if c in votes else 0 for c in s), not within.isdisjoint(s)))
+        within, none = self._combined(), _Vote(0, 0, 0, 0)
+
+        def rank(slot: list[Node]) -> tuple[int, bool, int]:
+            """Lanes go along arguments first, and last along what is combined: within a lane that needs no shuffles."""
+            moved, shared = (max(n) for n in zip(*(votes.get(c, none)[:2] for c in slot), strict=True))
+            return -moved, not within.isdisjoint(slot), -shared
+
+        slots.sort(key=rank)
         widths = {c: _width(extents[c], votes.get(c), vector) if c in slots[0] else 1 for c in group}
         if not found.keys().isdisjoint(votes):  # vectors lie in windows: no lane has several while others have none
             idle = self._frames.threads // prod(1 << (n - 1).bit_length() for n in _vectors(slots, extents, widths))

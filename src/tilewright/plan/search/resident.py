@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import ceil, prod
 
+from tilewright.machine import Machine
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.kept_rows import RowRead, row_reads
-from tilewright.plan.model import l2
 from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 from tilewright.plan.search.work import Work
 
@@ -35,7 +35,7 @@ def with_residence(kernel: UniformKernelSchedule, work: Work) -> Work:
     at_a_time = max(1, costs.lanes // lanes)
     is_plain = kernel.waves > 1 and not facts.part and not facts.loops
     reads = row_reads(facts.program, kernel.width, lanes, machine) if is_plain else []
-    again += work.tasks * _bytes_read_again(kernel, reads, at_a_time)
+    again += work.tasks * _bytes_read_again(machine, reads, min(work.tasks, at_a_time * (machine.limits.cores or 1)))
     shared = _row_bytes(kernel, reads, lanes) + _window_bytes(kernel) / work.tasks
     (phase,) = work.phases
     phase = replace(phase, shared=phase.shared + shared, gather=_line_cycles(kernel, work.tasks, reads))
@@ -57,14 +57,13 @@ def _row_bytes(kernel: UniformKernelSchedule, reads: Sequence[RowRead], lanes: i
     return float(sum((row.uses + 1) * row.task_bytes for row in longer))
 
 
-def _bytes_read_again(kernel: UniformKernelSchedule, reads: Sequence[RowRead], at_a_time: int) -> float:
+def _bytes_read_again(machine: Machine, reads: Sequence[RowRead], tasks: int) -> float:
     """Return the bytes of rows that a task reads again, as many as memory moves in the time that their cache takes.
 
-    Rows come from L2 if it holds those of all tasks that run at a time, `at_a_time` per core.
+    Rows come from L2 if it holds those of all `tasks` that run at a time.
     """
-    limits, longest = kernel.machine.limits, [row for row in reads if row.keeper == "nobody"]
-    rows = sum(row.task_bytes for row in longest)
-    near = at_a_time * (limits.cores or 1) * rows <= l2(limits)
+    limits, longest = machine.limits, [row for row in reads if row.keeper == "nobody"]
+    near = tasks * sum(row.task_bytes for row in longest) <= limits.l2_bytes
     share = limits.far_rate / limits.l2_rate if near else 1.0
     return share * sum((row.uses - 1) * row.task_bytes for row in longest)
 
