@@ -84,6 +84,7 @@ ALLOWED = {
     "plan/rows.py: ABOUT": _SHARE,
     "plan/rows.py: FEW": _SHARE,
     "plan/rows.py: ROUNDS": _SHARE,
+    "plan/rows.py: BESIDE": _SHARE,
     "plan/search/simt.py: LONGEST": _SEARCH,
     "plan/search/simt.py: SLIDING": _SEARCH,
     "plan/term_boxes.py: NARROWEST": _SHARE,

@@ -47,6 +47,7 @@
 | pinned      | plans that are given; the line, the size or the name that a refusal means   |
 | addresses   | divisions that an address needs, elements that a load fetches               |
 | rows        | task widths and waves of GPU programs without MMAs                          |
+| kept_rows   | rows that a task goes over several times: who keeps them                    |
 | search      | the one search of GPU kernels: rules, one cost, one ranking                 |
 | stepping    | products that a loop can sum in steps of K                                  |
 | sums        | the accumulator type of an MMA                                              |

@@ -15,7 +15,7 @@ from tilewright.ir.dtypes import DType, f32, i32
 from tilewright.targets.gpu.dialect import Accuracy
 from tilewright.targets.gpu.emit import ALIGNMENT
 from tilewright.targets.gpu.live import registers_of_products
-from tilewright.targets.nvidia import cp_async, eights, fma, functions, mma, wgmma
+from tilewright.targets.nvidia import cp_async, eights, fma, functions, mma, rounding, wgmma
 from tilewright.targets.nvidia.boxes import TensorBox, boxes, parameter
 
 if TYPE_CHECKING:
@@ -30,8 +30,6 @@ FEWEST, OTHERS = 8, 24
 many threads have no room for that (addresses, conditions)."""
 # thread 0 brings a tensor map near before it is used
 _LOOK_UP = "{ .reg .pred p; .reg .b32 t; mov.u32 t, %tid.x; setp.eq.u32 p, t, 0; @p prefetch.tensormap [$0]; }"
-_BF16_128, _BF16_MINUS_1 = 0x43004300, 0xBF80BF80 - 2**32
-"""Two numbers of bf16 in a word: 128, and -1."""
 _SPECIAL = "llvm.nvvm.read.ptx.sreg"
 
 
@@ -332,23 +330,14 @@ class Ptx:
         """By approximations: see `functions`."""
         return functions.function(e, name, values, accuracy)
 
-    def pair(self, e: Emitter, low: str, high: str, kind: str) -> str | None:
+    def rounds_pairs(self, e: Emitter, kind: DType) -> bool:
+        """Those of 16 bits, and e4m3 where the machine has it."""
+        return rounding.rounds_pairs(e.machine, kind)
+
+    def pair(self, e: Emitter, low: str, high: str, kind: DType) -> str:
         """cvt.rn.bf16x2.f32 and its like."""
-        word = {"bfloat": "bf16x2", "half": "f16x2"}[kind]
-        bits = e.w.value(f'call i32 asm "cvt.rn.{word}.f32 $0, $1, $2;", "=r,f,f"(float {high}, float {low})')
-        return e.w.value(f"bitcast i32 {bits} to <2 x {kind}>")
+        return rounding.pair(e, low, high, kind)
 
-    def pair_of_bytes(self, e: Emitter, low: str, high: str) -> str | None:
-        """128 + the lower seven bits, less 128, or less 256 if negative: bits of bf16, and one instruction for two.
-
-        Conversions of integers have a fraction of the rate of other instructions.
-        """
-        w, both = e.w, [e.w.value(f"zext i8 {byte} to i32") for byte in (low, high)]
-        word = w.value(f"or i32 {both[0]}, {w.value(f'shl i32 {both[1]}, 16')}")
-        terms = []
-        for mask in (0x007F007F, 0x00800080):
-            kept = w.value(f"and i32 {word}, {mask}")
-            terms.append(w.value(f"or i32 {kept}, {_BF16_128}"))
-        operands = f"i32 {terms[0]}, i32 {terms[1]}, i32 {_BF16_MINUS_1}"
-        bits = w.value(f'call i32 asm "fma.rn.bf16x2 $0, $2, $3, $1;", "=r,r,r,r"({operands})')
-        return w.value(f"bitcast i32 {bits} to <2 x bfloat>")
+    def pair_of_bytes(self, e: Emitter, low: str, high: str) -> str:
+        """By bits of bf16, and one instruction for two."""
+        return rounding.pair_of_bytes(e, low, high)
