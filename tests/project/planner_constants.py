@@ -24,7 +24,7 @@ ALLOWED = {
     "plan/bind_pipeline.py: NAMES": "characters of a message",
     "plan/boxes.py: RUN": _SEARCH,
     "plan/boxes.py: ROWS": _SEARCH,
-    "plan/boxes.py: TABLED": _WORK,
+    "plan/written.py: TABLED": _WORK,
     "plan/boxes.py: WIDTHS_AT_ONCE": _WORK,
     "plan/boxes.py: ALL_PREFERRED": _SEARCH,
     "plan/contracted.py: LONGEST": _CODE,

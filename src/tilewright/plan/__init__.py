@@ -31,6 +31,7 @@
 | vectors     | blockings by vectors, and what they cost                                    |
 | lanes       | blockings by lanes, and what they cost                                      |
 | boxes       | which dimensions of any program tasks may cut, and how finely               |
+| written     | the elements that a write reaches, by digits of its indices                 |
 | general     | plans of programs that are no single contraction                            |
 | grids       | plans of grid programs: their constraints, and how products go over K       |
 | model       | the cost model: caches, copies, the roofline                                |

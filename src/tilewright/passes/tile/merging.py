@@ -74,7 +74,10 @@ class _Runs:
         return next((run for run in self._proposed() if self._acts_as_one(run) and fits(run)), None)
 
     def _proposed(self) -> Iterator[Run]:
-        """Yield runs of dimensions that are neighbouring coordinates of some access, the longest first."""
+        """Yield runs of dimensions that are neighbouring coordinates of some access, the longest first.
+
+        Then M and N of the only MMA, in the order of coordinates, wherever results lie.
+        """
         rows: dict[Run, None] = {}
         for op in self.accesses:
             kind, over, at = places(op)
@@ -86,6 +89,21 @@ class _Runs:
                     if len(run) == end - start and self.stuck.isdisjoint(run):
                         rows[run] = None
         yield from sorted(rows, key=len, reverse=True)
+        for side in self._sides(self.products[0]) if len(self.products) == 1 else ():
+            run = self._in_coordinate_order(side)
+            if len(run) > 1 and self.stuck.isdisjoint(run):
+                yield run
+
+    def _in_coordinate_order(self, dims: Collection[Expr]) -> Run:
+        """Return dimensions in the order of the coordinates that the first access with all of them has; () if none."""
+        for op in self.accesses:
+            kind, over, at = places(op)
+            index_of = dict(zip(kind.dims, over, strict=True))
+            if set(dims) <= index_of.keys():
+                users = {d: [n for n, e in enumerate(at) if index_of[d] in e.symbols] for d in dims}
+                placed = [d for d in dims if isinstance(d, Symbol) and users[d]]
+                return tuple(sorted(placed, key=lambda d: users[d])) if len(placed) == len(dims) else ()
+        return ()
 
     def _stuck(self) -> set[Expr]:
         """Return the dimensions that cannot be merged: those that a constraint, a loop that is not free, or another
@@ -164,9 +182,10 @@ class _Runs:
 
     def _can_be_divided(self, run: Run) -> bool:
         """True if a run (neighbouring dimensions) is all of M or N of the only MMA, results are contiguous along it,
-        and reads have it in order.
+        or some elements apart, and reads have it in order.
 
-        Bulk copies walk several dimensions as one index if none of them is contiguous.
+        Bulk copies walk several dimensions as one index if none of them is contiguous. Waves store results that lie
+        apart, so that no bulk copy is lost.
         """
         if len(self.products) != 1 or set(run) not in self._sides(self.products[0]):
             return False
@@ -174,7 +193,8 @@ class _Runs:
             kind, over, at = places(op)
             index_of = dict(zip(kind.dims, over, strict=True))
             users = [[n for n, e in enumerate(at) if index_of[d] in e.symbols] for d in run]
-            if op.name == "write" and run_place(self.sized, op, run) is None:
+            apart = any(at[n] is not index_of[d] for d, own in zip(run, users, strict=True) for n in own)
+            if op.name == "write" and run_place(self.sized, op, run) is None and not apart:
                 return False
             if not all(users) or any(max(a) >= min(b) for a, b in pairwise(users)) or max(users[-1]) == len(at) - 1:
                 return False
