@@ -199,3 +199,16 @@ def test_a_plan_over_the_taps_is_still_read():
     made = kernel_for(case.kernel("bf16"), case.sizes(64, 64), machine=HOPPER, plan=f"{axes}; {lines}; {waves}")
     assert made.plan is not None
     assert "S" in {axis.name for axis in made.plan.axes}
+
+
+def test_taps_outside_the_filter_were_multiplied():
+    case = Case((3, 3), (2, 2), (1, 1), (1, 1), (9, 12))
+    made = kernel_for(case.kernel("bf16"), case.sizes(64, 64), machine=HOPPER)
+    assert made.plan is not None
+    assert made.plan.pipeline is not None
+    assert not made.plan.pipeline.pingpong
+    (program,) = made.module.programs.values()
+    loops = [r for op in program.walk() if op.name == "for" for r in op.attrs["ranges"]]
+    counts = {str(r.hi - r.lo) for r in loops if r.symbol.name in ("k_R_1", "k_S_1")}
+    assert counts
+    assert not counts & {"2"}  # a phase has two taps or one

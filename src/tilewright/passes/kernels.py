@@ -11,6 +11,7 @@ from tilewright.check.block import check
 from tilewright.ir.core import Program, Value
 from tilewright.passes.abreast import abreast
 from tilewright.passes.ahead import products_ahead
+from tilewright.passes.empty_rounds import without_empty_rounds
 from tilewright.passes.job import InRows, Job, Pass
 from tilewright.passes.lane_sums import sums_by_lanes
 from tilewright.passes.launching import launched
@@ -120,6 +121,8 @@ def _lowered(
         if job.machine.lanes is not None:
             in_order(lowered.program)
         return lowered, ()
+    if not cuts.roles.pingpong:  # halves that take tasks in turn count the rounds of each other's
+        without_empty_rounds(lowered.program)
     by_lanes = sums_by_lanes(lowered.program, job.machine)
     program_in_roles, notes = with_roles(by_lanes, lowered.loads, lowered.stores, cuts.roles, job.machine)
     if cuts.overlap in ("mma ahead", "ordered"):
