@@ -27,16 +27,38 @@ Rounds = tuple[Expr, Expr]
 
 
 def without_empty_rounds(program: Program) -> None:
-    """Narrow the loops of a block program, in place, to rounds in which an operand of their MMAs is not all zeros."""
+    """Narrow the loops of a block program, in place, to rounds in which an operand of their MMAs is not all zeros.
+
+    Loops that have nothing but a narrowed one in them, or that a narrowed one has nothing but, are one loop with it:
+    MMAs of short loops then follow each other without a wait between.
+    """
     makers, roots = program.makers(), _roots(program)
-    loops = [op for op in program.walk() if op.name == "for" and len(op.attrs["ranges"]) == 1]
-    for loop in loops:
+    narrowed: set[Op] = set()
+    for loop in [op for op in program.walk() if op.name == "for" and len(op.attrs["ranges"]) == 1]:
         (r,) = loop.attrs["ranges"]
         if r.step != 1 or loop.attrs.get("unroll") or not _only_multiplies(loop, program, roots):
             continue
         rounds = _rounds(loop, makers, roots)
         if rounds is not None and rounds != (r.lo, r.hi):
             _narrow(loop, r, Range.of(r.symbol.name, *rounds))
+            narrowed.add(loop)
+    for loop in [op for op in program.walk() if op.name == "for"] if narrowed else ():
+        _join_inner(loop, narrowed)
+
+
+def _join_inner(loop: Op, narrowed: set[Op]) -> None:
+    """Make a nest of loops, of which one was narrowed, one loop with several ranges, in place."""
+    while len(loop.blocks) == 1 and len(loop.blocks[0].ops) == 1:
+        (inner,) = loop.blocks[0].ops
+        ranges = (*loop.attrs["ranges"], *inner.attrs.get("ranges", ()))
+        outer = {r.symbol for r in loop.attrs["ranges"]}
+        is_plain = inner.name == "for" and inner.attrs.keys() == loop.attrs.keys() == {"ranges"}
+        if not is_plain or narrowed.isdisjoint((loop, inner)) or len(inner.blocks) != 1:
+            return
+        if any(not (r.lo.symbols | r.hi.symbols).isdisjoint(outer) for r in inner.attrs["ranges"]):
+            return
+        loop.attrs["ranges"], loop.blocks = ranges, inner.blocks
+        narrowed.add(loop)
 
 
 def _narrow(loop: Op, before: Range, after: Range) -> None:
@@ -84,12 +106,12 @@ def _rounds(loop: Op, makers: Mapping[Value, Op], roots: Mapping[Value, Value]) 
 def _limits(copy: Op, loop: Op, makers: Mapping[Value, Op]) -> Iterator[Rounds]:
     """Yield (first, end) of the rounds in which a copy is not outside its tensor as a whole, for each coordinate."""
     view = makers.get(copy.operands[0])
-    if copy.attrs.get("otherwise") != 0 or view is None or view.name != "view" or view.operands[0] in makers:
+    if copy.attrs.get("otherwise") != 0 or view is None or view.name != "view":
         return
     (r,) = loop.attrs["ranges"]
     varying = {*view.attrs["over"], *_symbols_of(loop)} - {r.symbol}
-    for (e, leaves), extent in zip(view.attrs["at"], view.operands[0].type.shape, strict=True):
-        form = linear_form(e, [r.symbol]) if leaves and e.symbols.isdisjoint(varying) else None
+    for e, extent in _loose(view, makers):
+        form = linear_form(e, [r.symbol]) if e.symbols.isdisjoint(varying) else None
         factor = form[0].get(r.symbol) if form is not None else None
         if form is None or factor is None or not factor.is_constant:
             continue
@@ -98,6 +120,16 @@ def _limits(copy: Op, loop: Op, makers: Mapping[Value, Op]) -> Iterator[Rounds]:
             yield -(rest // step), -((rest - extent) // step)
         else:
             yield -((extent - 1 - rest) // -step), rest // -step + 1
+
+
+def _loose(view: Op, makers: Mapping[Value, Op]) -> Iterator[tuple[Expr, Expr]]:
+    """Yield (coordinate, extent) of the coordinates of a view, and of views it is of, that may be out of bounds."""
+    places = view.attrs["at"]
+    yield from ((e, n) for (e, loose), n in zip(places, view.operands[0].type.shape, strict=True) if loose)
+    of = makers.get(view.operands[0])
+    if of is not None and of.name == "view":
+        images = Substitution({s: e for s, (e, _) in zip(of.attrs["over"], places, strict=True)})
+        yield from ((images(e), n) for e, n in _loose(of, makers))
 
 
 def _symbols_of(loop: Op) -> set[Symbol]:

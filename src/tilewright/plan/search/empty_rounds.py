@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from tilewright.plan.facts.access import AccessFacts
 from tilewright.plan.search.tiling import Tiling
+from tilewright.plan.search.work import Phase
 
 
 def kept_rounds(t: Tiling) -> tuple[float, float]:
@@ -54,3 +56,9 @@ def _uniform(t: Tiling, place: AccessFacts, k: frozenset[str]) -> Iterator[np.nd
         value = np.asarray(sum((steps[d] * axis for d, axis in zip(dims, grid, strict=True)), start=offset))
         rounds = int(np.prod([t.facts.extents[d] for d in dims if d in k]))
         yield ((value >= 0) & (value < extent)).reshape(-1, rounds)
+
+
+def less_work(p: Phase, share: float) -> Phase:
+    """Return the mean work of an iteration, if only this share of all iterations is done; their number stays."""
+    names = ("mma", "lanes", "masked", "shared", "copied", "l2", "gather", "serial")
+    return replace(p, **{name: getattr(p, name) * share for name in names})

@@ -10,7 +10,7 @@ from tilewright.plan.model import moving_cycles
 from tilewright.plan.search.axes import COLUMNS, ROWS
 from tilewright.plan.search.cost import KernelTime, Overlap, kernel_time, row_cycles
 from tilewright.plan.search.counting import count_work, result_rows
-from tilewright.plan.search.empty_rounds import busiest_share, kept_rounds
+from tilewright.plan.search.empty_rounds import busiest_share, kept_rounds, less_work
 from tilewright.plan.search.launch import order_of, raster_factor, raster_of
 from tilewright.plan.search.liveness import Liveness, liveness
 from tilewright.plan.search.pipeline import AHEAD, ORDERED, KernelPipeline, pipelines
@@ -214,7 +214,7 @@ def _with_pipeline(work: Work, kernel: KernelSchedule, placed: OperandPlacement)
         first = max(b_bytes, b_cycles * limits.l2_rate)
         work = replace(work, l2_read=work.l2_read - b_cycles, first=first)
     if not pipeline.roles.pingpong and pipeline.offsets is None and (share := busiest_share(t)) < 1:
-        phases = tuple(replace(p, trips=p.trips * share) for p in phases)
+        phases = tuple(less_work(p, share) for p in phases)
         work = replace(work, l2_read=work.l2_read * share)
     return replace(work, phases=phases)
 
