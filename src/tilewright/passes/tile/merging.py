@@ -76,7 +76,7 @@ class _Runs:
     def _proposed(self) -> Iterator[Run]:
         """Yield runs of dimensions that are neighbouring coordinates of some access, the longest first.
 
-        Then M and N of the only MMA, in the order of coordinates, wherever results lie.
+        Then M, N and K of the only MMA, in the order of coordinates, wherever results lie.
         """
         rows: dict[Run, None] = {}
         for op in self.accesses:
@@ -89,8 +89,9 @@ class _Runs:
                     if len(run) == end - start and self.stuck.isdisjoint(run):
                         rows[run] = None
         yield from sorted(rows, key=len, reverse=True)
-        for side in self._sides(self.products[0]) if len(self.products) == 1 else ():
-            run = self._in_coordinate_order(side)
+        sets = [*self._sides(self.products[0]), self._summed(self.products[0])] if len(self.products) == 1 else []
+        for dims in sets:
+            run = self._in_coordinate_order(dims)
             if len(run) > 1 and self.stuck.isdisjoint(run):
                 yield run
 
@@ -165,6 +166,11 @@ class _Runs:
         a, b, acc = (set(v.type.dims) for v in product.operands)
         return [(a - b) & acc, (b - a) & acc]
 
+    def _summed(self, product: Op) -> set[Expr]:
+        """Return the dimensions that an MMA sums over."""
+        a, b, acc = (set(v.type.dims) for v in product.operands)
+        return (a & b) - acc
+
     def _can_be_viewed(self, run: Run) -> bool:
         """True if all memories with this run can be viewed with one dimension for it."""
         memories = {accessed(op)[0] for op in self.accesses if run[0] in accessed(op)[1].dims}
@@ -181,13 +187,15 @@ class _Runs:
         return is_plain and all(op in self.accesses for op in users) and len(places_of) == 1 and None not in places_of
 
     def _can_be_divided(self, run: Run) -> bool:
-        """True if a run (neighbouring dimensions) is all of M or N of the only MMA, results are contiguous along it,
+        """True if a run (neighbouring dimensions) is all of M, N or K of the only MMA, results are contiguous along it,
         or some elements apart, and reads have it in order.
 
         Bulk copies walk several dimensions as one index if none of them is contiguous. Waves store results that lie
         apart, so that no bulk copy is lost.
         """
-        if len(self.products) != 1 or set(run) not in self._sides(self.products[0]):
+        if len(self.products) != 1:
+            return False
+        if set(run) not in (*self._sides(self.products[0]), self._summed(self.products[0])):
             return False
         for op in (x for x in self.accesses if run[0] in accessed(x)[1].dims):
             kind, over, at = places(op)
