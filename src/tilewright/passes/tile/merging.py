@@ -195,7 +195,9 @@ class _Runs:
         """
         if len(self.products) != 1:
             return False
-        if set(run) not in (*self._sides(self.products[0]), self._summed(self.products[0])):
+        sides, summed = self._sides(self.products[0]), self._summed(self.products[0])
+        has_both = all(any(self.sized.sizes.get(d, 1) > 1 for d in side if isinstance(d, Symbol)) for side in sides)
+        if set(run) not in sides and not (set(run) == summed and has_both):  # else lanes go along taps one by one
             return False
         for op in (x for x in self.accesses if run[0] in accessed(x)[1].dims):
             kind, over, at = places(op)
