@@ -25,7 +25,7 @@ ALLOWED = {
     "plan/block_size.py: BESIDE": _CODE,
     "plan/boxes.py: RUN": _SEARCH,
     "plan/boxes.py: ROWS": _SEARCH,
-    "plan/boxes.py: TABLED": _WORK,
+    "plan/written.py: TABLED": _WORK,
     "plan/boxes.py: WIDTHS_AT_ONCE": _WORK,
     "plan/boxes.py: ALL_PREFERRED": _SEARCH,
     "plan/contracted.py: LONGEST": _CODE,

@@ -11,6 +11,7 @@
 | binding     | a plan replayed on a program: its rewrites, then its kernel                   |
 | bind_blocks | plans of one product in accumulator tiles that stay in registers, bound        |
 | request_facts | the facts of a request's program                                            |
+| empty_rounds | loops without rounds that only multiply zeros                                |
 | halo_tiles  | plans with halo tiles, bound: rows as boxes of their digits                   |
 | lane_rows   | plans with boxes of lanes, bound: rows as boxes of their digits               |
 | repacking   | plans with repacked operands, bound: kernels that copy, and one on the copies |

@@ -11,6 +11,7 @@ from tilewright.ir.core import Value
 from tilewright.passes.abreast import abreast
 from tilewright.passes.ahead import products_ahead
 from tilewright.passes.bound_plan import BoundPlan, Lower, MergedParts, OneKernel, RepackedKernels, TwoKernels
+from tilewright.passes.empty_rounds import without_empty_rounds
 from tilewright.passes.lane_sums import sums_by_lanes
 from tilewright.passes.launching import launched
 from tilewright.passes.loop_fusion import with_joint_loops
@@ -103,6 +104,8 @@ def _lowered(request: Request, kernel: OneKernel, written: Collection[Value] = (
         if machine.lanes is not None:
             in_order(lowered.program)
         return lowered, ()
+    if not cuts.roles.pingpong:  # halves that take tasks in turn count the rounds of each other's
+        without_empty_rounds(lowered.program)
     by_lanes = sums_by_lanes(lowered.program, machine)
     joint, loads = with_joint_loops(by_lanes, lowered.loads)
     program_in_roles, notes = with_roles(joint, loads, lowered.stores, cuts.roles, machine)

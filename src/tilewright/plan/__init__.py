@@ -34,6 +34,7 @@
 | task_shape  | the tasks of a blocking, and the accumulator tiles of the largest           |
 | block_size  | instructions and scratch memory of a blocking                               |
 | boxes       | which dimensions of any program tasks may cut, and how finely               |
+| written     | the elements that a write reaches, by digits of its indices                 |
 | general     | plans of programs that are no single contraction                            |
 | grids       | plans of grid programs: their constraints, and how products go over K       |
 | model       | the cost model: caches, copies, the roofline                                |

@@ -33,6 +33,8 @@
 | dim_order     | tiles and products whose dimensions have one order                                    |
 | merging       | dimensions that lie behind each other as one                                          |
 | equal_reads   | reads of the same elements as one                                                     |
+| congruences   | operands that are zero but where a sum of indices is a multiple of a number           |
+| phases        | products over such operands as denser ones, over phases                               |
 | digits        | flat dimensions as the digits that accesses divide them into                          |
 | flat          | functions of elements over one dimension, where rows are no whole vectors             |
 | apart         | a program as two, where a value between products goes through memory                  |

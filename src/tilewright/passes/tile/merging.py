@@ -81,7 +81,10 @@ class _Runs:
         return next((run for run in self._proposed() if self._acts_as_one(run) and fits(run)), None)
 
     def _proposed(self) -> Iterator[Run]:
-        """Yield runs of dimensions that are neighbouring coordinates of some access, the longest first."""
+        """Yield runs of dimensions that are neighbouring coordinates of some access, the longest first.
+
+        Then M, N and K of the only MMA, in the order of coordinates, wherever results lie.
+        """
         rows: dict[Run, None] = {}
         for op in self.accesses:
             kind, over, at = places(op)
@@ -93,6 +96,22 @@ class _Runs:
                     if len(run) == end - start and self.stuck.isdisjoint(run):
                         rows[run] = None
         yield from sorted(rows, key=len, reverse=True)
+        sets = [*self._sides(self.products[0]), self._summed(self.products[0])] if len(self.products) == 1 else []
+        for dims in sets:
+            run = self._in_coordinate_order(dims)
+            if len(run) > 1 and self.stuck.isdisjoint(run):
+                yield run
+
+    def _in_coordinate_order(self, dims: Collection[Expr]) -> Run:
+        """Return dimensions in the order of the coordinates that the first access with all of them has; () if none."""
+        for op in self.accesses:
+            kind, over, at = places(op)
+            index_of = dict(zip(kind.dims, over, strict=True))
+            if set(dims) <= index_of.keys():
+                users = {d: [n for n, e in enumerate(at) if index_of[d] in e.symbols] for d in dims}
+                placed = [d for d in dims if isinstance(d, Symbol) and users[d]]
+                return tuple(sorted(placed, key=lambda d: users[d])) if len(placed) == len(dims) else ()
+        return ()
 
     def _stuck(self) -> set[Expr]:
         """Return the dimensions that cannot be merged: those that a constraint, a loop that is not free, or another
@@ -157,6 +176,11 @@ class _Runs:
         a, b, acc = (set(v.type.dims) for v in product.operands)
         return [(a - b) & acc, (b - a) & acc]
 
+    def _summed(self, product: Op) -> set[Expr]:
+        """Return the dimensions that an MMA sums over."""
+        a, b, acc = (set(v.type.dims) for v in product.operands)
+        return (a & b) - acc
+
     def _can_be_viewed(self, run: Run) -> bool:
         """True if all memories with this run can be viewed with one dimension for it."""
         memories = {accessed(op)[0] for op in self.accesses if run[0] in accessed(op)[1].dims}
@@ -173,18 +197,24 @@ class _Runs:
         return is_plain and all(op in self.accesses for op in users) and len(places_of) == 1 and None not in places_of
 
     def _can_be_divided(self, run: Run) -> bool:
-        """True if a run (neighbouring dimensions) is all of M or N of the only MMA, results are contiguous along it,
-        and reads have it in order.
+        """True if a run (neighbouring dimensions) is all of M, N or K of the only MMA, results are contiguous along it,
+        or some elements apart, and reads have it in order.
 
-        Bulk copies walk several dimensions as one index if none of them is contiguous.
+        Bulk copies walk several dimensions as one index if none of them is contiguous. Waves store results that lie
+        apart, so that no bulk copy is lost.
         """
-        if len(self.products) != 1 or set(run) not in self._sides(self.products[0]):
+        if len(self.products) != 1:
+            return False
+        sides, summed = self._sides(self.products[0]), self._summed(self.products[0])
+        has_both = all(any(self.sized.sizes.get(d, 1) > 1 for d in side if isinstance(d, Symbol)) for side in sides)
+        if set(run) not in sides and not (set(run) == summed and has_both):  # else lanes go along taps one by one
             return False
         for op in (x for x in self.accesses if run[0] in accessed(x)[1].dims):
             kind, over, at = places(op)
             index_of = dict(zip(kind.dims, over, strict=True))
             users = [[n for n, e in enumerate(at) if index_of[d] in e.symbols] for d in run]
-            if op.name == "write" and run_place(self.sized, op, run) is None:
+            apart = any(at[n] is not index_of[d] for d, own in zip(run, users, strict=True) for n in own)
+            if op.name == "write" and run_place(self.sized, op, run) is None and not apart:
                 return False
             if not all(users) or any(max(a) >= min(b) for a, b in pairwise(users)) or max(users[-1]) == len(at) - 1:
                 return False
