@@ -16,14 +16,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from tilewright.algebra.expr import Expr, Symbol, as_expr, symbol
+from tilewright.algebra.expr import Expr, Symbol, symbol
 from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import Block, Op, Program, TileType, Value, building
 from tilewright.ir.dtypes import DType, i32
-from tilewright.ir.tile import REDUCTIONS, STEPS, TILE
+from tilewright.ir.tile import REDUCTIONS, TILE
 from tilewright.passes.tile.looping import LOWEST, with_tile
 from tilewright.passes.tile.rewriting import Halves, Replacement, between, halved, needed, places
-from tilewright.passes.tile.splitting import WRITTEN_OUT
 from tilewright.plan.facts.loops import MAXIMUM, RESCALED, StateMerge, merging_loop, state_merges
 from tilewright.plan.facts.masking import last_maskable
 
@@ -58,7 +57,7 @@ def loop_halves(program: Program, sizes: Mapping[Symbol, int], count: int, tile:
         results = part.loop(loop, merges, ops).results
         names = [STATE if n == 0 else f"{STATE}{n + 1}" for n in range(len(results))]
         memories = [between(program, name, result) for name, result in zip(names, results, strict=True)]
-        rest = _Merge(loop, merges, memories, part.outer, parts).replacement()
+        rest = _Merge(loop, merges, memories, part.outer).replacement()
         stored, new = dict(zip(results, memories, strict=True)), {part.outer: parts, part.inner: width}
         split = halved(replace(program, records=[]), ("parts", ops), stored, rest, sizes, new, parts)
     return replace(split, first=with_tile(split.first, part.inner, tile))
@@ -177,65 +176,33 @@ class _Merge:
     merges: Sequence[StateMerge]
     memories: Sequence[Value]
     outer: Symbol
-    parts: int
 
     def replacement(self) -> Replacement:
-        """Return operations that merge all parts in order, and the merged states.
-
-        Few parts are written out, so that the merge goes element by element; many are reduced along `outer`.
-        """
+        """Return operations that reduce all parts along `outer`, always in the same order, and the merged states."""
         ops: list[Op] = []
-        written_out = self.parts <= WRITTEN_OUT
-        states = [self._parts(memory, ops) if written_out else [self._whole(memory, ops)] for memory in self.memories]
+        states = [self._read(memory, ops) for memory in self.memories]
         merged: dict[int, Value] = {}
         for n in sorted(range(len(states)), key=lambda n: self.merges[n].kind != MAXIMUM):
             merge = self.merges[n]
-            terms = states[n]
-            if merge.kind == MAXIMUM:
-                terms = terms if not written_out else [self.cut.operands[n], *terms]
+            operands: tuple[Value, ...] = (states[n], self.cut.operands[n])
             if merge.kind == RESCALED:
-                maximum = merged[merge.maximum]
-                terms = [
-                    self._rescaled(term, before, maximum, merge.power, ops)
-                    for term, before in zip(terms, states[merge.maximum], strict=True)
-                ]
-            merged[n] = self._combined(terms, n, ops)
+                operands = (self._rescaled(states[n], states[merge.maximum], merged[merge.maximum], merge.power, ops),)
+            elif merge.kind != MAXIMUM:
+                operands = operands[:1]
+            attrs = {"dim": self.outer, **({"acc": True} if len(operands) > 1 else {})}
+            result = Value(self.cut.results[n].type)
+            ops.append(Op(TILE.ops[merge.reduction], operands, attrs, (result,), loc=self.cut.loc))
+            merged[n] = result
         return Replacement(self.cut, ops, tuple(merged[n] for n in range(len(states))))
 
-    def _combined(self, terms: list[Value], n: int, ops: list[Op]) -> Value:
-        """Append the combination of the terms of the state `n`, in order; return its result."""
-        merge, kind = self.merges[n], self.cut.results[n].type
-        if self.parts > WRITTEN_OUT:
-            (term,) = terms
-            is_maximum = merge.kind == MAXIMUM
-            attrs = {"dim": self.outer, **({"acc": True} if is_maximum else {})}
-            operands = (term, self.cut.operands[n]) if is_maximum else (term,)
-            ops.append(Op(TILE.ops[merge.reduction], operands, attrs, (Value(kind),), loc=self.cut.loc))
-            return ops[-1].result
-        total, *others = terms
-        for term in others:
-            ops.append(_applied(STEPS[merge.reduction], (total, term), self.cut))
-            total = ops[-1].result
-        return total
-
     def _rescaled(self, term: Value, before: Value, after: Value, power: str, ops: list[Op]) -> Value:
-        """Append operations that rescale a term from its own maximum to that of all; return their result."""
+        """Append operations that rescale parts from their own maxima to that of all; return their result."""
         difference = _applied("sub", (before, after), self.cut)
         factor = _applied(power, (difference.result,), self.cut)
         ops += [difference, factor, _applied("mul", (term, factor.result), self.cut)]
         return ops[-1].result
 
-    def _parts(self, memory: Value, ops: list[Op]) -> list[Value]:
-        """Append a read of each part of a memory; return their results, in order."""
-        dims = memory.type.dims[1:]
-        over = tuple(symbol(f"at_{n}", 0) for n in range(len(dims)))
-        for n in range(self.parts):
-            attrs = {"over": over, "at": (as_expr(n), *over)}
-            kind = TileType(memory.type.dtype, dims)
-            ops.append(Op(TILE.ops["read"], (memory,), attrs, (Value(kind),), loc=self.cut.loc))
-        return [op.result for op in ops[-self.parts :]]
-
-    def _whole(self, memory: Value, ops: list[Op]) -> Value:
+    def _read(self, memory: Value, ops: list[Op]) -> Value:
         """Append a read of all parts of a memory; return its result."""
         kind = TileType(memory.type.dtype, memory.type.dims)
         ops.append(Op(TILE.ops["read"], (memory,), {}, (Value(kind),), loc=self.cut.loc))

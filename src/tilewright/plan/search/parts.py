@@ -101,7 +101,7 @@ def _splits_of_dim(t: Tiling, dim: str, box: int, step: int) -> Iterator[Parts]:
     extent = t.facts.extents[dim]
     loop = t.facts.loops.get(dim)
     if loop is not None and loop.source is not None:
-        choices = list(_parts_of_steps(dim, extent, step))
+        choices = [x for x in _parts_of_steps(dim, extent, step) if _shortens_grid(t, x)]
         equal = [x for x in choices if x.count * x.width == extent]
         yield from equal
         if last_maskable(loop.source) is not None:
@@ -133,6 +133,15 @@ def _parts_of_steps(dim: str, extent: int, step: int) -> Iterator[Parts]:
         width = ceil(extent / count / step) * step
         if ceil(extent / width) > 1:
             yield Parts(dim, ceil(extent / width), width)
+
+
+def _shortens_grid(t: Tiling, parts: Parts) -> bool:
+    """True if all waves of the grid with split-K into `parts` do fewer parts one after the other than `parts` has.
+
+    If the grid of the whole loop fills the machine, its split only adds a merge.
+    """
+    cores = t.machine.limits.cores or 1
+    return ceil(t.tasks * parts.count / cores) < parts.count * ceil(t.tasks / cores)
 
 
 def _is_outdone(t: Tiling, parts: Parts, others: list[Parts]) -> bool:
