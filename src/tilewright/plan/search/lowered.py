@@ -126,9 +126,12 @@ def _why_not_step_size(o: Orientation, c: DimClass, tile: AxisTile) -> str:
         return ""
     facts = o.facts
     alike = frozenset(d for p in facts.products for d in (*p.batch, *p.k))
-    flat = next((digits for digits in facts.digits.values() if len(digits) > 1 and set(c.dims) <= set(digits)), ())
-    last = [d for d in flat if d in facts.extents][:1] if tile.fold == RUN and c.extent % tile.size else []
-    for d in last if flat else [d for d, n in tile.box if n > 1 and facts.extents[d] % tile.size]:
+    past = [d for d, n in tile.box if n > 1 and facts.extents[d] % tile.size]
+    digits = next((x for x in facts.digits.values() if len(x) > 1 and set(c.dims) <= set(x)), ())
+    if digits and tile.fold == RUN and not any(r.place.contiguous in digits for r in facts.reads):
+        # steps go over digits of one dimension, which ends where the first digit does
+        past = [d for d in digits if d in facts.extents][:1] if c.extent % tile.size else []
+    for d in past:
         shared = [r.place for r in facts.reads if any(d in window and window - alike for window in r.place.windows)]
         if shared:
             return f"steps of {tile.size} past the end of {d}, where {shared[0].memory} goes on"
