@@ -24,8 +24,13 @@ def memory(*dims_and_type: Any) -> Any:
 # -- attention ------------------------------------------------------------------------------------------------
 
 
-def grouped_query(tile: int, dtype: str = "bf16", *, causal: bool = False, window: int | None = None) -> Any:
-    """Attention in which the GQ heads of a group share keys and values; with a window, a query sees that many keys."""
+def grouped_query(
+    tile: int, dtype: str = "bf16", *, causal: bool = False, window: int | None = None, first_query: int = 0
+) -> Any:
+    """Attention in which the GQ heads of a group share keys and values; with a window, a query sees that many keys.
+
+    Causal, query m sees the keys up to m + first_query.
+    """
     data = getattr(tkl, dtype)
 
     @tkw.wave([tkw.TilingConstraint(N, tile)])
@@ -42,7 +47,8 @@ def grouped_query(tile: int, dtype: str = "bf16", *, causal: bool = False, windo
         def walk(highest: Any, total: Any, mean: Any) -> Any:
             scores = tkw.mma(tkw.read(q), tkw.read(k), tkl.Register[(*rows, N, f32)](0)) * 0.125
             if causal:
-                scores = tkw.select(tkw.self_index(N) <= tkw.self_index(M), scores, float("-inf"))
+                last = tkw.self_index(M) + first_query if first_query else tkw.self_index(M)
+                scores = tkw.select(tkw.self_index(N) <= last, scores, float("-inf"))
             if window is not None:
                 scores = tkw.select(tkw.self_index(N) > tkw.self_index(M) - window, scores, float("-inf"))
             higher = tkw.max(scores, highest, dim=N)

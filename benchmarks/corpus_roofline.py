@@ -30,13 +30,13 @@ def cliffs(record: Mapping[Key, Planned], count: int) -> list[tuple[float, Key, 
         if entry.error or not entry.cycles:
             continue
         if key[:2] not in counted:
-            counted[key[:2]] = _sized(every[key[:2]])
+            counted[key[:2]] = sized(every[key[:2]])
         bound = roofline(*counted[key[:2]], machine_of(key[2]))
         found.append((entry.cycles / bound, key, entry.cycles, bound))
     return sorted(found, reverse=True)[:count]
 
 
-def _sized(problem: Problem) -> tuple[Program, Size]:
+def sized(problem: Problem) -> tuple[Program, Size]:
     """The program of a problem, and the number that a dimension of it is."""
     program = problem.make().trace()
     symbols = {s for arg in program.args for d in getattr(arg.type, "dims", ()) for s in d.symbols}
@@ -45,10 +45,10 @@ def _sized(problem: Problem) -> tuple[Program, Size]:
     return program, lambda d: int(numbers(d))
 
 
-def roofline(program: Program, size: Size, machine: Machine) -> float:
-    """Cycles that no plan of a program can beat on a machine."""
+def roofline(program: Program, size: Size, machine: Machine, kept: float = 1.0) -> float:
+    """Cycles that no plan of a program can beat on a machine; `kept` is the share of products that masks leave."""
     cores, limits = machine.limits.cores or 1, machine.limits
-    products = sum(_terms(op, size) * _cycles(op, machine) for op in program.walk() if op.name == "mma")
+    products = kept * sum(_terms(op, size) * _cycles(op, machine) for op in program.walk() if op.name == "mma")
     moved = sum(_bytes(program, arg.type, size, arg) for arg in program.args if isinstance(arg.type, MemoryType))
     near = machine.lanes is None and moved <= cores * (limits.l2_bytes or 0)
     memory = moved / (limits.l2_rate if near else limits.far_rate)

@@ -169,7 +169,7 @@ def readable() -> frozenset[int]:
     found = set()
     for number, case in enumerate(CASES):
         plan = parse_plan(chosen(number))
-        if plan.split_after is not None or plan.parts is not None or any(p.at == "launch" for p in plan.values):
+        if plan.split_at is not None or plan.parts is not None or any(p.at == "launch" for p in plan.values):
             continue
         products = {p.name: (_main(number, p.rows), _main(number, p.columns)) for p in shapes(number).products}
         if not contradictions(chosen(number), case.kernel().text("block"), products):

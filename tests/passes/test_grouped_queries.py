@@ -58,3 +58,23 @@ def test_both_ends_of_a_window_bound_the_loop():
         for window in (128, None)
     )
     assert both < causal
+
+
+@pytest.mark.parametrize(
+    "more", [{"causal": True, "first_query": 290}, {"causal": True, "first_query": 290, "window": 9}]
+)
+def test_few_rows_of_each_head_under_a_mask_had_tasks_of_their_own(more):
+    sizes, kernel = dict(zip(NAMES, (2, 2, 3, 5, 300, 64, 72), strict=True)), grouped_query(64, **more)
+    made = kernel_for(kernel, sizes, machine=machine("hopper"))
+    assert made.plan.axis("GQ_M").split("task").size >= 15
+    arrays = inputs(sizes)
+    expected = tilewright.compile(kernel, target="executor")(*arrays)
+    result = np.zeros_like(expected)
+    made.executor.bind([*arrays, result])()
+    assert (result.view(np.uint16) == expected.view(np.uint16)).all()
+
+
+def test_many_rows_under_a_mask_are_not_merged_with_heads():
+    sizes = dict(zip(NAMES, (1, 2, 4, 512, 512, 64, 64), strict=True))
+    made = kernel_for(grouped_query(64, causal=True), sizes, machine=machine("hopper"))
+    assert "GQ_M" not in [axis.name for axis in made.plan.axes]

@@ -10,7 +10,7 @@ import tilewright.lang as tkl
 import tilewright.wave as tkw
 from tilewright import kernels
 from tilewright.passes import bound_plan, request
-from tilewright.passes.bound_plan import OneKernel, Realised, RepackedKernels, SummedParts, TwoKernels
+from tilewright.passes.bound_plan import MergedParts, OneKernel, Realised, RepackedKernels, TwoKernels
 from tilewright.passes.choosing import choose_plan
 from tilewright.passes.pipeline import lower_plan, prepared
 from tilewright.targets.registry import machine
@@ -53,7 +53,7 @@ def test_what_passes_hand_on_cannot_be_changed(module) -> None:
     [
         (GEMM, AMX, {"M": 100, "N": 48, "K": 80}, OneKernel),
         (GEMM, HOPPER, {"M": 300, "N": 200, "K": 72}, OneKernel),
-        (GEMM, HOPPER, {"M": 64, "N": 64, "K": 16384}, SummedParts),
+        (GEMM, HOPPER, {"M": 64, "N": 64, "K": 16384}, MergedParts),
         (GEMM, HOPPER, {"M": 2048, "N": 2048, "K": 2047}, RepackedKernels),
         (less_its_largest, HOPPER, {"M": 4096, "N": 4096, "K": 1024}, TwoKernels),
     ],

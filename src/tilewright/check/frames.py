@@ -267,6 +267,10 @@ class Frames:
             largest = max(sizes, key=lambda t: sizes[t])
             del sizes[largest], self.tensors[largest]
 
+    def is_argument(self, value: Value) -> bool:
+        """Whether a value is an argument, or a view of one."""
+        return self._chain.made.get(self._chain.root(value)) is None
+
     def root(self, value: Value) -> Value:
         """The tensor that a value is a view of."""
         return self._chain.root(value)
@@ -294,9 +298,12 @@ class Frames:
                 return None
         return tuple(composed(x, mine) for x in below)
 
-    def neighbours(self, value: Value, axes: Sequence[Symbol]) -> int | None:
-        """The axis along which a view of an argument lies side by side in memory; None: along none."""
-        at, below = self._coordinates(value, axes)
+    def neighbours(self, value: Value, axes: Sequence[Symbol], *, shared: bool = False) -> int | None:
+        """The axis along which a view of an argument lies side by side in memory; None: along none.
+
+        With `shared`, views of tensors in shared memory are looked at too.
+        """
+        at, below = self._coordinates(value, axes, shared)
         if below is None:
             return None
         for place, s in enumerate(axes):
@@ -305,13 +312,24 @@ class Frames:
         whole = _offset(at, below)  # rows may run on
         return next((place for place, s in enumerate(axes) if _step(whole, s) == 1), None)
 
+    def steps(self, value: Value, axes: Sequence[Symbol]) -> list[int | None]:
+        """How many elements of its argument a view moves along each axis; None: that is no number, or it is of none."""
+        at, below = self._coordinates(value, axes, False)
+        whole = None if below is None else _offset(at, below)
+        return [None if whole is None else _step(whole, s) for s in axes]
+
+    def axes_of(self, value: Value, axes: Sequence[Symbol]) -> set[Symbol]:
+        """The axes that a view looks along; it is broadcast along the others."""
+        at, _ = self._coordinates(value, axes, True)
+        return {s for e in at for s in e.symbols if s in axes}
+
     def alignment(self, value: Value, axes: Sequence[Symbol], side: int) -> int:
-        """At multiples of how many elements of its argument a view's rows along an axis begin."""
-        at, below = self._coordinates(value, axes)
+        """At multiples of how many elements of its tensor a view's rows along an axis begin."""
+        at, below = self._coordinates(value, axes, True)
         return 1 if below is None else Substitution({axes[side]: as_expr(0)})(_offset(at, below)).multiple
 
-    def _coordinates(self, value: Value, axes: Sequence[Symbol]) -> tuple[tuple[Expr, ...], Value | None]:
-        """(where a view looks, the packed argument that it is of; None: it is of none)."""
+    def _coordinates(self, value: Value, axes: Sequence[Symbol], shared: bool) -> tuple[tuple[Expr, ...], Value | None]:
+        """(where a view looks, the packed argument, or with `shared` tensor, that it is of; None: it is of none)."""
         at: tuple[Expr, ...] = tuple(axes)
         op = self._chain.made.get(value)
         while op is not None and op.name == "view":
@@ -319,7 +337,8 @@ class Frames:
             at = tuple(images(self._chain.expanded(e)) for e, _ in op.attrs["at"])
             value = op.operands[0]
             op = self._chain.made.get(value)
-        return at, None if op is not None or not at or value.type.strides is not None else value
+        is_memory = op is None or (shared and op.name == "alloc" and _is_plain(value.type))
+        return at, value if is_memory and at and value.type.strides is None else None
 
 
 def _offset(at: tuple[Expr, ...], argument: Value) -> Expr:
@@ -391,10 +410,11 @@ Node = tuple[Op | Value, int]
 
 
 class _Vote(NamedTuple):
-    """Arguments that lie side by side along a dimension: their bytes, those of the smallest element, and at multiples
-    of how many elements rows begin of those that are written; 0: none is."""
+    """What lies side by side along a dimension: bytes of arguments, and of tensors in shared memory; those of the
+    smallest element, and at multiples of how many elements rows begin of what is written; 0: nothing is."""
 
     moved: int
+    shared: int
     least: int
     alignment: int
 
@@ -407,7 +427,7 @@ class _Classes:
         self.windows: set[Value] = set()
         """Tensors that are seen from several places on."""
         own: set[Node] = set()
-        inside = set(tensors)
+        self._inside = inside = set(tensors)
         for op in ops:
             for place, value in enumerate(op.operands):
                 root = frames.root(value)
@@ -447,11 +467,26 @@ class _Classes:
 
     def across(self) -> set[Value]:
         """Tensors that are seen from several places on along what lies side by side in memory, too much for one lane:
-        neighbours there are neighbouring lanes'."""
+        neighbours there are neighbouring lanes'. So they are where the next lane would begin too far behind."""
         votes, extents = self._votes(), self._extents()
-        most = self._frames.access.own_bytes
+        most, apart = self._frames.access.own_bytes, self._apart()
         own = {c for c in self._own if c in votes and extents.get(c, 1) * votes[c].least > most}
+        own |= {c for c in self._own if apart.get(c, 0) > most}
         return {t for t in self.windows if any(self.find((t, i)) in own for i in range(len(t.type.shape)))}
+
+    def _apart(self) -> dict[Node, int]:
+        """By class along which arguments lie side by side: how many bytes lanes are apart that have all of it, at
+        least; of the argument for which that is most."""
+        found: dict[Node, int] = {}
+        for op in self._ops:
+            for place, value in enumerate(op.operands):
+                over = tuple(index(f"axis{i}", int(e)) for i, e in enumerate(value.type.shape))
+                side, steps = self._frames.neighbours(value, over), self._frames.steps(value, over)
+                others = [n for i, n in enumerate(steps) if i != side and n and int(over[i].hi) > 0]
+                if side is not None and others:
+                    c = self.find((op, operand_axes(op, place)[side]))
+                    found[c] = max(found.get(c, 0), min(others) * value.type.dtype.numpy.itemsize)
+        return found
 
     def _extents(self) -> dict[Node, int]:
         """By class: how many coordinates."""
@@ -485,16 +520,19 @@ class _Classes:
         for op in self._ops:
             for place, value in enumerate(op.operands):
                 over = tuple(index(f"axis{i}", int(e)) for i, e in enumerate(value.type.shape))
-                side = self._frames.neighbours(value, over)
+                side = self._frames.neighbours(value, over, shared=self._frames.root(value) not in self._inside)
                 if side is None:
                     continue
+                read = self._frames.axes_of(value, over)
                 c = self.find((op, operand_axes(op, place)[side]))
                 size = value.type.dtype.numpy.itemsize
-                moved, least, alignment = found.get(c, _Vote(0, size, 0))
-                moved += size * prod(int(e) for e in value.type.shape)
+                moved, shared, least, alignment = found.get(c, _Vote(0, 0, size, 0))
+                some = size * prod(int(e) for e, axis in zip(value.type.shape, over, strict=True) if axis in read)
+                is_given = self._frames.is_argument(value)
+                moved, shared = moved + some * is_given, shared + some * (not is_given)
                 if op.name in ("map", "copy", "fill") and place == target_place(op):
                     alignment = gcd(alignment, self._frames.alignment(value, over, side))
-                found[c] = _Vote(moved, min(least, size), alignment)
+                found[c] = _Vote(moved, shared, min(least, size), alignment)
         return found
 
     def _combined(self) -> set[Node]:
@@ -523,7 +561,14 @@ class _Classes:
                 slots.append([c])
         if not slots:
             return found
-        slots.sort(key=lambda s: -max(votes[c].moved if c in votes else 0 for c in s))
+        within, none = self._combined(), _Vote(0, 0, 0, 0)
+
+        def rank(slot: list[Node]) -> tuple[int, bool, int]:
+            """Lanes go along arguments first, and last along what is combined: within a lane that needs no shuffles."""
+            moved, shared = (max(n) for n in zip(*(votes.get(c, none)[:2] for c in slot), strict=True))
+            return -moved, not within.isdisjoint(slot), -shared
+
+        slots.sort(key=rank)
         widths = {c: _width(extents[c], votes.get(c), vector) if c in slots[0] else 1 for c in group}
         if not found.keys().isdisjoint(votes):  # vectors lie in windows: no lane has several while others have none
             idle = self._frames.threads // prod(1 << (n - 1).bit_length() for n in _vectors(slots, extents, widths))
@@ -532,7 +577,7 @@ class _Classes:
         moved = max((widths[c] * votes[c].least for c in slots[0] if c in votes), default=vector)
         line = self._frames.access.line_bytes
         share = min(self._frames.lanes, line // 2 // moved)
-        combined = not self._combined().isdisjoint(slots[0])
+        combined = not within.isdisjoint(slots[0])
         counts = _shared_out(self._frames.threads, vectors, combined, line // vector, share)
         stride = 1
         for slot, count in zip(slots, counts, strict=True):

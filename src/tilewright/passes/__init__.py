@@ -11,6 +11,7 @@
 | binding     | a plan replayed on a program: its rewrites, then its kernel                   |
 | bind_blocks | plans of one product in accumulator tiles that stay in registers, bound        |
 | request_facts | the facts of a request's program                                            |
+| empty_rounds | loops without rounds that only multiply zeros                                |
 | halo_tiles  | plans with halo tiles, bound: rows as boxes of their digits                   |
 | lane_rows   | plans with boxes of lanes, bound: rows as boxes of their digits               |
 | repacking   | plans with repacked operands, bound: kernels that copy, and one on the copies |
@@ -35,6 +36,7 @@
 | parts       | a program as two, with a value in memory between                              |
 | launching   | when a program's launch begins: after the one before it, or while that ends   |
 | reusing     | tensors that are never needed at once, at one place of shared memory          |
+| loop_fusion | K loops over the same steps as one, which loads what they share once            |
 | outside     | what shared memory does not hold, in workspaces                               |
 | abreast     | programs that need nothing of each other, as one launch                       |
 | host        | the pass that writes the host program                                         |

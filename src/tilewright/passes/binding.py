@@ -2,15 +2,16 @@
 
 | line of the plan                                     | rewrite                                                     |
 |------------------------------------------------------|-------------------------------------------------------------|
-| `split kernel after mma`                             | two kernels, with a value in memory between them            |
+| `split kernel after mma`, `split kernel before mma`  | two kernels, with a value in memory between them            |
 | `repack x: aligned rows`, `repack w: block-diagonal 4` | kernels that repack operands first, and the kernel on these |
-| `parts K 4`                                          | a kernel over parts of K, and one that adds them up         |
+| `parts K 4`                                          | a kernel over parts of K, and one that merges them          |
 | `task p 8, task q 16`, `x halo at K`                 | rows as boxes of their digits                               |
 | `unit q 4`                                           | rows as boxes of lanes                                      |
 | `axis F: loop 64` between products                   | a loop over what lies between two MMAs                      |
+| `axis S: loop 128`, of a loop that merges            | the loop in the plan's tiles                                |
 | `axis D: loop 32`, without a pipeline                | a loop around products that sum all of D at once            |
 
-Nothing is searched, but for kernels of which a plan says nothing: those that repack, those that add up parts, and a
+Nothing is searched, but for kernels of which a plan says nothing: those that repack, those that merge parts, and a
 second kernel without lines of its own. These are planned as any other program.
 """
 
@@ -23,13 +24,14 @@ from tilewright.algebra.expr import Expr, Symbol
 from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import Op, Program
 from tilewright.passes.bind_blocks import bind_blocks
-from tilewright.passes.bound_plan import Choose, Kernels, OneKernel, SummedParts, Writings
+from tilewright.passes.bound_plan import Choose, Kernels, MergedParts, OneKernel, Writings
 from tilewright.passes.halo_tiles import bind_halo
 from tilewright.passes.lane_rows import LaneRows
 from tilewright.passes.parts import bind_two, part_of
 from tilewright.passes.repacking import bind_repacked
 from tilewright.passes.request import Request, SizedProgram
-from tilewright.passes.tile.looping import in_a_loop, summed_between
+from tilewright.passes.tile.loop_parts import loop_halves
+from tilewright.passes.tile.looping import has_only_tile, in_a_loop, summed_between, with_tile
 from tilewright.passes.tile.memory import is_ordered
 from tilewright.passes.tile.parting import parted
 from tilewright.passes.tile.splitting import halves, step_of, sum_of
@@ -38,6 +40,8 @@ from tilewright.plan.bind import bind
 from tilewright.plan.bind_grid import bind_grid
 from tilewright.plan.bind_lane_boxes import lane_box_of
 from tilewright.plan.boxes import numbers_of
+from tilewright.plan.chained import adds_products
+from tilewright.plan.facts.loops import monoid_of
 from tilewright.plan.general import dims_of
 from tilewright.plan.kernel import KernelProgram
 from tilewright.plan.microkernel import names_of
@@ -54,15 +58,15 @@ def bind_plan(writings: Writings, plan: Schedule, choose: Choose) -> tuple[Reque
     `choose` plans kernels of which the plan says nothing.
     """
     request = writings[0]
-    if plan.atom is not None and plan.split_after is None:
+    if plan.atom is not None and plan.split_at is None:
         return request, bind_blocks(request, plan)
-    plan = plan.with_open(()) if plan.split_after is not None else replace(plan.with_open(()), early=None)
+    plan = plan.with_open(()) if plan.split_at is not None else replace(plan.with_open(()), early=None)
     if request.workgroups is not None:
         opened = request.open_extents
         cuts = bind_grid(request.program, request.sizes, request.machine, request.free, opened, plan)
         return request, OneKernel(request.sized, cuts)
-    if plan.split_after is not None:
-        return request, bind_two(request, plan, plan.split_after, choose)
+    if plan.split_at is not None:
+        return request, bind_two(request, plan, choose)
     if any(line.at == LAUNCH for line in plan.values):
         return request, bind_repacked(request, plan, choose)
     if plan.parts is not None:
@@ -78,22 +82,25 @@ def kernel_of(request: Request, program: Program, sizes: Mapping[Symbol, int], f
     return KernelProgram(program, sizes, request.machine, free, opened, typical, request.logs, is_ordered(program))
 
 
-def _bind_parts(request: Request, plan: Schedule, choose: Choose, name: str, count: int) -> SummedParts:
-    """Return the kernel over `count` parts of a reduction (split K), bound, and the planned kernel that adds the parts.
+def _bind_parts(request: Request, plan: Schedule, choose: Choose, name: str, count: int) -> MergedParts:
+    """Return the kernel over `count` parts of a reduction (split K), bound, and the planned kernel that merges them.
 
     `name` is the split dimension. Raise a refusal of the plan's line if the program cannot be split so.
     """
     line, program, machine = f"parts {name} {count}", request.program, request.machine
-    if names_of(program):
-        whole = sum_of(program, request.free, request.sizes)
-        if isinstance(whole, str):
+    if not names_of(program):
+        split = parted(program, request.sizes, count, machine)
+    elif isinstance(whole := sum_of(program, request.free, request.sizes), str):
+        part = next((a for a in plan.axes if a.name == f"{name}_part"), None)
+        loop = None if part is None else part.split("loop")
+        if loop is None:
             raise refused(line, whole)
+        split = loop_halves(program, request.sizes, count, loop.size)
+    else:
         axis = next((d for d in whole.axes if str(d) == name), None)
         if axis is None:
             raise refused(line, f"the reduced dimensions are {', '.join(map(str, whole.axes))}")
         split = halves(program, request.sizes, request.free, axis, count, step_of(program, machine))
-    else:
-        split = parted(program, request.sizes, count, machine)
     if isinstance(split, str):
         raise refused(line, split)
     if split.parts != count:
@@ -103,16 +110,16 @@ def _bind_parts(request: Request, plan: Schedule, choose: Choose, name: str, cou
         expected = f"`axis {name}_split = ({name}_split {count}): task 1` and `axis {name}_part`"
         raise refused((line, *parts), f"its axes are {expected}")
     merge = choose((part_of(request, split, split.second),))
-    sizes, shapes = {**request.sizes, **split.sizes}, {**request.sized.shapes, split.partial: split.shape}
+    sizes, shapes = {**request.sizes, **split.sizes}, {**request.sized.shapes, **split.memories}
     cuts = bind(kernel_of(request, split.first, sizes, ()), replace(plan, parts=None))
-    return SummedParts(OneKernel(SizedProgram(split.first, sizes, shapes), cuts), merge)
+    return MergedParts(OneKernel(SizedProgram(split.first, sizes, shapes), cuts), merge)
 
 
 def _bind_one(writings: Writings, plan: Schedule) -> tuple[Request, OneKernel]:
     """Bind a plan of one kernel: the program as it is, over boxes of rows per lane, or with a loop between two MMAs."""
     request = _writing_of(writings, plan)
     if plan.pipeline is not None:
-        program = _with_loop_between(request, plan)
+        program = _with_loop_tiles(request, plan, _with_loop_between(request, plan))
         cuts = bind(kernel_of(request, program, request.sizes, request.free), plan)
         return request, OneKernel(replace(request.sized, program=program), cuts)
     request = _in_steps(request, plan)
@@ -194,6 +201,22 @@ def _with_loop_between(request: Request, plan: Schedule) -> Program:
             raise refused(axis, program)
         return program
     return request.program
+
+
+def _with_loop_tiles(request: Request, plan: Schedule, program: Program) -> Program:
+    """Return `program` with the plan's tiles of loops whose results are the same for every tile.
+
+    Those are loops that merge (the carried values of their parts merge), and the loops in `request.free`, unless they
+    only add MMAs: then the tile is a K step of the plan.
+    """
+    for loop in [op for op in program.walk() if op.name == "iterate"]:
+        dim = loop.attrs["axis"]
+        axis = next((a for a in plan.axes if a.name == str(dim)), None)
+        split = None if axis is None else axis.split("loop")
+        is_free = not adds_products(loop) if loop in request.free else monoid_of(loop) is not None
+        if split is not None and is_free and has_only_tile(program, dim):
+            program = with_tile(program, dim, split.size)
+    return program
 
 
 def _columns_along(request: Request, plan: Schedule, d: Expr) -> list[int]:

@@ -3,7 +3,7 @@
 | kernels of a plan    | what runs                                                             |
 |----------------------|-----------------------------------------------------------------------|
 | `OneKernel`          | one kernel                                                            |
-| `SummedParts`        | a kernel over parts of a reduction, then one that adds them           |
+| `MergedParts`        | a kernel over parts of a reduction, then one that merges them         |
 | `TwoKernels`         | two kernels, with a value in memory between them                      |
 | `RepackedKernels`    | kernels that repack operands, then the kernel on the copies           |
 """
@@ -38,8 +38,8 @@ class OneKernel:
 
 
 @dataclass(frozen=True)
-class SummedParts:
-    """A kernel over parts of a reduction, and the plan of the kernel that adds them."""
+class MergedParts:
+    """A kernel over parts of a reduction, and the plan of the kernel that merges them."""
 
     first: OneKernel
     merge: BoundPlan
@@ -66,7 +66,7 @@ class RepackedKernels:
         return tuple(copy.request.program.args[0].name not in constant for copy in self.copies)
 
 
-Kernels = OneKernel | SummedParts | TwoKernels | RepackedKernels
+Kernels = OneKernel | MergedParts | TwoKernels | RepackedKernels
 
 
 class FurtherPlans(Protocol):

@@ -8,7 +8,9 @@ from tilewright.ir.core import Program
 from tilewright.passes.request import Request, SizedProgram
 from tilewright.passes.tile.dim_order import in_dim_order
 from tilewright.passes.tile.equal_reads import with_equal_reads_once
+from tilewright.passes.tile.fission import with_sums_apart
 from tilewright.passes.tile.merging import Sized, merged
+from tilewright.passes.tile.phases import in_phases
 from tilewright.plan.general import dims_of
 from tilewright.plan.schedule import Schedule
 
@@ -16,20 +18,40 @@ from tilewright.plan.schedule import Schedule
 def canonical(request: Request) -> Request:
     """Return the request with its program in the canonical form, so that programs that mean the same get the same plan.
 
-    Equal reads are one; tiles are in the order of results; dimensions of MMAs and reductions are merged if they are
-    contiguous in memory. Programs with logs and grid programs stay: they are over the author's dimensions.
+    Equal reads are one; products with zeros by a congruence are taken apart into phases; tiles are in the order of
+    results; on GPUs a loop has only sums that no MMA needs before the others; dimensions of MMAs and reductions are
+    merged if they are contiguous in memory. Programs with logs and grid programs stay: they are over the author's
+    dimensions.
     """
     if request.logs or request.workgroups is not None:
         return request
-    request = request.rewritten(*in_dim_order(*with_equal_reads_once(request.program, request.free)))
-    if request.opened or request.longer() is not None:
+    request = request.rewritten(*with_equal_reads_once(request.program, request.free))
+    is_sized = not request.opened and request.longer() is None
+    if is_sized:
+        request = _in_phases(request)
+    request = request.rewritten(*in_dim_order(request.program, request.free))
+    if request.machine.lanes is not None:
+        request = request.rewritten(*with_sums_apart(request.program, request.free))
+    if not is_sized:
         return request
     shapes = {a: tuple(int(n) for n in shape) for a, shape in request.sized.shapes.items()}
     divides = request.machine.lanes is not None  # on CPUs what accesses divide is split into digits again
-    form = merged(Sized(request.program, request.sizes, shapes, request.free), divides=divides)
+    rows = min((atom.shape[0] for atom in request.machine.multiply.values() if atom.slab is not None), default=1)
+    form = merged(Sized(request.program, request.sizes, shapes, request.free, rows), divides=divides)
     if request.pinned is not None and _names_dims(request.pinned, request.program, form.program):
         return request
     return replace(request, sized=SizedProgram(form.program, form.sizes, form.shapes, form.free))
+
+
+def _in_phases(request: Request) -> Request:
+    """Return the request with products that have zeros by a congruence taken apart, but for sums that its pinned plan
+    names.
+    """
+    named = set() if request.pinned is None else {axis.name for axis in request.pinned.axes}
+    # A CPU's task packs an operand that may leave memory by itself: taps that are no taps cost more than they save.
+    on_cpu = request.machine.lanes is None
+    program, sizes, free = in_phases(request.program, request.sizes, request.free, named=named, only_even=on_cpu)
+    return request.rewritten(program, free, sizes)
 
 
 def _names_dims(plan: Schedule, program: Program, rewritten: Program) -> bool:

@@ -9,7 +9,7 @@ from tilewright.check.block import past_shared_memory
 from tilewright.errors import ArgumentError, ProgramError
 from tilewright.machine import Machine
 from tilewright.passes.binding import bind_plan
-from tilewright.passes.bound_plan import BoundPlan, Choose, Lower, OneKernel, SummedParts, Writings
+from tilewright.passes.bound_plan import BoundPlan, Choose, Lower, MergedParts, OneKernel, Writings
 from tilewright.passes.kernels import lower_kernels, with_workspace
 from tilewright.passes.launching import can_be_early, with_known_launch
 from tilewright.passes.notes import notes_on
@@ -31,7 +31,7 @@ def bind_given(writings: Writings, given: Schedule, between: str, choose: Choose
     def unpinned() -> BoundPlan:
         return choose(without_plan(writings), between)
 
-    if given.atom is not None and given.split_after is None:
+    if given.atom is not None and given.split_at is None:
         request, kernels = bind_plan(writings, given, choose)
         blocks = rated_blocks(request, given, between)
         notes = (*blocks.notes, *notes_on(request, kernels, given))
@@ -93,7 +93,7 @@ def lower_given(bound: BoundPlan, unpinned: Callable[[], BoundPlan], lower: Lowe
             raise
         raise refused(stage_statements(given), fault.what) from None
     request = bound.request
-    may_overflow = isinstance(bound.kernels, OneKernel | SummedParts) and not request.opened
+    may_overflow = isinstance(bound.kernels, OneKernel | MergedParts) and not request.opened
     over = past_shared_memory(lowered.program, request.machine) if may_overflow else None
     if over is not None and not _is_chosen_plan(given, unpinned, lower):
         _refuse_overflow(lowered, over.what, given, request.machine)

@@ -10,9 +10,11 @@ from tilewright.check.block import check
 from tilewright.ir.core import Value
 from tilewright.passes.abreast import abreast
 from tilewright.passes.ahead import products_ahead
-from tilewright.passes.bound_plan import BoundPlan, Lower, OneKernel, RepackedKernels, SummedParts, TwoKernels
+from tilewright.passes.bound_plan import BoundPlan, Lower, MergedParts, OneKernel, RepackedKernels, TwoKernels
+from tilewright.passes.empty_rounds import without_empty_rounds
 from tilewright.passes.lane_sums import sums_by_lanes
 from tilewright.passes.launching import launched
+from tilewright.passes.loop_fusion import with_joint_loops
 from tilewright.passes.outside import outside
 from tilewright.passes.request import Request
 from tilewright.passes.roles import with_roles
@@ -30,8 +32,8 @@ def lower_kernels(bound: BoundPlan, lower: Lower) -> tuple[BoundPlan, Lowered]:
         return bound, _lower_two(kernels, lower)
     if isinstance(kernels, RepackedKernels):
         return bound, launched(_lower_repacked(bound, kernels, lower), bound.plan.early)
-    lowered, notes = _lower_one(request, kernels.first if isinstance(kernels, SummedParts) else kernels)
-    if isinstance(kernels, SummedParts):
+    lowered, notes = _lower_one(request, kernels.first if isinstance(kernels, MergedParts) else kernels)
+    if isinstance(kernels, MergedParts):
         _, merged = lower(kernels.merge)
         lowered = replace(merged, before=(lowered, *merged.before))
     choice = replace(bound.choice, notes=(*bound.choice.notes, *notes))
@@ -102,8 +104,11 @@ def _lowered(request: Request, kernel: OneKernel, written: Collection[Value] = (
         if machine.lanes is not None:
             in_order(lowered.program)
         return lowered, ()
+    if not cuts.roles.pingpong:  # halves that take tasks in turn count the rounds of each other's
+        without_empty_rounds(lowered.program)
     by_lanes = sums_by_lanes(lowered.program, machine)
-    program_in_roles, notes = with_roles(by_lanes, lowered.loads, lowered.stores, cuts.roles, machine)
+    joint, loads = with_joint_loops(by_lanes, lowered.loads)
+    program_in_roles, notes = with_roles(joint, loads, lowered.stores, cuts.roles, machine)
     if cuts.overlap in ("mma ahead", "ordered"):
         program_in_roles = products_ahead(program_in_roles, machine, turns=cuts.overlap == "ordered")
     return replace(lowered, program=program_in_roles), notes

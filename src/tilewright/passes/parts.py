@@ -12,7 +12,7 @@ from tilewright.ir.core import Program
 from tilewright.passes.bound_plan import Choose, Kernels, TwoKernels
 from tilewright.passes.repacking import NOT_COPIED
 from tilewright.passes.request import CompileOptions, Request, SizedProgram
-from tilewright.passes.tile.apart import apart
+from tilewright.passes.tile.apart import apart, apart_before
 from tilewright.passes.tile.rewriting import Halves
 from tilewright.plan.general import GeneralChoice, only_adds
 from tilewright.plan.microkernel import names_of
@@ -22,40 +22,42 @@ from tilewright.plan.schedule import LAUNCH, Schedule
 
 
 def part_of(request: Request, halves: Halves, program: Program, pinned: Schedule | None = None) -> Request:
-    """Return the request of one of two kernels with a tensor in memory between them, with its pinned plan, if any.
+    """Return the request of one of two kernels with memory between them, with its pinned plan, if any.
 
     A loop of `request.free` (the same result for every tile size) is free in it; so is the rest of a loop that only
     adds.
     """
     free = [op.attrs["axis"] for op in request.free]
-    sizes, shapes = {**request.sizes, **halves.sizes}, {**request.sized.shapes, halves.partial: halves.shape}
+    sizes, shapes = {**request.sizes, **halves.sizes}, {**request.sized.shapes, **halves.memories}
     loops = [op for op in program.walk() if op.name == "iterate" and op.attrs["axis"] in free]
     loops = [op for op in loops if op in request.free or only_adds(op)]
     sized = SizedProgram(program, sizes, shapes, loops)
     return Request(sized, request.machine, pinned=pinned, options=request.options & CompileOptions.LENIENT)
 
 
-def bind_two(request: Request, plan: Schedule, name: str, choose: Choose) -> TwoKernels:
+def bind_two(request: Request, plan: Schedule, choose: Choose) -> TwoKernels:
     """Return the two kernels that a plan says, each bound to its lines; the second is planned if it has none."""
-    halves = apart(request.program, request.sizes)
+    program, sizes, line = request.program, request.sizes, f"split kernel {plan.split_at}"
+    after, before = plan.split_after, plan.split_before
+    halves = apart(program, sizes) if before is None else apart_before(program, sizes, before)
     if isinstance(halves, str):
-        raise ArgumentError(f"plan: `split kernel after {name}`: {halves}")
-    if (here := _last_product(halves.first)) != name:
-        raise refused(
-            f"split kernel after {name}", f"the first kernel ends with the first product: `split kernel after {here}`"
-        )
+        raise ArgumentError(f"plan: `{line}`: {halves}")
+    if after is not None and (here := _last_product(halves.first)) != after:
+        raise refused(line, f"the first kernel ends with the first product: `split kernel after {here}`")
     copied = next((line for line in plan.values if line.at == LAUNCH), None)
     if copied is not None:
         raise refused(copied, NOT_COPIED)
-    first = part_of(request, halves, halves.first, replace(plan, split_after=None, then=None))
+    alone = replace(plan, split_after=None, split_before=None, then=None)
+    first = part_of(request, halves, halves.first, alone)
     second = part_of(request, halves, halves.second, plan.then)
-    return TwoKernels(choose((first,)), choose((second,), halves.partial.name or ""))
+    (memory,) = halves.memories
+    return TwoKernels(choose((first,)), choose((second,), memory.name or ""))
 
 
-def joined_plan(kernels: TwoKernels) -> Schedule:
-    """Return the plan of a program that runs as two kernels, from the plans of both."""
-    first, second = kernels.first, kernels.second
-    return replace(first.plan, split_after=_last_product(first.request.program), then=second.plan)
+def joined_plan(kernels: TwoKernels, plan: Schedule) -> Schedule:
+    """Return the plan of a program that runs as two kernels where `plan` splits it, from the plans of both."""
+    first, second = kernels.first.plan, kernels.second.plan
+    return replace(first, split_after=plan.split_after, split_before=plan.split_before, then=second)
 
 
 def choices_of_parts(kernels: Kernels) -> tuple[Choice | GeneralChoice, ...]:

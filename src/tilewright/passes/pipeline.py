@@ -4,7 +4,7 @@
 |------------|----------------------------|------------------------------------------------------------------------|
 | present    | request                    | the request, without what has no elements                              |
 | canonical  | request                    | the request, in the one writing of programs that mean the same         |
-| give_rows  | request                    | the request, with a unit dimension for products without rows           |
+| give_rows  | request                    | the request, with sums or a unit dimension for products without rows   |
 | digits     | request                    | its writings: over digits that accesses divide, over whole dimensions  |
 | choose     | writings                   | a bound plan: pinned, fixed in part, or the best                       |
 | general    | bound plan                 | the plan that is lowered, and its block programs                       |
@@ -28,6 +28,7 @@ from tilewright.passes.tile.empty import without_empty
 from tilewright.passes.tile.flat import in_one
 from tilewright.passes.tile.general import Lowered
 from tilewright.passes.tile.unit_rows import with_unit_rows
+from tilewright.passes.tile.vector_products import with_sums_of_terms
 
 Dumped = Callable[[str, str, Callable[[], str]], None]
 """Takes what a pass left: the pass's name, the kind of text, and the text when it is wanted.
@@ -44,7 +45,17 @@ def present(request: Request) -> Request:
 
 
 def give_rows(request: Request) -> Request:
-    """Return the request with a dimension of extent 1 for MMAs without rows: atoms have rows and columns."""
+    """Return the request with sums for MMAs without rows or columns on a GPU, else with a dimension of extent 1.
+
+    Atoms have rows and columns. So MMAs get a dimension too if a pinned plan names atoms, if sizes are open, and in
+    programs with logs and grid programs.
+    """
+    names_atoms = request.pinned is not None and any(line.atom is not None for line in request.pinned.products)
+    as_written = request.opened or request.logs or request.workgroups is not None
+    if request.machine.lanes is not None and not names_atoms and not as_written:
+        summed = with_sums_of_terms(request.program, request.free)
+        if summed is not None:
+            return request.rewritten(summed, ())
     rewritten = with_unit_rows(request.program, request.free)
     if rewritten is None:
         return request

@@ -29,7 +29,8 @@ def rated(request: Request, kernels: Kernels, plan: Schedule, between: str) -> G
     if request.workgroups is not None:
         return GeneralChoice(machine, name, plan, 0.0, 0.0)
     facts = facts_of_request(request, between)
-    plan = joined_plan(kernels) if isinstance(kernels, TwoKernels) else plan  # with a second kernel that it left out
+    if isinstance(kernels, TwoKernels):
+        plan = joined_plan(kernels, plan)  # with a second kernel that it left out
     candidate = rate_plan(facts, machine, plan, request.constant)
     bound = lower_bound(facts, machine)
     if isinstance(candidate, str):

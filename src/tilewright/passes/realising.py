@@ -20,8 +20,8 @@ from tilewright.passes.bound_plan import (
     FurtherPlans,
     Kernels,
     Lower,
+    MergedParts,
     OneKernel,
-    SummedParts,
     Writings,
 )
 from tilewright.passes.kernels import lower_kernels, with_workspace
@@ -152,7 +152,7 @@ def _lowered(bound: BoundPlan, lower: Lower) -> tuple[BoundPlan, Lowered] | _Ref
 def _over_shared_memory(bound: BoundPlan, lowered: Lowered) -> str:
     """Return text: why a lowered plan needs more shared memory than there is; empty if it does not."""
     request = bound.request
-    if request.opened or not isinstance(bound.kernels, OneKernel | SummedParts):
+    if request.opened or not isinstance(bound.kernels, OneKernel | MergedParts):
         return ""
     over = past_shared_memory(lowered.program, request.machine)
     return "" if over is None else over.what

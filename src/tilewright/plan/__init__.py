@@ -35,6 +35,7 @@
 | task_shape  | the tasks of a blocking, and the accumulator tiles of the largest           |
 | block_size  | instructions and scratch memory of a blocking                               |
 | boxes       | which dimensions of any program tasks may cut, and how finely               |
+| written     | the elements that a write reaches, by digits of its indices                 |
 | general     | plans of programs that are no single contraction                            |
 | grids       | plans of grid programs: their constraints, and how products go over K       |
 | model       | the cost model: caches, copies, the roofline                                |
@@ -48,7 +49,9 @@
 | pinned      | plans that are given; the line, the size or the name that a refusal means   |
 | addresses   | divisions that an address needs, elements that a load fetches               |
 | rows        | task widths and waves of GPU programs without MMAs                          |
+| kept_rows   | rows that a task goes over several times: who keeps them                    |
 | search      | the one search of GPU kernels: rules, one cost, one ranking                 |
+| stepping    | products that a loop can sum in steps of K                                  |
 | sums        | the accumulator type of an MMA                                              |
 | terms       | SIMT products: MMAs that lanes compute without atoms                        |
 | term_boxes  | SIMT products as data: what a lane holds                                    |

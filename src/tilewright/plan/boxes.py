@@ -20,6 +20,7 @@ from tilewright.algebra.expr_use import Substitution, evaluate, linear_form
 from tilewright.ir.core import MemoryType, Op, Program, TileType
 from tilewright.ir.tile import REDUCTIONS, SCANS, access_form, accessed
 from tilewright.plan.model import Size
+from tilewright.plan.written import TABLED, places_by_digits
 
 WRITES = ("write", "atomic_add", "atomic_min", "atomic_max")
 RUN = 16
@@ -28,8 +29,6 @@ ROWS = 16
 """Rows of an MMA that a task should have at least."""
 WIDTHS_AT_ONCE, ALL_PREFERRED = 4096, 7
 """Extents of a task that are compared at once, and the score of one that has all that is preferred."""
-TABLED = 1 << 22
-"""Elements of a write, at most, whose addresses are computed one by one, to see whether they differ."""
 
 Opened: TypeAlias = Mapping[Expr, Expr]
 """Sizes known only at a call, as expressions of the symbols that the call binds."""
@@ -199,7 +198,8 @@ def _separately_written_dims(
     `opened` are known only at the call. The result is the first of these that applies:
     - [] if the writes are of several kinds (write, atomic add and so on);
     - all of `dims` if the writes are atomics and there is no read;
-    - all of `dims` if there is one write, all reads have its coordinates, and its addresses are proved distinct;
+    - all of `dims` if there is one write, all reads have its coordinates, and its addresses, or its coordinates, are
+      proved distinct;
     - the dimensions that index one memory coordinate in the same way in all writes and reads.
     """
     names = {op.name for op in writes}
@@ -216,6 +216,7 @@ def _separately_written_dims(
     one_form = len(separate) < len(dims) and same_access  # what is read by the same access lies where it is written
     if one_form and (
         _strides_prove_distinct(writes[0], size, opened)
+        or (not opened and _coordinates_prove_distinct(writes[0], size))
         or (not opened and _enumeration_proves_distinct(writes[0], size))
     ):
         return dims
@@ -275,6 +276,27 @@ def _strides_prove_distinct(op: Op, size: Size, opened: Opened) -> bool:
     return _strides_exceed_reach(
         [(step, extents[s]) for s, axis in axes.items() for step in (form[0][axis],)], as_expr(0)
     )
+
+
+def _coordinates_prove_distinct(op: Op, size: Size) -> bool:
+    """True if the coordinates of the write `op`, each by itself, tell its indices: [n, 2*u + p - 1, 2*v + q - 1, c].
+
+    Then elements differ in a coordinate, whether or not coordinates leave memory. Each coordinate must be a mixed-radix
+    number of some indices, or of digits of an index, as in [i//56, 2*(i%56) + p]. `size(d)` evaluates the extent of a
+    dimension d.
+    """
+    if "at" not in op.attrs or op.attrs.get("lookups"):
+        return False
+    at, extents = places_by_digits(op, size)
+    told: set[Symbol] = set()
+    for e in at:
+        form = linear_form(e, list(extents))
+        if form is None or not all(step.is_constant for step in form[0].values()):
+            continue
+        steps = [(as_expr(abs(int(step))), as_expr(extents[d])) for d, step in form[0].items() if extents[d] > 1]
+        if _strides_exceed_reach(steps, as_expr(0)):
+            told |= form[0].keys()
+    return all(d in told for d, extent in extents.items() if extent > 1)
 
 
 def _strides_exceed_reach(steps: Sequence[tuple[Expr, Expr]], reach: Expr) -> bool:

@@ -55,9 +55,12 @@ class Followed:
     def axis(self, dim: Expr) -> Axis | None:
         """Return the plan's Axis (how a dimension is split) of the program dimension `dim`; None if the plan has none.
 
-        If the plan is for several kernels, it is the axis of the first kernel that has one.
+        If the plan is for several kernels, it is the axis of the first kernel that has one. If the plan splits `dim`
+        into parts, it is the axis within a part.
         """
         name = self.axes.get(str(dim), str(dim))
+        if self.plan.parts is not None and self.plan.parts[0] == name:
+            name = f"{name}_part"
         plan: Schedule | None = self.plan
         while plan is not None:
             axis = next((axis for axis in plan.axes if axis.name == name), None)
@@ -162,7 +165,8 @@ def _tiling_notes(followed: Followed, constraint: Op) -> Iterator[str]:
     """Yield a note if no loop of the plan has the loop tile that `constraint` states; otherwise nothing.
 
     A note is text for the author; a plan without an axis of the dimension gets one too. Nothing is yielded for a tile
-    without a number, or for a tile that covers the whole axis. `followed` has the program and its plan.
+    without a number, or for one that covers the whole axis, unless that is within a part. `followed` has the program
+    and its plan.
     """
     tile = followed.number(constraint.attrs.get("tile"))
     axis = followed.axis(constraint.attrs["dim"])
@@ -171,8 +175,10 @@ def _tiling_notes(followed: Followed, constraint: Op) -> Iterator[str]:
     name = f"the constraint's loop tile of {constraint.attrs['dim']}, {tile}, is left aside"
     if axis is None:
         yield f"{name}: the plan has no axis of {constraint.attrs['dim']}"
-    elif tile < _extent(axis) and all(cut.size != tile for cut in axis.splits if cut.level != "task"):
-        yield f"{name}: no loop of `{axis}` goes so far"
+    elif (tile < _extent(axis) or followed.plan.parts is not None) and all(
+        cut.size != tile for cut in axis.splits if cut.level != "task"
+    ):
+        yield f"{name}: no loop of `{axis}` has that tile"
 
 
 def _wave_notes(followed: Followed, constraint: Op) -> Iterator[str]:

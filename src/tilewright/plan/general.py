@@ -127,7 +127,7 @@ class GeneralChoice:
             parts_us = " + ".join(us(part.cycles, self.machine) for part in self.parts)
             return "\n".join(
                 [
-                    f"{self.name} on {self.machine.name} as two kernels, split after {self.plan.split_after}: "
+                    f"{self.name} on {self.machine.name} as two kernels, split {self.plan.split_at}: "
                     f"predicted {predicted_us} us, {parts_us}",
                     *self.notes,
                     *(f"refused  {r}" for r in self.refused),

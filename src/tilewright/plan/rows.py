@@ -7,7 +7,7 @@ split.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 
 from tilewright.algebra.expr import ONE, Expr, Symbol
@@ -26,6 +26,8 @@ ABOUT = 0.75
 """A width that divides the dimension is used if it is at least this share of the wanted width."""
 FEW, ROUNDS = 1.5, 4
 """Tasks per core, at least: where memory is contiguous across rows, and where rows are contiguous."""
+BESIDE = 4
+"""Tasks of a core, at least, that have room in shared memory for what they read of windows."""
 
 
 def rows_and_waves(
@@ -34,7 +36,8 @@ def rows_and_waves(
     """Return ({parallel dimension: extent of a task}, number of waves per task) for a GPU program without MMAs.
 
     A task is one tile of the grid; waves are warps; a row is what a task has along the dimensions that the grid does
-    not split. There are three cases: rows of one element (`_elementwise_widths`); memory that is contiguous across
+    not split. There are four cases: rows of one element (`_elementwise_widths`); short rows of neighbours in memory, or
+    windows that overlap, of which every lane has whole ones (`_widths_of_lane_rows`); memory that is contiguous across
     rows, where a task has a cache line or more of neighbouring rows and the most waves; and contiguous rows
     (`widths_of_rows`). The number of waves is halved while lanes would be idle. `widths` maps each parallel dimension
     to the largest extent of a task in the first case. `size(d)` evaluates the extent of a dimension d.
@@ -44,11 +47,92 @@ def rows_and_waves(
     if row_elements == 1:
         wave_elements = _elements_per_wave(machine, row_elements, element_size, traffic[1])
         task_widths, waves = _elementwise_widths(program, widths, size, element_size, wave_elements, machine)
+    elif row_elements <= machine.row_tasks.most_values and (sides := _dims_beside_rows(program, widths, size)):
+        return _widths_of_lane_rows(program, sides, row_elements, {d: size(d) for d in widths}, machine)
     elif across_widths := widths_across_rows(program, widths, size, machine):
         task_widths, waves = across_widths, min(machine.waves, machine.row_tasks.most_waves)
     else:
         return widths_of_rows(machine, row_elements, element_size, traffic, {d: size(d) for d in widths})
     return task_widths, _without_idle_waves(machine, waves, row_elements * prod(task_widths.values()))
+
+
+def _dims_beside_rows(program: Program, widths: Mapping[Expr, int], size: Size) -> list[Expr]:
+    """Return the parallel dimensions along which neighbouring rows are neighbours in memory; [] if rows are contiguous.
+
+    `widths` has the dimensions that the grid may split; `size(d)` evaluates the extent of a dimension d. Where rows are
+    windows that overlap, neighbouring windows are neighbours, whatever the step from one to the next is.
+    """
+    across = [d for d in _contiguous_across_rows(program, widths, size) if d in widths]
+    return across or [d for d in _window_dims(program, widths) if d in _last_dims(program)]
+
+
+def _last_dims(program: Program) -> set[Expr]:
+    """Return the dimensions in the innermost memory coordinate of reads and writes."""
+    return {d for op in program.walk() if op.name == "read" or op.name in WRITES for d in contiguous_dims(op)}
+
+
+def _window_dims(program: Program, widths: Mapping[Expr, int]) -> list[Expr]:
+    """Return the parallel dimensions along which windows slide: a memory coordinate adds them to one that is reduced.
+
+    `widths` has the parallel dimensions, which the grid may split.
+    """
+    sliding: list[Expr] = []
+    for op in (op for op in program.walk() if op.name == "read" and "at" in op.attrs):
+        named = dict(zip(op.attrs["over"], accessed(op)[1].dims, strict=True))
+        for e in op.attrs["at"]:
+            dims = [named[s] for s in op.attrs["over"] if s in e.symbols]
+            if any(d not in widths for d in dims):
+                sliding += [d for d in dims if d in widths]
+    return list(dict.fromkeys(sliding))
+
+
+def _widths_of_lane_rows(
+    program: Program, sides: list[Expr], row_elements: int, extents: Mapping[Expr, int], machine: Machine
+) -> tuple[dict[Expr, int], int]:
+    """Return ({parallel dimension: extent of a task}, number of waves per task) for rows that a lane has as a whole.
+
+    Such rows are short; nothing is exchanged between lanes to combine them. A lane has a vector of neighbouring rows
+    along `sides`, the dimensions that are contiguous in memory; other lanes have rows further on, first along the
+    dimensions of windows, which share elements then, by powers of two that divide the dimension; where none does, by
+    those that leave few lanes of the last task idle. The number of waves is halved while there are fewer than FEW
+    (1.5) tasks per core, or while a core has no room for what BESIDE (4) tasks read. `extents` maps each
+    parallel dimension to its extent, `row_elements` is the length of a row.
+    """
+    tasks, lanes, element_size = machine.row_tasks, machine.lanes or 1, smallest_element_bytes(program)
+    vector = max(1, machine.lane_access.vector_bytes // element_size)
+    windows = [d for d in _window_dims(program, extents) if d not in sides]
+    others = [d for d in reversed(list(extents)) if d not in sides and d not in windows]
+    most_elements = (machine.spaces["shared"].bytes or 0) // (BESIDE * element_size * row_elements)
+    waves = min(machine.waves, tasks.waves)
+    while True:
+        wanted = waves * lanes * vector
+        task_widths = dict.fromkeys(extents, 1)
+        for d in sides:
+            task_widths[d] = _even_width(extents[d], max(1, min(wanted, lanes * vector)), vector)
+        for dims in (windows, others):
+            _widen(task_widths, extents, dims, wanted, 1.0)
+            _widen(task_widths, extents, [d for d in dims if task_widths[d] == 1], wanted, ABOUT)
+        elements = prod(task_widths.values())
+        few = tasks_of(task_widths, lambda d: extents[d]) < FEW * cores(machine)
+        if waves <= tasks.least_waves or not (few or elements > most_elements):
+            return task_widths, _without_idle_waves(machine, waves, elements)
+        waves //= 2
+
+
+def _widen(
+    task_widths: dict[Expr, int], extents: Mapping[Expr, int], dims: Sequence[Expr], most: int, busy: float
+) -> None:
+    """Double the extents of a task along `dims` in turn, the last first, up to `most` elements in all.
+
+    An extent is doubled if tasks then have at least the share `busy` of their elements within the dimension.
+    """
+    free = list(reversed(dims))
+    while free:
+        d = free.pop(0)
+        width = 2 * task_widths[d]
+        if extents[d] >= busy * width * -(-extents[d] // width) and 2 * prod(task_widths.values()) <= most:
+            task_widths[d] = width
+            free.append(d)
 
 
 def _longest_row(program: Program, widths: Mapping[Expr, int], size: Size) -> int:

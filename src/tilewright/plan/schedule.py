@@ -26,6 +26,7 @@ Statements stand on lines of their own, or between semicolons. Words in brackets
 | `producer ..., consumer ..., stages 4, epilogue stages 2` | waves with roles, and the stages between them |
 | `overlap HOW` | `delayed store`, `mma ahead`, `ordered` |
 | `split kernel after mma` | two kernels; those of the second one stand behind `then` |
+| `split kernel before mma` | the same, with a computed operand of that MMA in memory between them |
 | `parts K 4` | tasks of their own for four parts of K; a second kernel merges them, in order |
 | `waves 8` | waves of a task, where no pipeline says them |
 | `lanes vector 4, box 2x2` | elements that a lane reads at once, and the results that it has |
@@ -347,6 +348,8 @@ class Schedule:
     """The plan of the second kernel, if there are two; None: it is chosen."""
     early: bool | None = None
     """Programmatic dependent launch: the kernel starts while the one before it ends; None: it is chosen."""
+    split_before: str | None = None
+    """The MMA before which the program is split into two kernels, with its computed operand in memory between them."""
     lanes: LaneTile | None = None
     occupancy: Occupancy = Occupancy()
 
@@ -397,6 +400,13 @@ class Schedule:
         """
         return self._statements().get(word, "")
 
+    @property
+    def split_at(self) -> str | None:
+        """The place at which the program is split into two kernels, such as "after mma"; None if it is one kernel."""
+        if self.split_before is not None:
+            return f"before {self.split_before}"
+        return None if self.split_after is None else f"after {self.split_after}"
+
     def _statements(self) -> dict[str, str]:
         """Return {first word: statement as text} of the statements of this plan that a plan has at most once.
 
@@ -407,7 +417,7 @@ class Schedule:
             "grid": ", ".join(self.grid),
             "raster": ", ".join(raster) if self.grid else "",
             "loops": ", ".join(self.loops),
-            "split": f"kernel after {self.split_after}" if self.split_after is not None else "",
+            "split": "" if self.split_at is None else f"kernel {self.split_at}",
             "parts": f"{self.parts[0]} {self.parts[1]}" if self.parts is not None else "",
             "waves": str(self.waves) if self.waves != 1 else "",
             "atom": self.atom or "",

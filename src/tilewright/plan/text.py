@@ -70,7 +70,7 @@ _STATEMENTS = {
     "grid": re.compile(rf"grid ({_NAME}(?:, {_NAME})*)"),
     "raster": re.compile(rf"raster (?:(\d+)(?:, ({'|'.join(ORDERS)}))?|({'|'.join(ORDERS)}))"),
     "loops": re.compile(rf"loops ({_NAME}(?:\.\d+)?(?:, {_NAME}(?:\.\d+)?)*)"),
-    "split": re.compile(rf"split kernel after ({_NAME})"),
+    "split": re.compile(rf"split kernel (after|before) ({_NAME})"),
     "parts": re.compile(rf"parts ({_NAME}) (\d+)"),
     "waves": re.compile(r"waves (\d+)"),
     "atom": re.compile(r"atom (\S+)"),
@@ -91,7 +91,7 @@ NOTATION = {
     "loops": "`loops AXIS, ...`, where `AXIS.2` is its second loop",
     "producer": _PIPELINE_NOTATION,
     "repack": f"`repack OPERAND: FORM`, FORM one of {ALIGNED}, {PANELS}, {PADDED}, {DIAGONAL} COUNT",
-    "split": "`split kernel after PRODUCT`",
+    "split": "`split kernel after PRODUCT` or `split kernel before PRODUCT`",
     "parts": "`parts AXIS COUNT`",
     "waves": "`waves COUNT`",
     "atom": "`atom NAME`",
@@ -146,7 +146,7 @@ def parse_plan(text: str) -> Schedule:
     if split_at is None:
         return _parse_kernel(statements)
     first_kernel = _parse_kernel(statements[:split_at])
-    if first_kernel.split_after is None:
+    if first_kernel.split_at is None:
         raise ArgumentError(
             f"plan: `{THEN}` stands between two kernels, and no `split kernel after PRODUCT` says that there are two"
         )
@@ -190,6 +190,7 @@ def _parse_kernel(statements: list[str]) -> Schedule:
             f'plan: {quoted!r}: it has no axis; executable.text("plan") and `show --level plan` print plans'
         )
     count, grouped_order, order = single_statements.get("raster", ("", "", ""))
+    side, split_mma = single_statements.get("split", ("", None))
     plan = Schedule(
         tuple(axes.values()),
         tuple(single_statements["grid"][0].split(", ")) if "grid" in single_statements else (),
@@ -201,12 +202,13 @@ def _parse_kernel(statements: list[str]) -> Schedule:
         tuple(products.values()),
         single_statements.get("producer"),
         _parse_count(count or "1", lines.get("raster", "")),
-        single_statements["split"][0] if "split" in single_statements else None,
+        split_mma if side == "after" else None,
         (single_statements["parts"][0], _parse_size(single_statements["parts"][1], "parts"))
         if "parts" in single_statements
         else None,
         _parse_size(single_statements["waves"][0], "waves") if "waves" in single_statements else 1,
         early=single_statements["launch"][0] == LAUNCHES[True] if "launch" in single_statements else None,
+        split_before=split_mma if side == "before" else None,
         lanes=single_statements.get("lanes"),
         occupancy=single_statements.get("occupancy", Occupancy()),
     )

@@ -16,7 +16,7 @@ WORDS = (
     *("register", "shared", "workspace", "kept", "computed", "again", "reuse", "keep", "stream"),
     *("repack", "aligned", "rows", "im", "col", "padded", "block", "diagonal"),
     *("by", "transposed", "producer", "consumer", "waves", "registers", "stages", "joint", "resident", "epilogue"),
-    *("store", "per", "group", "pingpong", "split", "kernel", "after", "then", "parts", "atom"),
+    *("store", "per", "group", "pingpong", "split", "kernel", "after", "before", "then", "parts", "atom"),
     *("overlap", "none", "delayed", "mma", "ahead", "ordered", "lanes", "vector", "box"),
     *("occupancy", "workgroups", "persistent", "domains", "launch", "plain", "early"),
 )

@@ -41,6 +41,7 @@ PROGRAMS = (
     ("rows", "bf16 column_sums 8192x8192"),  # a reduction in parts
     ("fused", "product and softmax 520x256x512"),  # a reduction after a product
     ("fused", "image_gradient f32 16x56x56 64-64"),  # boxes, not runs, of several dimensions
+    ("fused", "filter_gradient bf16 32x14x14 256-256"),  # parts of dimensions merged to one
     ("fused", "low rank bf16 100x777x333"),
     ("dynamic", "product f32, MN"),
 )

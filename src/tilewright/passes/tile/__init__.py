@@ -28,9 +28,13 @@
 | rewriting     | programs written again: over other dimensions, or as two                              |
 | empty         | what has no elements is not computed                                                  |
 | unit_rows     | a dimension of extent 1 for products whose operand has no free dimension              |
+| vector_products | sums instead of products without rows or without columns, on GPUs                     |
+| fission       | loops over K as several, where a product needs some of their sums first                |
 | dim_order     | tiles and products whose dimensions have one order                                    |
 | merging       | dimensions that lie behind each other as one                                          |
 | equal_reads   | reads of the same elements as one                                                     |
+| congruences   | operands that are zero but where a sum of indices is a multiple of a number           |
+| phases        | products over such operands as denser ones, over phases                               |
 | digits        | flat dimensions as the digits that accesses divide them into                          |
 | flat          | functions of elements over one dimension, where rows are no whole vectors             |
 | apart         | a program as two, where a value between products goes through memory                  |
@@ -38,6 +42,7 @@
 | stepping      | products that sum a dimension at once, in a loop over its steps                       |
 | splitting     | split-K: a program with one product as two                                            |
 | parting       | a long reduction as two programs                                                      |
+| loop_parts    | a loop whose carried values merge as two programs: parts of it, and their merge       |
 | patches       | a dimension in boxes of digits instead of runs                                        |
 | aligning      | factors in rows that a machine's copies can read, and what copies them so             |
 | neighbours    | products that lie side by side: rows of A that begin behind each other                |

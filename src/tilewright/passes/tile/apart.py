@@ -8,17 +8,22 @@ The value that goes through memory is computed element by element from a product
 that through it alone. Of such values it is one that needs the fewest products, of those the narrowest, of those the
 last. Within a loop, it must not depend on what the loop carries: the first program then computes it for all tiles at
 once. The second program may be split again.
+
+An operand that reductions make, such as rows that are normalised before a product, goes through memory too, as a plan
+says by `split kernel before mma`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from tilewright.algebra.expr import Symbol
 from tilewright.ir.core import Block, Op, Program, TileType, Value, building
 from tilewright.ir.tile import REDUCTIONS, TILE
-from tilewright.passes.tile.rewriting import Halves, between, halved, needed, within
+from tilewright.passes.tile.rewriting import Halves, Replacement, between, halved, needed, within
 from tilewright.plan.computed import GIVEN, SIMPLE
+from tilewright.plan.facts.loops import SAME_ELEMENTS
+from tilewright.plan.microkernel import names_of
 from tilewright.plan.search.partition import BETWEEN
 
 
@@ -31,7 +36,42 @@ def apart(program: Program, sizes: Mapping[Symbol, int]) -> Halves | str:
         op, ops = min(reversed(candidates), key=lambda x: (sum(map(_multiplies, x[1])), x[0].result.type.dtype.bits))
         memory = between(program, BETWEEN, op.result)
         read = Op(TILE.ops["read"], (memory,), {}, (Value(op.result.type, op.result.name),), loc=op.loc)
-        return halved(program, ("before", ops), memory, op, [read], sizes, {})
+        rest = Replacement.by_last(op, [read])
+        return halved(program, ("before", ops), {op.result: memory}, rest, sizes, {})
+
+
+def apart_before(program: Program, sizes: Mapping[Symbol, int], name: str) -> Halves | str:
+    """Return the program as two, with a computed operand of the MMA `name` in memory between them; or text: why not.
+
+    The operand is computed from reductions, and from no MMA. If both operands are, it is the first one.
+    """
+    product = names_of(program).get(name)
+    if product is None:
+        return f"the products are {', '.join(names_of(program))}"
+    block = next((b for b in _blocks(program) if product in b.ops), None)
+    if block is None:
+        return f"{name} lies in a loop within a loop"
+    order = [*([] if block is program.body else program.body.ops), *block.ops]
+    makers = {r: op for op in order for r in op.results}
+    for value in product.operands[:2]:
+        op = makers.get(value)
+        while op is not None and op.name in SAME_ELEMENTS:
+            op = makers.get(op.operands[0])
+        inside = None if op is None else _needed(op, makers, set(program.args), REDUCTIONS)
+        if (
+            op is None
+            or inside is None
+            or not any(x.name in REDUCTIONS for x in inside)
+            or any(map(_multiplies, inside))
+        ):
+            continue
+        with building():
+            memory = between(program, BETWEEN, op.result)
+            read = Op(TILE.ops["read"], (memory,), {}, (Value(op.result.type, op.result.name),), loc=op.loc)
+            ops = [x for x in order if x in inside]
+            rest = Replacement.by_last(op, [read])
+            return halved(program, ("before", ops), {op.result: memory}, rest, sizes, {})
+    return f"no operand of {name} is computed from reductions, and from no product"
 
 
 def _blocks(program: Program) -> Iterator[Block]:
@@ -62,13 +102,15 @@ def _candidates(program: Program, block: Block) -> Iterator[tuple[Op, list[Op]]]
             yield op, [x for x in order if x in inside]
 
 
-def _needed(op: Op, makers: Mapping[Value, Op], arguments: set[Value]) -> set[Op] | None:
+def _needed(op: Op, makers: Mapping[Value, Op], arguments: set[Value], more: Collection[str] = ()) -> set[Op] | None:
     """Return all operations that `op` depends on; None if it depends on a loop-carried value, or on memory that is
     written.
+
+    They are reads, MMAs in loops or not, and elementwise operations; also those named in `more`. None if others are.
     """
     ops = needed(op, makers)
     known = arguments | {r for x in ops for r in x.results} | {a for x in ops for b in x.blocks for a in b.args}
-    alike = all(x.name in (*SIMPLE, *GIVEN, "read", "mma", "iterate", "yield") for x in ops)
+    alike = all(x.name in (*SIMPLE, *GIVEN, *more, "read", "mma", "iterate", "yield") for x in ops)
     return ops if alike and all(v in known for x in ops for v in x.operands) else None
 
 

@@ -124,6 +124,8 @@ def _in_parts(low: Lowering, tile: Tile, dim: Expr, outer: tuple[Expr, ...], nam
     if _is_unaligned(tile, low.machine):
         values, at_once = values // 2, 1
     width = min(length, 1 << (max(1, values * low.writer.lanes // others).bit_length() - 1))
+    if width < length < 2 * width and width > 1:  # one part and a rest take as many registers as two
+        width //= 2
     rounds, rest = divmod(length, width)
 
     def part(place: Expr) -> Parts:

@@ -19,7 +19,7 @@ from tilewright.algebra.expr_use import number_or
 from tilewright.ir.core import Op, Program, TileType, building
 from tilewright.ir.tile import accessed
 from tilewright.passes.places import Size
-from tilewright.passes.tile.rewriting import DimensionGroup, Regrouped
+from tilewright.passes.tile.rewriting import DimensionGroup, Regrouped, places
 from tilewright.plan.boxes import WRITES
 from tilewright.plan.contraction import chain
 from tilewright.plan.general import ALIKE, dims_of, only_adds
@@ -32,7 +32,8 @@ def in_digits(
     size)); digits are mixed-radix parts.
 
     Sizes known only at the call are expressions of symbols; then digits have such sizes too. With `summed_only`,
-    dimensions that are written stay whole. The program is returned as it is if no access divides a dimension.
+    dimensions that are written, or contiguous in no memory, stay whole. The program is returned as it is if no access
+    divides a dimension.
     """
     with building():
         rewrite = _Digits(program, sizes, free, summed_only)
@@ -75,7 +76,7 @@ class _Digits(Regrouped):
         """Loops that may be eliminated: they only add MMAs."""
         written = {d for op in program.walk() if op.name in WRITES for d in op.operands[0].type.dims}
         for dim in [d for d in dims_of(program) if d in self.sizes]:
-            if (summed_only and dim in written) or only not in (None, dim):
+            if (summed_only and (dim in written or not self._is_contiguous(dim))) or only not in (None, dim):
                 continue
             steps = self._steps(dim)
             if steps is not None:
@@ -112,6 +113,15 @@ class _Digits(Regrouped):
         if ends is None or len(ends) < 3:
             return None
         return [(a, number_or(as_expr(b) // a)) for a, b in pairwise(ends)][::-1]
+
+    def _is_contiguous(self, dim: Expr) -> bool:
+        """True if some access has a dimension in its last coordinate; bulk copies walk others as one index."""
+        for op in (x for x in self.program.walk() if x.name in ("read", "write")):
+            kind, over, at = places(op)
+            index = dict(zip(kind.dims, over, strict=True)).get(dim)
+            if index is not None and at and index in at[-1].symbols:
+                return True
+        return False
 
     def _divisors(self, op: Op, dim: Expr) -> set[Size]:
         """Return the numbers by which a read or write divides the index of `dim`; {0} if it divides a sum with this

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import prod
 
 from tilewright.errors import ProgramError
 from tilewright.ir.core import Op, Value
 from tilewright.ir.printer import op_text
-from tilewright.ir.tile import REDUCTIONS
 from tilewright.passes.places import Size
 from tilewright.passes.tile.lowering import Lowering
 from tilewright.passes.tile.storage import Storage
 from tilewright.passes.tile.values import Tile, loads, most, only_load, weight
 from tilewright.passes.tile.writer import BlockWriter
+from tilewright.plan.kept_rows import is_kept_by_lanes, row_reads
 
 HEAVY = 8
 """The weight from which an element is better kept than computed twice."""
 LONG = 60
 """The weight from which a formula is cut in two."""
-SIMPLE = ("add", "sub", "mul", "neg", "abs", "cast")
-"""Operations whose results are computed again for each use."""
 
 
 def kept(low: Lowering, op: Op, value: Value, tile: Tile) -> Tile:
@@ -53,11 +51,27 @@ def near(low: Lowering, value: Value) -> Tile:
     """Return the value's tile, stored in the workgroup's memory if several operations use it and it fits."""
     tile, load = low.storage.env[value], only_load(low.storage.env[value].formula)
     is_near = tile.filled or tile.wide is not None or (load is not None and load.tensor.type.space == "shared")
-    tasks = low.machine.row_tasks
-    most = tasks.values if _is_reduced_twice(low.users, value) else tasks.most_values
-    if not is_near and len(low.users.get(value, ())) > 1 and fits(low, tile.sizes, most):
+    has_room = low.cuts.waves == 1 or low.writer.lanes is None
+    elements, lanes = prod(map(most, tile.sizes)), low.writer.lanes or 1
+    used = len(low.users.get(value, ())) > 1
+    if not is_near and used and (has_room or is_kept_by_lanes(low.users, value, elements, lanes, low.machine)):
         low.storage.env[value] = tile = low.storage.stored(tile, name=value.name)
     return tile
+
+
+def is_row_read_again(low: Lowering, read: Op) -> bool:
+    """True if a task should keep what it reads as it lies in memory, because it goes over it several times.
+
+    It is kept in the memory of workgroups; lanes take it to registers where they have room for it.
+    """
+    if low.cuts.waves == 1 or low.writer.lanes is None or low.writer.home is not None or low.cuts.products:
+        return False
+    outside_loops = [op for op in low.program.body.ops if op.name == "read"]
+    widths = {d: low.scope.part(d)[1] for op in outside_loops for d in op.result.type.dims}
+    if read not in outside_loops or not all(isinstance(widths[d], int) for d in read.result.type.dims):
+        return False
+    reads = row_reads(low.program, lambda d: most(widths[d]), low.writer.lanes, low.machine)
+    return any(row.read is read and row.keeper == "workgroup" for row in reads)
 
 
 def fits(low: Lowering, sizes: Sequence[Size], values: int | None = None) -> bool:
@@ -75,14 +89,3 @@ def is_row(writer: BlockWriter, tile: Tile) -> bool:
     """True if a tile is held in registers with one element for each row."""
     axes = None if writer.home is None else writer.home.axes(tile.dims, tile.parts)
     return axes is not None and len(axes) == 1
-
-
-def _is_reduced_twice(users_of: Mapping[Value, Sequence[Op]], value: Value) -> bool:
-    """True if a value computed from this one by cheap operations is reduced too: lanes then hold both in registers."""
-    computed = [value]
-    for each in computed:
-        for op in users_of.get(each, ()):
-            if op.name in REDUCTIONS and each is not value:
-                return True
-            computed += [v for v in op.results if op.name in SIMPLE and v not in computed]
-    return False

@@ -66,6 +66,19 @@ def in_a_loop(program: Program, dim: Expr, tile: int) -> Program | str:
         return _tiled(program, whole, dim, tile)
 
 
+def has_only_tile(program: Program, dim: Expr) -> bool:
+    """True if the constraints on the loop over `dim` state its tile and nothing else, such as where it starts."""
+    stated = {name for r in program.records if r.name == "tiling" and r.attrs["dim"] is dim for name in r.attrs}
+    return stated <= {"dim", "tile"}
+
+
+def with_tile(program: Program, dim: Expr, tile: int) -> Program:
+    """Return the program with `tile` elements per iteration of its loop over `dim`, whatever its constraint states."""
+    others = [r for r in program.records if r.name != "tiling" or r.attrs["dim"] is not dim]
+    with building():
+        return _tiled(replace(program, records=others), program.body.ops, dim, tile)
+
+
 def _tiled(program: Program, ops: list[Op], dim: Expr, tile: int) -> Program:
     """Return the program with other operations, and a record with the tile of its loop."""
     tiling = Op(TILE.records["tiling"], (), {"dim": dim, "tile": as_expr(tile)})

@@ -17,6 +17,7 @@ from tilewright.ir.tile import access_form
 from tilewright.ir.tile_formulas import call
 from tilewright.passes.tile import halo, inplace, moving
 from tilewright.passes.tile.accesses import TileAccess, access_of, is_outside, loose, outside
+from tilewright.passes.tile.keeping import is_row_read_again
 from tilewright.passes.tile.lowering import Lowering
 from tilewright.passes.tile.reports import Log
 from tilewright.passes.tile.storage import Storage
@@ -96,6 +97,8 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
         formula = storage.held(tensor, kind.dims, parts).formula
     elif access.tensor.type.role != "in" and source not in low.arguments.in_place:  # what it holds now must be kept
         formula = storage.stored(Tile(kind.dtype, kind.dims, parts, formula), name=f"{source.name}_before").formula
+    elif is_row_read_again(low, op):
+        formula = storage.stored(Tile(kind.dtype, kind.dims, parts, formula), name=f"{source.name}_rows").formula
     condition = bounds_of(low, op, kind.dims)
     if condition is not None:
         formula = call("select", condition, formula, formulas.number(other, kind.dtype))

@@ -16,14 +16,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from math import prod
+from math import inf, prod
 
 from tilewright.algebra.expr import Expr, Symbol, symbol
 from tilewright.ir.core import MemoryType, Op, Program, TileType, Value, building
 from tilewright.ir.printer import program_symbols
-from tilewright.ir.tile import REDUCTIONS, accessed
+from tilewright.ir.tile import REDUCTIONS, TILE, accessed
 from tilewright.ir.verifier import verify
 from tilewright.passes.tile.rewriting import DimensionGroup, Regrouped, places
+from tilewright.plan.computed import SIMPLE
 from tilewright.plan.general import ALIKE
 
 Run = tuple[Symbol, ...]
@@ -42,6 +43,8 @@ class Sized:
     sizes: Mapping[Symbol, int]
     shapes: Mapping[Value, tuple[int, ...]]
     free: Collection[Op]
+    rows: int = 1
+    """The rows of the machine's smallest atom: shorter dimensions are merged even if masks compare their indices."""
 
 
 def merged(sized: Sized, *, divides: bool = True) -> Sized:
@@ -66,6 +69,7 @@ class _Runs:
         self.products = [op for op in self.ops if op.name == "mma"]
         self.accesses = [op for op in self.ops if op.name in ("read", "write")]
         self.chains = reduction_chains(self.ops)
+        self.coordinates = _coordinate_values(self.ops)
         self.stuck = self._stuck()
 
     def first(self, views: bool) -> Run | None:
@@ -77,7 +81,10 @@ class _Runs:
         return next((run for run in self._proposed() if self._acts_as_one(run) and fits(run)), None)
 
     def _proposed(self) -> Iterator[Run]:
-        """Yield runs of dimensions that are neighbouring coordinates of some access, the longest first."""
+        """Yield runs of dimensions that are neighbouring coordinates of some access, the longest first.
+
+        Then M, N and K of the only MMA, in the order of coordinates, wherever results lie.
+        """
         rows: dict[Run, None] = {}
         for op in self.accesses:
             kind, over, at = places(op)
@@ -89,6 +96,22 @@ class _Runs:
                     if len(run) == end - start and self.stuck.isdisjoint(run):
                         rows[run] = None
         yield from sorted(rows, key=len, reverse=True)
+        sets = [*self._sides(self.products[0]), self._summed(self.products[0])] if len(self.products) == 1 else []
+        for dims in sets:
+            run = self._in_coordinate_order(dims)
+            if len(run) > 1 and self.stuck.isdisjoint(run):
+                yield run
+
+    def _in_coordinate_order(self, dims: Collection[Expr]) -> Run:
+        """Return dimensions in the order of the coordinates that the first access with all of them has; () if none."""
+        for op in self.accesses:
+            kind, over, at = places(op)
+            index_of = dict(zip(kind.dims, over, strict=True))
+            if set(dims) <= index_of.keys():
+                users = {d: [n for n, e in enumerate(at) if index_of[d] in e.symbols] for d in dims}
+                placed = [d for d in dims if isinstance(d, Symbol) and users[d]]
+                return tuple(sorted(placed, key=lambda d: users[d])) if len(placed) == len(dims) else ()
+        return ()
 
     def _stuck(self) -> set[Expr]:
         """Return the dimensions that cannot be merged: those that a constraint, a loop that is not free, or another
@@ -100,6 +123,8 @@ class _Runs:
         stuck: set[Expr] = {s for r in records for e in r.attrs.values() if isinstance(e, Expr) for s in e.symbols}
         for op in self.ops:
             dims = {d for v in (*op.operands, *op.results) if isinstance(v.type, TileType) for d in v.type.dims}
+            if op.name == "self_index" and self.sized.sizes.get(op.attrs["dim"], inf) < self.sized.rows:
+                continue
             if op.name not in AROUND or op.attrs.get("lookups") or op.attrs.get("bounds"):
                 stuck |= dims
             if op.name == "iterate" and op not in self.sized.free:
@@ -110,14 +135,15 @@ class _Runs:
 
     def _acts_as_one(self, run: Run) -> bool:
         """True if each tile has all of a run (neighbouring dimensions) or none of it, it is reduced at once, and at
-        most one loop goes over it.
+        most one loop goes over it. Tiles that are computed from indices alone may have a part of it.
 
         The run must also be M, N or K of an MMA; without MMAs, reduced or beside a reduction.
         """
         chains = [chain for chain in self.chains if not {op.attrs["dim"] for op in chain}.isdisjoint(run)]
         at_once = all({op.attrs["dim"] for op in chain} == set(run) for chain in chains)
         between = {op.result for chain in chains for op in chain[:-1]}
-        values = (v for op in self.ops for v in (*op.operands, *op.results) if v not in between)
+        apart = between | self.coordinates
+        values = (v for op in self.ops for v in (*op.operands, *op.results) if v not in apart)
         tiles = (v.type.dims for v in values if isinstance(v.type, TileType))
         loops = {op.attrs["axis"] for op in self.ops if op.name == "iterate" and op.attrs["axis"] in run}
         is_wanted = self._is_part_of_products(run) if self.products else bool(chains) or self._is_beside_reduction(run)
@@ -150,6 +176,11 @@ class _Runs:
         a, b, acc = (set(v.type.dims) for v in product.operands)
         return [(a - b) & acc, (b - a) & acc]
 
+    def _summed(self, product: Op) -> set[Expr]:
+        """Return the dimensions that an MMA sums over."""
+        a, b, acc = (set(v.type.dims) for v in product.operands)
+        return (a & b) - acc
+
     def _can_be_viewed(self, run: Run) -> bool:
         """True if all memories with this run can be viewed with one dimension for it."""
         memories = {accessed(op)[0] for op in self.accesses if run[0] in accessed(op)[1].dims}
@@ -166,22 +197,38 @@ class _Runs:
         return is_plain and all(op in self.accesses for op in users) and len(places_of) == 1 and None not in places_of
 
     def _can_be_divided(self, run: Run) -> bool:
-        """True if a run (neighbouring dimensions) is all of M or N of the only MMA, results are contiguous along it,
-        and reads have it in order.
+        """True if a run (neighbouring dimensions) is all of M, N or K of the only MMA, results are contiguous along it,
+        or some elements apart, and reads have it in order.
 
-        Bulk copies walk several dimensions as one index if none of them is contiguous.
+        Bulk copies walk several dimensions as one index if none of them is contiguous. Waves store results that lie
+        apart, so that no bulk copy is lost.
         """
-        if len(self.products) != 1 or set(run) not in self._sides(self.products[0]):
+        if len(self.products) != 1:
+            return False
+        sides, summed = self._sides(self.products[0]), self._summed(self.products[0])
+        has_both = all(any(self.sized.sizes.get(d, 1) > 1 for d in side if isinstance(d, Symbol)) for side in sides)
+        if set(run) not in sides and not (set(run) == summed and has_both):  # else lanes go along taps one by one
             return False
         for op in (x for x in self.accesses if run[0] in accessed(x)[1].dims):
             kind, over, at = places(op)
             index_of = dict(zip(kind.dims, over, strict=True))
             users = [[n for n, e in enumerate(at) if index_of[d] in e.symbols] for d in run]
-            if op.name == "write" and run_place(self.sized, op, run) is None:
+            apart = any(at[n] is not index_of[d] for d, own in zip(run, users, strict=True) for n in own)
+            if op.name == "write" and run_place(self.sized, op, run) is None and not apart:
                 return False
             if not all(users) or any(max(a) >= min(b) for a, b in pairwise(users)) or max(users[-1]) == len(at) - 1:
                 return False
         return True
+
+
+def _coordinate_values(ops: list[Op]) -> set[Value]:
+    """Return the values that are computed element by element from indices and numbers alone, such as masks."""
+    values: set[Value] = set()
+    for op in ops:
+        is_number = op.name == "scalar" or (op.name == "fill" and not op.result.type.dims)
+        if op.name == "self_index" or is_number or (op.name in SIMPLE and values.issuperset(op.operands)):
+            values |= set(op.results)
+    return values
 
 
 def reduction_chains(ops: list[Op]) -> list[list[Op]]:
@@ -249,7 +296,11 @@ def _merge(sized: Sized, run: Run, views: bool) -> Sized:
         rewritten = replace(program, args=args, body=rewrite.body(program.body))
         verify(rewritten)
     return Sized(
-        rewritten, sizes, {a: shapes[a] for a in args}, {rewrite.kept[op] for op in sized.free if op in rewrite.kept}
+        rewritten,
+        sizes,
+        {a: shapes[a] for a in args},
+        {rewrite.kept[op] for op in sized.free if op in rewrite.kept},
+        sized.rows,
     )
 
 
@@ -302,7 +353,29 @@ class _Merging(Regrouped):
         for chain in reduction_chains(given):
             if chain[0].attrs["dim"] in self.groups:
                 self.inner |= {op.result: op.operands[0] for op in chain[:-1]}
-        super().block([op for op in given if not op.results or op.results[0] not in self.inner], ops)
+        for op in (op for op in given if not op.results or op.results[0] not in self.inner):
+            if op.name == "self_index" and op.attrs["dim"] in self.groups:
+                self.values[op.result] = self._digit(op, ops)
+            else:
+                super().block([op], ops)
+
+    def over(self, dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        """Return the dimensions with the merged one in place of all of the group, or of a part of it."""
+        first = next((d for d in dims if d in self.groups), None)
+        return tuple(self.group.made[0] if d is first else d for d in dims if d is first or d not in self.groups)
+
+    def _digit(self, op: Op, ops: list[Op]) -> Value:
+        """Append operations that compute the index along a dimension of the group from that along the merged one."""
+        (dim,), run, dtype = self.group.made, self.group.dims, op.result.type.dtype
+        kind = TileType(dtype, (dim,))
+        ops.append(Op(op.spec, (), {**op.attrs, "dim": dim}, (Value(kind),), loc=op.loc))
+        place = run.index(op.attrs["dim"])
+        extents = [int(self.numbers(d)) for d in run]
+        for name, by in (("floordiv", prod(extents[place + 1 :])), ("mod", extents[place] if place else 1)):
+            if by > 1:
+                number = Op(TILE.ops["fill"], (), {"value": by}, (Value(TileType(dtype, ())),), loc=op.loc)
+                ops += [number, Op(TILE.ops[name], (ops[-1].result, number.result), {}, (Value(kind),), loc=op.loc)]
+        return ops[-1].result
 
     def of(self, value: Value) -> Value:
         """Return the value that replaces a value: for a reduction of part of the group, its operand."""

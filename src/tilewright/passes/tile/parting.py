@@ -14,16 +14,17 @@ from collections.abc import Mapping
 
 from tilewright.algebra.expr import Expr, Symbol, symbol
 from tilewright.ir.core import Op, Program, TileType, Value, building
-from tilewright.ir.tile import BINARY, COMPARISONS, REDUCTIONS, STEPS, TILE, UNARY_ANY, UNARY_FLOAT
+from tilewright.ir.tile import REDUCTIONS, STEPS, TILE
 from tilewright.machine import Machine
-from tilewright.passes.tile.rewriting import Halves, between, halved, needed
+from tilewright.passes.tile.rewriting import Halves, Replacement, between, halved, needed
 from tilewright.passes.tile.splitting import NAME, Parted, combining, is_plain
 from tilewright.plan.boxes import contiguous_dims
+from tilewright.plan.computed import GIVEN, SIMPLE
 from tilewright.plan.model import element_bytes
 
 MANY = 16
 """Lines of memory of a part from which on it has whole ones."""
-_ALIKE = {*UNARY_FLOAT, *UNARY_ANY, *BINARY, *COMPARISONS, "cast", "select", "read", "fill"}
+_ALIKE = {*SIMPLE, *GIVEN, "read"}
 
 
 def parted(program: Program, sizes: Mapping[Symbol, int], count: int, machine: Machine) -> Halves | str:
@@ -61,11 +62,12 @@ def parted(program: Program, sizes: Mapping[Symbol, int], count: int, machine: M
         combined = combining(last, memory, outer, last.name)
         if begin < extent:
             over = Parted(axis, {left: (1, extent - begin)}, zeros=False, first=begin)
-            rest, more = _part_reduction(last, before, over, left)
-            both = (combined[-1].result, rest)
+            left_over, more = _part_reduction(last, before, over, left)
+            both = (combined[-1].result, left_over)
             new[left] = extent - begin
             combined += [*more, Op(TILE.ops[STEPS[last.name]], both, {}, (Value(kind),), loc=last.loc)]
-        return halved(program, ("parts", ops), memory, last, combined, sizes, new, count)
+        rest = Replacement.by_last(last, combined)
+        return halved(program, ("parts", ops), {ops[-1].result: memory}, rest, sizes, new, count)
 
 
 def _part_reduction(last: Op, before: list[Op], over: Parted, dim: Symbol) -> tuple[Value, list[Op]]:

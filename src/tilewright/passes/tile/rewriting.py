@@ -176,15 +176,30 @@ def without_unused(block: Block, acts: Callable[[Op], bool] = acts) -> Block:
 
 @dataclass(frozen=True)
 class Halves:
-    """Two programs, the memory between them (an argument of both), and the sizes of new dimensions."""
+    """Two programs, the memories between them (arguments of both) with their shapes, and the sizes of new dimensions.
+
+    The first program computes `parts` parts of a reduction.
+    """
 
     first: Program
     second: Program
-    partial: Value
+    memories: dict[Value, tuple[int, ...]]
     sizes: dict[Symbol, int]
-    shape: tuple[int, ...]
     parts: int = 1
-    """The number of parts of a sum."""
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """Operations of a second program, and the values in them that stand for the results of `cut`."""
+
+    cut: Op
+    ops: list[Op]
+    results: tuple[Value, ...]
+
+    @classmethod
+    def by_last(cls, cut: Op, ops: list[Op]) -> Replacement:
+        """Return the Replacement of the only result of `cut` by that of the last of `ops`."""
+        return cls(cut, ops, (ops[-1].result,))
 
 
 def own_name(program: Program, name: str) -> str:
@@ -203,33 +218,34 @@ def between(program: Program, name: str, value: Value) -> Value:
 def halved(
     program: Program,
     first: tuple[str, list[Op]],
-    memory: Value,
-    cut: Op,
-    combined: list[Op],
+    stored: Mapping[Value, Value],
+    rest: Replacement,
     sizes: Mapping[Symbol, int],
     new: dict[Symbol, int],
     parts: int = 1,
 ) -> Halves:
-    """Return two programs: the operations of `first`, whose last result goes to `memory`, and the rest of the program.
+    """Return two programs: the operations of `first`, and the rest of the program.
 
-    In the rest, `combined` (operations that read `memory`) replace the operation `cut`. `new` are sizes of new
-    dimensions.
+    `stored` are {value of the first: memory that it goes to}. In the rest, operations that read these memories stand in
+    place of `rest.cut`. `new` are sizes of new dimensions.
     """
     name, ops = first
-    write = Op(TILE.ops["write"], (ops[-1].result, memory), {}, loc=cut.loc)
-    one = _of(program, f"{program.name}_{name}", [*ops, write], memory)
-    two = _of(program, program.name, _with_combined(program.body.ops, cut, combined), memory)
+    writes = [Op(TILE.ops["write"], pair, {}, loc=rest.cut.loc) for pair in stored.items()]
+    one = _of(program, f"{program.name}_{name}", [*ops, *writes])
+    two = _of(program, program.name, _with_replacement(program.body.ops, rest))
+    memories = tuple(stored.values())
+    one, two = (replace(half, args=(*half.args, *memories)) for half in (one, two))
     verify(one)
     verify(two)
     numbers = Substitution({**sizes, **new})
-    return Halves(one, two, memory, new, tuple(int(numbers(d)) for d in memory.type.dims), parts)
+    shapes = {memory: tuple(int(numbers(d)) for d in memory.type.dims) for memory in memories}
+    return Halves(one, two, shapes, new, parts)
 
 
-def _of(program: Program, name: str, ops: list[Op], memory: Value) -> Program:
-    """Return a program with the operations `ops`, the arguments that they use, and `memory`."""
+def _of(program: Program, name: str, ops: list[Op]) -> Program:
+    """Return a program with the operations `ops`, and those arguments of `program` that they use."""
     used = {v for op in ops for x in (op, *within(op)) for v in x.operands}
-    args = (*(a for a in program.args if a in used), memory)
-    return replace(program, name=name, args=args, body=Block((), ops))
+    return replace(program, name=name, args=tuple(a for a in program.args if a in used), body=Block((), ops))
 
 
 def within(op: Op) -> list[Op]:
@@ -237,15 +253,15 @@ def within(op: Op) -> list[Op]:
     return [x for block in op.blocks for x in walk_block(block)]
 
 
-def _with_combined(ops: list[Op], cut: Op, combined: list[Op]) -> list[Op]:
-    """Return the operations with `combined` in place of `cut`, and without those whose results nothing uses."""
-    values = {cut.result: combined[-1].result}
+def _with_replacement(ops: list[Op], rest: Replacement) -> list[Op]:
+    """Return the operations with those of `rest` in place of its cut, and without those whose results nothing uses."""
+    values = dict(zip(rest.cut.results, rest.results, strict=True))
     rewritten: list[Op] = []
     for op in ops:
-        if op is cut:
-            rewritten += combined
+        if op is rest.cut:
+            rewritten += rest.ops
             continue
-        blocks = tuple(Block(b.args, _with_combined(b.ops, cut, combined)) for b in op.blocks)
+        blocks = tuple(Block(b.args, _with_replacement(b.ops, rest)) for b in op.blocks)
         operands = tuple(values.get(v, v) for v in op.operands)
         rewritten.append(Op(op.spec, operands, op.attrs, op.results, blocks, op.loc))
     used: set[Value] = set()

@@ -9,6 +9,7 @@ from tilewright.algebra.expr_use import Substitution, linear_form
 from tilewright.ir.core import Op, Program, Value
 from tilewright.plan.boxes import WRITES
 from tilewright.plan.tiled import Walk
+from tilewright.plan.written import reaches_all
 
 
 def role_of(program: Program, arg: Value, walks: Mapping[Expr, Walk], number: Callable[[Expr], Expr]) -> str:
@@ -30,9 +31,8 @@ def _covers(
     """True if one of the operations writes all of an argument in every run."""
     for op in ops:
         if op.name == "write" and op.operands[1] is arg and "bounds" not in op.attrs:
-            if ("at" not in op.attrs or _everywhere(op, walks, number)) and all(
-                axis in op.operands[0].type.dims for axis in axes
-            ):
+            covers = "at" not in op.attrs or _everywhere(op, walks, number) or _by_numbers(op, walks, number)
+            if covers and all(axis in op.operands[0].type.dims for axis in axes):
                 return True
         elif op.name == "iterate" and not op.attrs.get("start"):
             inner = (*axes, op.attrs["axis"])
@@ -67,6 +67,14 @@ def _everywhere(op: Op, walks: Mapping[Expr, Walk], number: Callable[[Expr], Exp
         if extent is not reached:
             return False
     return not op.attrs.get("lookups")
+
+
+def _by_numbers(op: Op, walks: Mapping[Expr, Walk], number: Callable[[Expr], Expr]) -> bool:
+    """True if all sizes are numbers, and the values of coordinates, one by one, are all elements of the argument."""
+    memory = op.operands[1].type
+    dims = (*op.operands[0].type.dims, *(s for s in memory.sizes if s is not None))
+    is_known = not walks and all(isinstance(number(d), Const) for d in dims)
+    return is_known and reaches_all(op, lambda e: int(number(e)))
 
 
 def _without_digits(places: list[tuple[Expr, Expr]]) -> list[tuple[Expr, Expr]]:

@@ -23,7 +23,7 @@ from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import Op, Program, TileType, Value, building
 from tilewright.ir.tile import TILE
 from tilewright.machine import Machine
-from tilewright.passes.tile.rewriting import DimensionGroup, Halves, Regrouped, between, halved, places
+from tilewright.passes.tile.rewriting import DimensionGroup, Halves, Regrouped, Replacement, between, halved, places
 from tilewright.plan.computed import computed_factor
 from tilewright.plan.microkernel import axes_in, names_of
 
@@ -149,7 +149,9 @@ def halves(
         ops = [zero, *ops, mma]
         memory = between(program, NAME, mma.result)
         combined = _sum_of_reads(cut, memory, parts) if parts <= WRITTEN_OUT else combining(cut, memory, outer, "sum")
-        return halved(program, ("parts", ops), memory, cut, combined, sizes, {outer: parts, inner: width}, parts)
+        rest = Replacement.by_last(cut, combined)
+        new = {outer: parts, inner: width}
+        return halved(program, ("parts", ops), {mma.result: memory}, rest, sizes, new, parts)
 
 
 def is_plain(read: Op, axis: Expr, sizes: Mapping[Symbol, int]) -> bool:

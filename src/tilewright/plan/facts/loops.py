@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tilewright.ir.core import Op, Value
+from tilewright.ir.core import Op, Program, Value
+from tilewright.ir.dtypes import f32
 from tilewright.ir.tile import REDUCTIONS
+from tilewright.plan.computed import GIVEN, SIMPLE
 
 SUM, MAXIMUM, RESCALED = "sum", "max", "rescaled"
 """The ways a carried value merges: added, by its maximum, or added after rescaling to the common maximum."""
@@ -16,6 +18,9 @@ EXPONENTIALS = ("exp", "exp2")
 """Functions g with g(a - b) * g(b - c) = g(a - c)."""
 SAME_ELEMENTS = ("broadcast", "permute")
 """Operations that only rename elements."""
+
+_IN_PARTS = {*SIMPLE, *GIVEN, *REDUCTIONS, "read", "mma", "yield"}
+"""Operations of loops that can be split over tasks."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +38,30 @@ class LoopFacts:
     source: Op | None = field(default=None, compare=False, repr=False)
 
 
+@dataclass(frozen=True)
+class StateMerge:
+    """How the values of one state (a carried value) from two parts of a loop merge; `kind` is SUM, MAXIMUM or RESCALED.
+
+    `reduction` is the reduction that merges: "sum", "max" or "min". For a rescaled state, `power` is the exponential g
+    by which it is rescaled, and `maximum` the place of its running maximum among the states.
+    """
+
+    kind: str
+    reduction: str
+    power: str = ""
+    maximum: int = -1
+
+
+def state_merges(loop: Op) -> tuple[StateMerge, ...] | None:
+    """Return a StateMerge of each value that a loop carries, in order; None if one of them cannot be merged.
+
+    The forms that merge are listed at `monoid_of`.
+    """
+    carried = _CarriedValues(loop)
+    merges = [carried.merge_of(arg, end) for arg, end in zip(carried.body.args, carried.ends, strict=True)]
+    return tuple(merge for merge in merges if merge is not None) if all(merges) else None
+
+
 def monoid_of(loop: Op) -> str | None:
     """Return how partial results of a loop merge: "sum", "max", "rescaled" or these joined by "+"; None if they cannot.
 
@@ -42,7 +71,38 @@ def monoid_of(loop: Op) -> str | None:
     - "rescaled", as in online softmax: x' = acc(h(t, m'), x * g(m - m')), with g = exp or exp2 and exactly one factor
       g(t - m') in h. Two parts merge as x1 * g(m1 - m) + x2 * g(m2 - m) with m = max(m1, m2).
     """
-    return _CarriedValues(loop).merge_kinds()
+    merges = state_merges(loop)
+    return None if merges is None else "+".join(sorted({merge.kind for merge in merges}))
+
+
+def merging_loop(program: Program) -> Op | str:
+    """Return the only loop of a program if it can be split over tasks, with a merge of the parts; or text: why not.
+
+    All MMAs lie in the loop, and what it carries merges (`state_merges`), is of f32, and starts from numbers: sums from
+    zero. Constraints may state the loop's tile, and nothing else.
+    """
+    loops = [op for op in program.walk() if op.name == "iterate"]
+    if len(loops) != 1 or loops[0] not in program.body.ops or loops[0].attrs.get("start"):
+        return "it has not one loop that begins at 0"
+    (loop,) = loops
+    (body,) = loop.blocks
+    if any(op.name == "mma" for op in program.body.ops):
+        return "products lie before or after its loop"
+    if any(r.name != "tiling" or r.attrs["dim"] is not loop.attrs["axis"] or len(r.attrs) > 2 for r in program.records):
+        return "its constraints say how it is cut"
+    merges = state_merges(loop)
+    if merges is None:
+        return f"the states of parts of its loop over {loop.attrs['axis']} do not merge"
+    if any(op.name not in _IN_PARTS or set(op.attrs) & {"lookups", "bounds"} for op in body.ops):
+        return "its loop does more than read, multiply and reduce"
+    makers = program.makers()
+    starts = [makers.get(v) for v in loop.operands]
+    for start, merge, arg in zip(starts, merges, body.args, strict=True):
+        if start is None or start.name != "fill" or (merge.reduction == "sum" and start.attrs["value"] != 0):
+            return "a sum in its loop does not start from zero"
+        if arg.type.dtype is not f32:
+            return f"its loop carries {arg.type.dtype}; only f32 is merged"
+    return loop
 
 
 class _CarriedValues:
@@ -58,14 +118,6 @@ class _CarriedValues:
                 self.carried_in[result] = set().union(*(self.carried_in.get(v, set()) for v in op.operands))
         self.ends = self.body.ops[-1].operands
         self.maxima = self._running_maxima()
-
-    def merge_kinds(self) -> str | None:
-        """Return the kinds of merge ("sum", "max", "rescaled") of all carried values, sorted and joined by "+".
-
-        It is None if one of the values cannot be merged across parts of the loop.
-        """
-        kinds = [self._merge_kind(arg, end) for arg, end in zip(self.body.args, self.ends, strict=True)]
-        return "+".join(sorted({kind for kind in kinds if kind})) if all(kinds) else None
 
     def _accumulation(self, value: Value) -> tuple[Op, Value] | None:
         """Return (operation that computes `value`, its accumulator operand); None if it does not accumulate.
@@ -103,32 +155,34 @@ class _CarriedValues:
         """True if `value` depends on a value that the loop carries from one iteration to the next."""
         return bool(self.carried_in.get(value))
 
-    def _merge_kind(self, arg: Value, end: Value) -> str | None:
-        """Return how one carried value merges across parts of the loop: "sum", "max" or "rescaled"; None if it cannot.
+    def merge_of(self, arg: Value, end: Value) -> StateMerge | None:
+        """Return how one carried value merges across parts of the loop; None if it cannot.
 
-        `arg` is the value as an iteration receives it, `end` as the iteration passes it on. The kinds are explained at
-        `monoid_of`.
+        `arg` is the value as an iteration receives it, `end` as the iteration passes it on.
         """
-        if arg in self.maxima:
-            return MAXIMUM
         step = self._accumulation(end)
         if step is None:
             return None
         accumulate, before = step
+        if arg in self.maxima:
+            return StateMerge(MAXIMUM, accumulate.name)
         terms = [v for v in accumulate.operands[:-1] if self._depends_on_carried(v)]
+        if accumulate.name not in ("mma", "sum"):
+            return None
         if before is arg:
-            return SUM if not terms else None
+            return StateMerge(SUM, "sum") if not terms else None
         scaled = self.maker.get(before)
         if scaled is None or scaled.name != "mul":
             return None
         factors = [v for v in scaled.operands if v is not arg]
-        maximum = self._rescaling_maximum(factors[0]) if len(factors) == 1 else None
-        if maximum is None or len(terms) != 1 or not self._has_one_weight_factor(terms[0], maximum):
+        rescaling = self._rescaling(factors[0]) if len(factors) == 1 else None
+        if rescaling is None or len(terms) != 1 or not self._has_one_weight_factor(terms[0], *rescaling):
             return None
-        return RESCALED
+        maximum, power = rescaling
+        return StateMerge(RESCALED, "sum", power, self.body.args.index(maximum))
 
-    def _rescaling_maximum(self, value: Value) -> Value | None:
-        """Return the running maximum m if `value` is g(m - m'), with g = exp or exp2; otherwise None.
+    def _rescaling(self, value: Value) -> tuple[Value, str] | None:
+        """Return (the running maximum m, the name of g) if `value` is g(m - m'), with g = exp or exp2; otherwise None.
 
         m is the maximum as an iteration receives it, m' as the iteration passes it on.
         """
@@ -141,18 +195,18 @@ class _CarriedValues:
         if difference is None or difference.name != "sub":
             return None
         before, after = difference.operands
-        return before if before in self.maxima and self.maxima[before] is after else None
+        return (before, op.name) if before in self.maxima and self.maxima[before] is after else None
 
-    def _has_one_weight_factor(self, value: Value, maximum: Value) -> bool:
-        """True if `value` has exactly one factor g(t - m'), with g = exp or exp2, and uses no other carried value.
+    def _has_one_weight_factor(self, value: Value, maximum: Value, power: str) -> bool:
+        """True if `value` has exactly one factor g(t - m'), and uses no other carried value.
 
-        `maximum` is the running maximum m as an iteration receives it; m' is this maximum as the iteration passes it
-        on.
+        `power` is the name of g; `maximum` is the running maximum m as an iteration receives it, and m' is this maximum
+        as the iteration passes it on.
         """
         op = self.maker.get(value)
         if op is None:
             return False
-        if op.name in EXPONENTIALS:
+        if op.name == power:
             difference = self.maker.get(op.operands[0])
             if difference is None or difference.name != "sub":
                 return False
@@ -161,5 +215,5 @@ class _CarriedValues:
             )
         if op.name in ("cast", "mul", *SAME_ELEMENTS):
             carrying = [v for v in op.operands if self._depends_on_carried(v)]
-            return len(carrying) == 1 and self._has_one_weight_factor(carrying[0], maximum)
+            return len(carrying) == 1 and self._has_one_weight_factor(carrying[0], maximum, power)
         return False

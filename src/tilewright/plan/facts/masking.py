@@ -16,6 +16,7 @@ import numpy as np
 
 from tilewright.algebra.expr import Expr
 from tilewright.ir.core import Op, Program, Value
+from tilewright.plan.facts.loops import EXPONENTIALS
 from tilewright.plan.model import Size
 
 Known = Value | float | None
@@ -100,8 +101,8 @@ def _known_result(op: Op, operands: Sequence[Known]) -> Known:
         return first if isinstance(first, float) and isinf(first) else None
     if op.name == "select":  # a mask of a mask
         return second if second == operands[2] else None
-    if op.name == "exp" and first in (0.0, -inf):
-        return exp(float(first))
+    if op.name in EXPONENTIALS and first in (0.0, -inf):
+        return exp(float(first))  # 1 or 0, whatever is raised
     if op.name == "mul" and 1.0 in (first, second):
         return second if first == 1.0 else first
     return None

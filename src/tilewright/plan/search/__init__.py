@@ -39,6 +39,7 @@
 | kernel      | one kernel with atoms: its schedule, its time, its key                           |
 | counting    | from a tiling to counts of work                                                  |
 | lane_work   | cycles of lanes beside products                                                  |
+| empty_rounds | iterations in which an operand is out of bounds as a whole                      |
 | work        | counts of work                                                                   |
 | cost        | from work to cycles, and the roofline                                            |
 | lowered     | what today's lowering lacks                                                      |

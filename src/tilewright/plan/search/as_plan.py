@@ -44,10 +44,10 @@ def as_plan(candidate: PlanCandidate) -> Schedule | Rejected:
     plan = replace(plan, values=(*forms, *plan.values))
     if candidate.then is None:
         return plan
-    after = next((rewrite.after for rewrite in candidate.rewrites if rewrite.after), "")
+    cut = next((rewrite for rewrite in candidate.rewrites if rewrite.after or rewrite.before), None)
     then = as_plan(candidate.then)
     if isinstance(then, Rejected):
         return then
-    if not after:
-        return Rejected("two kernels", f"{LACKS} a cut at a value without a product before it")
-    return replace(plan, split_after=after, then=then)
+    if cut is None:
+        return Rejected("two kernels", f"{LACKS} a cut at a value without a product before or after it")
+    return replace(plan, split_after=cut.after or None, split_before=cut.before or None, then=then)

@@ -17,15 +17,24 @@ from tilewright.plan.search.tiles import tilings
 from tilewright.plan.search.tiling import Tiling
 from tilewright.plan.search.work import Work
 
+GAIN_BY_OTHER_TILE = 0.9
+"""A loop whose results are the same for every tile gets another tile than the author's if the kernel is predicted to
+take this share, or less, of the time with the author's."""
+GAIN_BY_PARTS = 0.9
+"""A loop whose states merge is split over tasks if the kernels are predicted to take this share, or less, of the time
+of one kernel: the merge rounds once more."""
+
 
 def kernels_with_atoms(
     facts: Facts, machine: Machine, ranking: Ranking, best: float, only_lowered: bool
 ) -> Iterator[PlanCandidate]:
     """Yield candidates that run a program as one GPU kernel, with all MMAs on MMA instructions fed by a pipeline.
 
-    Candidates without split-K come first, then those with split-K, if all sizes are known before the call. `best` is
-    the time of the best candidate so far, in cycles: slower tilings are skipped. `only_lowered` drops candidates that
-    the lowering cannot do. Yields nothing on a machine without lanes (a CPU), if the program has no MMA, or if a result
+    Candidates without split-K come first, then those with split-K, if all sizes are known before the call; splits of
+    loops that carry more than sums must be faster by GAIN_BY_PARTS. `best` is
+    the time of the best candidate so far, in cycles: slower tilings are skipped. Tilings with the author's loop tiles
+    come first; others must be faster by GAIN_BY_OTHER_TILE. `only_lowered` drops candidates that the lowering cannot
+    do. Yields nothing on a machine without lanes (a CPU), if the program has no MMA, or if a result
     is not a plain store; `ranking` (the search's result) gets the reason in the last two cases, unless the program is
     half of a split one.
     """
@@ -36,13 +45,21 @@ def kernels_with_atoms(
             ranking.reject("a pipeline", "results are not plainly written" if facts.products else "there is no product")
         return
     wholes: list[tuple[PlanCandidate, Work]] = []
-    for t in all_tilings(facts, machine, ranking, only_lowered):
-        for candidate, work in candidates_of_tiling(t, ranking, best):
-            best = inf if ranking.keeps_all else min(best, candidate.cycles)
+    as_stated = inf
+    for t in sorted(all_tilings(facts, machine, ranking, only_lowered), key=lambda t: not _has_stated_loops(t)):
+        is_stated = _has_stated_loops(t)
+        limit = best if is_stated else min(best, GAIN_BY_OTHER_TILE * as_stated)
+        for candidate, work in candidates_of_tiling(t, ranking, limit):
+            if candidate.cycles > GAIN_BY_OTHER_TILE * as_stated and not is_stated:
+                continue
+            if not ranking.keeps_all:
+                best = min(best, candidate.cycles)
+                as_stated = min(as_stated, candidate.cycles) if is_stated else as_stated
             wholes.append((candidate, work))
             yield candidate
     if wholes and not facts.opened and not (only_lowered and why_not_split(facts)):
-        yield from split_k_candidates(wholes, ranking)
+        limit = GAIN_BY_PARTS * min(candidate.cycles for candidate, _ in wholes) if facts.loops else inf
+        yield from (split for split in split_k_candidates(wholes, ranking) if split.cycles <= limit)
 
 
 def all_tilings(facts: Facts, machine: Machine, ranking: Ranking, only_lowered: bool) -> list[Tiling]:
@@ -71,6 +88,11 @@ def all_tilings(facts: Facts, machine: Machine, ranking: Ranking, only_lowered: 
                 possible.append(t)
     as_stated = [t for t in possible if _splits_waves_as_stated(t)] if facts.stated_waves else []
     return as_stated or possible
+
+
+def _has_stated_loops(t: Tiling) -> bool:
+    """True if every loop of the program that carries values has the author's tile."""
+    return all(t.tile_of(axis).size == loop.tile for axis, loop in t.facts.loops.items() if loop.source is not None)
 
 
 def _splits_waves_as_stated(t: Tiling) -> bool:

@@ -10,6 +10,7 @@ from tilewright.plan.model import moving_cycles
 from tilewright.plan.search.axes import COLUMNS, ROWS
 from tilewright.plan.search.cost import KernelTime, Overlap, kernel_time, row_cycles
 from tilewright.plan.search.counting import count_work, result_rows
+from tilewright.plan.search.empty_rounds import busiest_share, kept_rounds, less_work
 from tilewright.plan.search.launch import order_of, raster_factor, raster_of
 from tilewright.plan.search.liveness import Liveness, liveness
 from tilewright.plan.search.pipeline import AHEAD, ORDERED, KernelPipeline, pipelines
@@ -53,12 +54,12 @@ class KernelSchedule:
 
     @property
     def cuts_both(self) -> bool:
-        """True if this kernel has a single MMA and the grid, not a loop, splits both M and N of that MMA.
+        """True if the grid, not a loop, splits both M and N of all MMAs of this kernel, and they have the same M and N.
 
         Only then does the kernel have a raster (an order in which the grid visits tiles of C).
         """
-        sides = [tile for c, tile in self.tiling.pairs() if {ROWS, COLUMNS} & set(c.roles)]
-        return len(self.mmas) == 1 and all(tile.level == GRID for tile in sides)
+        sides = [(set(c.roles), tile) for c, tile in self.tiling.pairs() if {ROWS, COLUMNS} & set(c.roles)]
+        return all(tile.level == GRID and len(roles) == 1 for roles, tile in sides)
 
     @property
     def family(self) -> str:
@@ -151,14 +152,17 @@ def _least_copy_cycles(t: Tiling, placed: OperandPlacement, phases: dict[int, Lo
 def _least_tasks_per_core(t: Tiling) -> float:
     """Return a lower bound of the number of workgroups that the busiest core computes, one after the other.
 
-    It is the number of workgroups per core, less what masks skip. It is rounded up, unless the program's loops carry
-    values (masks make workgroups uneven) or split-K may fill the last round (one task per core). It is 0 (no bound) if
-    loops carry values and there are fewer workgroups than cores. `t` (a Tiling) has the kernel's tile sizes.
+    It is the number of workgroups per core, less what masks and operands out of bounds skip. It is rounded up, unless
+    the program's loops carry values (masks make workgroups uneven), operands out of bounds do, or split-K may fill the
+    last round (one task per core). It is 0 (no bound) if loops carry values and there are fewer workgroups than cores.
+    `t` (a Tiling) has the kernel's tile sizes.
     """
     facts, cores = t.facts, t.machine.limits.cores or 1
     if facts.loops and t.tasks < cores:
         return 0.0
     rounds = t.tasks / cores * prod(facts.unmasked_shares.values())
+    if (kept := kept_rounds(t)[0]) < 1:
+        return rounds * kept
     may_split = not facts.opened and t.tasks <= 2 * CROWDED * cores and len(facts.products) == 1
     return rounds if facts.loops or may_split else ceil(rounds)
 
@@ -185,6 +189,7 @@ def _with_pipeline(work: Work, kernel: KernelSchedule, placed: OperandPlacement)
     `placed` has the operands in shared memory. The adjustments:
     - a raster (order in which the grid visits tiles of C) that is worse than the best makes copies longer;
     - if A stays in registers, it is not read from shared memory again;
+    - iterations in which an operand is out of bounds are left out, unless halves take tasks in turn;
     - with a halo tile (input patch) of A, a stage of B has several filter taps, or all of B is resident and copied once
       per core.
     """
@@ -208,6 +213,9 @@ def _with_pipeline(work: Work, kernel: KernelSchedule, placed: OperandPlacement)
         phases = (replace(phase, copied=phase.copied - b_bytes / phase.trips, l2=l2),)
         first = max(b_bytes, b_cycles * limits.l2_rate)
         work = replace(work, l2_read=work.l2_read - b_cycles, first=first)
+    if not pipeline.roles.pingpong and pipeline.offsets is None and (share := busiest_share(t)) < 1:
+        phases = tuple(less_work(p, share) for p in phases)
+        work = replace(work, l2_read=work.l2_read * share)
     return replace(work, phases=phases)
 
 

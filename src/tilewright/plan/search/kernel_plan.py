@@ -87,6 +87,9 @@ class KernelPlan:
             return "products without rows and columns of their own"
         if self.kernel.parts is not None and why_not_split(self.facts):
             return why_not_split(self.facts)
+        for d in self._dims_of_some_states():
+            if self._task_extent(d) < self.size(d):
+                return f"tasks that share {d}, which not every state of the split loop has"
         return ""
 
     # -- axes -----------------------------------------------------------------------------------------------------
@@ -94,18 +97,29 @@ class KernelPlan:
     def _grid_dims(self) -> list[Expr]:
         """Return the program dimensions that the grid splits, as a list in the order of the plan's axes.
 
-        With several MMAs, the list includes each M that has one element only. With a single MMA whose M and N the grid
-        splits, the dimensions of C come last, and the list includes dimensions of C that have one element only.
+        With several MMAs, the list includes each M that has one element only. If the grid splits M and N of all MMAs,
+        the dimensions of C come last; with a single MMA, the list then includes dimensions of C that have one element
+        only.
         """
-        cut = list(self.facts.cut)
+        cut = [d for d in self.facts.cut if d not in self._dims_of_some_states()]
         if len(self.products) > 1:
-            return self._with_unit_rows(cut)
+            cut = self._with_unit_rows(cut)
         if not self.kernel.cuts_both:
             return cut
-        (op,) = self.products
-        total: tuple[Expr, ...] = op.operands[2].type.dims
-        result = [d for d in total if d in cut or self.size(d) == 1]
+        total: tuple[Expr, ...] = next(iter(self.products)).operands[2].type.dims
+        result = [d for d in total if d in cut or (self.size(d) == 1 and len(self.products) == 1)]
         return [*(d for d in cut if d not in result), *result]
+
+    def _dims_of_some_states(self) -> set[Expr]:
+        """Return the dimensions that only some states (carried values) of a loop split over tasks have; else none.
+
+        The kernel writes all states of its part of the loop, so that the grid cannot split these.
+        """
+        loop = None if self.kernel.parts is None else self.facts.loops.get(self.kernel.parts.dim)
+        if loop is None or loop.source is None:
+            return set()
+        dims = [set(v.type.dims) for v in loop.source.operands]
+        return set.union(*dims) - set.intersection(*dims)
 
     def _with_unit_rows(self, cut: list[Expr]) -> list[Expr]:
         """Return the grid dimensions `cut`, extended by the M of each MMA that has one element only.
@@ -123,7 +137,7 @@ class KernelPlan:
         The order is the memory order of the result if memory bandwidth limits the kernel and a workgroup has whole rows
         of the result; else the order of `tasks`.
         """
-        if not self.kernel.at_memory_bound or not self.kernel.cuts_both:
+        if not self.kernel.at_memory_bound or not self.kernel.cuts_both or len(self.products) > 1:
             return tasks
         (op,) = self.products
         axes = self.axes[op]
@@ -148,7 +162,7 @@ class KernelPlan:
     def _raster_group(self) -> int:
         """Return the raster group: how many neighbouring tiles of C along M the grid visits before it steps along N.
 
-        It is 1 if the grid does not split both M and N of a single MMA.
+        It is 1 if the grid does not split both M and N of all MMAs.
         """
         return self.kernel.raster if self.kernel.cuts_both else 1
 

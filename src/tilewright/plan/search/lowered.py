@@ -7,6 +7,7 @@ from math import ceil
 
 from tilewright.plan.boxes import numbers_of, own_coordinate
 from tilewright.plan.facts import Facts
+from tilewright.plan.facts.loops import merging_loop
 from tilewright.plan.microkernel import axes_in
 from tilewright.plan.search.axes import BATCH, COLUMNS, DEPTH, NONE, ROWS, DimClass
 from tilewright.plan.search.halo import halo_window
@@ -75,7 +76,7 @@ def why_not_lowered(t: Tiling) -> str:
         tile = t.tile_of(axis)
         if loop.source is None and tile.level != WHOLE and facts.extents[axis] % tile.size:
             return f"a loop over {axis} in tiles that do not divide it"
-        if loop.source is not None and (tile.level == WHOLE or tile.size != loop.tile):
+        if loop.source is not None and (tile.level == WHOLE or (tile.size != loop.tile and loop.merge is None)):
             return f"tiles of the loop over {axis} that are not the author's"
     return ""
 
@@ -125,7 +126,12 @@ def _why_not_step_size(o: Orientation, c: DimClass, tile: AxisTile) -> str:
         return ""
     facts = o.facts
     alike = frozenset(d for p in facts.products for d in (*p.batch, *p.k))
-    for d in (d for d, n in tile.box if n > 1 and facts.extents[d] % tile.size):
+    past = [d for d, n in tile.box if n > 1 and facts.extents[d] % tile.size]
+    digits = next((x for x in facts.digits.values() if len(x) > 1 and set(c.dims) <= set(x)), ())
+    if digits and tile.fold == RUN and not any(r.place.contiguous in digits for r in facts.reads):
+        # steps go over digits of one dimension, which ends where the first digit does
+        past = [d for d in digits if d in facts.extents][:1] if c.extent % tile.size else []
+    for d in past:
         shared = [r.place for r in facts.reads if any(d in window and window - alike for window in r.place.windows)]
         if shared:
             return f"steps of {tile.size} past the end of {d}, where {shared[0].memory} goes on"
@@ -153,6 +159,10 @@ def _program_dim(facts: Facts, name: str) -> str:
 def why_not_split(facts: Facts) -> str:
     """Return text: why the lowering cannot do split-K (workgroups share K) of a program; empty if it can.
 
-    It can if the program has a single MMA, and no loops of its own that carry more than an accumulator.
+    It can if the program has a single MMA and no loop of its own that carries more than an accumulator, or if it has
+    one loop around all MMAs whose carried values merge.
     """
-    return "kernels that merge the states of a split loop" if facts.loops or len(facts.products) > 1 else ""
+    if not facts.loops and len(facts.products) == 1:
+        return ""
+    loop = merging_loop(facts.program)
+    return f"merging the states of a split loop: {loop}" if isinstance(loop, str) else ""

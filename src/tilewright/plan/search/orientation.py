@@ -247,6 +247,9 @@ def _why_not_k_steps(facts: Facts, p: OrientedProduct) -> str:
     inner = next((place.contiguous for place in reads if place.contiguous in k), dims[-1] if dims else None)
     if inner is None or facts.extents[inner] % slab == 0:
         return ""
+    digits = next((x for x in facts.digits.values() if len(x) > 1 and inner in x), ())
+    if digits:  # steps go over digits of one dimension, which ends where the first digit does
+        inner = next(d for d in digits if d in facts.extents)
     goes_on = [place for place in reads if any(inner in window and window - alike for window in place.windows)]
     return f"{goes_on[0].memory}: steps of {slab} along {inner} end within its rows" if goes_on else ""
 

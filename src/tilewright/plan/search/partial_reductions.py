@@ -7,9 +7,10 @@ from dataclasses import replace
 from math import ceil, inf
 
 from tilewright.algebra.expr import Expr, symbol
-from tilewright.ir.tile import BINARY, COMPARISONS, REDUCTIONS, UNARY_ANY, UNARY_FLOAT
+from tilewright.ir.tile import REDUCTIONS
 from tilewright.machine import Machine
 from tilewright.plan.boxes import numbers_of
+from tilewright.plan.computed import GIVEN, SIMPLE
 from tilewright.plan.facts import Facts, ValueFacts
 from tilewright.plan.model import moving_cycles
 from tilewright.plan.rows import rows_and_waves, tasks_of, widths_across_rows
@@ -23,7 +24,7 @@ from tilewright.plan.search.work import Phase, Work
 
 WHOLE_LINES = 16
 """Lines of memory of a part from which on it has whole ones."""
-MAPS = frozenset({*UNARY_FLOAT, *UNARY_ANY, *BINARY, *COMPARISONS, "cast", "select", "read", "fill"})
+MAPS = frozenset({*SIMPLE, *GIVEN, "read"})
 """Operations on elements."""
 WHAT = "a reduction in parts"
 

@@ -23,16 +23,19 @@ TIMES = 3
 
 @dataclass(frozen=True)
 class GraphCut:
-    """A program split at a value: its name in `explain`, the facts of both kernels, and the last MMA of the first.
+    """A program split at a value: its name in `explain`, the facts of both kernels, and the MMA next to the value.
 
-    `after` is empty if the lowering cannot split there: the first kernel has no MMA, or reduces an MMA's result, or a
-    loop that carries its accumulators has more MMAs, or no MMA or reduction follows from the value.
+    `after` is the last MMA of the first kernel; `before` the MMA whose operand the value is, if the first has no MMA.
+    `after` is empty if the lowering cannot split there: the first kernel has no MMA, or not the program's first ones,
+    or reduces an MMA's result, or a loop that carries its accumulators has more MMAs, or no MMA or reduction follows
+    from the value.
     """
 
     what: str
     first: Facts
     second: Facts
     after: str
+    before: str = ""
 
 
 def two_kernel_splits(facts: Facts, ranking: Ranking) -> Iterator[GraphCut]:
@@ -60,6 +63,7 @@ def two_kernel_splits(facts: Facts, ranking: Ranking) -> Iterator[GraphCut]:
             _feeds_heavy_node(facts, value, heavy)
             and not _loop_has_later_mmas(before)
             and not _reduces_products(before)
+            and _has_first_mmas(facts, before)
         )
         after = before.products[-1].name if before.products and goes_on else ""
         what = f"two kernels, split after {after}" if after else f"two kernels, %{value} in memory between them"
@@ -68,6 +72,33 @@ def two_kernel_splits(facts: Facts, ranking: Ranking) -> Iterator[GraphCut]:
             ranking.reject(what, f"{moved / 2**20:.0f} MiB lie between them, {times:.0f} times their arguments")
         else:
             yield GraphCut(what, before, _second_kernel(facts, value), after)
+    yield from _splits_before_mmas(facts, heavy)
+
+
+def _splits_before_mmas(facts: Facts, heavy: set[int]) -> Iterator[GraphCut]:
+    """Yield a GraphCut for each operand of an MMA that is computed from reductions and from no MMA, such as a norm.
+
+    The second kernel then reads the operand as it is. `heavy` has the node numbers of all MMAs, reductions and scans.
+    """
+    mmas = {p.node for p in facts.products}
+    for p in facts.products:
+        for operand in (p.a, p.b):
+            value = operand.value
+            while facts.nodes[value].op in RENAMING:
+                (value,) = facts.nodes[value].args
+            first = set(facts.behind(value))
+            if first & heavy and not first & mmas and _can_split_after(facts, value, first):
+                what = f"two kernels, split before {p.name}"
+                yield GraphCut(what, _first_kernel(facts, value), _second_kernel(facts, value), "", p.name)
+
+
+def _has_first_mmas(facts: Facts, first: Facts) -> bool:
+    """True if the MMAs of the first of two kernels are the first ones of the program, and so have the same names.
+
+    `facts` is the analysed program, `first` that of the first kernel.
+    """
+    every = [facts.nodes[p.node].source for p in facts.products]
+    return [first.nodes[p.node].source for p in first.products] == every[: len(first.products)]
 
 
 def _loop_has_later_mmas(first: Facts) -> bool:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import ceil
 
-from tilewright.plan.facts import ValueFacts
+from tilewright.plan.facts import Facts, ValueFacts
+from tilewright.plan.facts.masking import last_maskable
 from tilewright.plan.model import moving_cycles
 from tilewright.plan.search.axes import DEPTH
 from tilewright.plan.search.cost import launch_cycles
 from tilewright.plan.search.counting import ResultRows, result_rows, state_bytes, task_end
 from tilewright.plan.search.kernel import CROWDED, KernelSchedule, Parts, candidate_of
 from tilewright.plan.search.ranking import PlanCandidate, Ranking
-from tilewright.plan.search.tiles import LOOP
+from tilewright.plan.search.tiles import LOOP, RUN
 from tilewright.plan.search.tiling import Tiling
 from tilewright.plan.search.uniform_loops import loops_around
 from tilewright.plan.search.work import Work
@@ -65,9 +66,8 @@ def _least_cycles(kernel: KernelSchedule, work: Work, parts: Parts) -> float:
     t, limits = kernel.tiling, kernel.tiling.machine.limits
     task_cycles = sum(p.trips * max(p.mma, p.copied / limits.l2_rate, p.gather) for p in work.phases)
     waves = ceil(t.tasks * parts.count / (limits.cores or 1))
-    merge = (
-        moving_cycles(t.machine, (parts.count + 1) * state_bytes(t, t.o.class_of[parts.dim])) + limits.following_cycles
-    )
+    states = state_bytes(t, _class_of(t, parts.dim))
+    merge = moving_cycles(t.machine, (parts.count + 1) * states) + limits.following_cycles
     return waves * task_cycles / parts.count + merge + 2 * limits.copy_latency + launch_cycles(t.machine)
 
 
@@ -82,6 +82,10 @@ def _split_k_choices(t: Tiling) -> Iterator[Parts]:
         if tile.level != LOOP or c.is_parallel or not c.streams or not merges or DEPTH not in c.roles:
             continue
         looped = _loop_dims(t)
+        flat = flat_dim(t.facts, c.dims)
+        if flat is not None and tile.fold == RUN and not looped:
+            yield from _splits_of_flat(flat, c.extent, tile.size)
+            continue
         for dim in (d for d in c.dims if not looped or d in looped):
             yield from _splits_of_dim(t, dim, dict(tile.box)[dim], tile.size)
 
@@ -89,11 +93,20 @@ def _split_k_choices(t: Tiling) -> Iterator[Parts]:
 def _splits_of_dim(t: Tiling, dim: str, box: int, step: int) -> Iterator[Parts]:
     """Yield a Parts for each way to split the K dimension `dim` into two or more parts.
 
-    Different workgroups compute the parts. If reads past the end of `dim` give zeros, and the program itself loops over
-    `dim`, parts are whole K steps and the last part may be shorter; else all parts are equal. `box` is the number of
-    elements of one K step along `dim`, `step` the number of elements of one K step over all dimensions of K.
+    Different workgroups compute the parts. Parts are whole K steps, and the last one may be shorter, if reads past the
+    end of `dim` give zeros and the program itself loops over `dim`, or if elements past the end of that loop can be
+    masked; else all parts are equal. `box` is the number of elements of one K step along `dim`, `step` the number of
+    elements of one K step over all dimensions of K.
     """
     extent = t.facts.extents[dim]
+    loop = t.facts.loops.get(dim)
+    if loop is not None and loop.source is not None:
+        choices = [x for x in _parts_of_steps(dim, extent, step) if _shortens_grid(t, x)]
+        equal = [x for x in choices if x.count * x.width == extent]
+        yield from equal
+        if last_maskable(loop.source) is not None:
+            yield from (x for x in choices if x not in equal and not _is_outdone(t, x, equal))
+        return
     reads = [r for r in t.facts.reads if dim in r.place.dims]
     plain = (
         all(r.place.is_plain_coordinate(dim) and has_dimension(r, dim) for r in reads)
@@ -102,16 +115,59 @@ def _splits_of_dim(t: Tiling, dim: str, box: int, step: int) -> Iterator[Parts]:
     )
     plain = plain and dim in _loop_dims(t)
     if plain and len(t.o.classes[t.o.class_of[dim]].dims) == 1:
-        for count in PARTS:
-            width = ceil(extent / count / step) * step
-            if ceil(extent / width) > 1:
-                yield Parts(dim, ceil(extent / width), width)
+        yield from _parts_of_steps(dim, extent, step)
         return
     unit = step if box > 1 else 1
     whole, rest = divmod(extent, unit)
     for count in range(2, whole + 1) if not rest else ():
         if whole % count == 0:
             yield Parts(dim, count, extent // count)
+
+
+def _parts_of_steps(dim: str, extent: int, step: int) -> Iterator[Parts]:
+    """Yield a Parts for each number of PARTS: pieces of `dim` in whole steps of `step` elements, the last may be short.
+
+    `extent` is the number of elements of `dim`. A number that leaves one part only is skipped.
+    """
+    for count in PARTS:
+        width = ceil(extent / count / step) * step
+        if ceil(extent / width) > 1:
+            yield Parts(dim, ceil(extent / width), width)
+
+
+def _shortens_grid(t: Tiling, parts: Parts) -> bool:
+    """True if all waves of the grid with split-K into `parts` do fewer parts one after the other than `parts` has.
+
+    If the grid of the whole loop fills the machine, its split only adds a merge.
+    """
+    cores = t.machine.limits.cores or 1
+    return ceil(t.tasks * parts.count / cores) < parts.count * ceil(t.tasks / cores)
+
+
+def _is_outdone(t: Tiling, parts: Parts, others: list[Parts]) -> bool:
+    """True if one of `others` has more and so shorter parts than `parts`, in as many waves of the grid."""
+    cores = t.machine.limits.cores or 1
+    waves = ceil(t.tasks * parts.count / cores)
+    return any(x.count > parts.count and ceil(t.tasks * x.count / cores) == waves for x in others)
+
+
+def _splits_of_flat(dim: str, extent: int, step: int) -> Iterator[Parts]:
+    """Yield a Parts for each way to split a flat K dimension into equal parts of whole K steps of `step` elements."""
+    steps = extent // step
+    for count in range(2, steps + 1) if extent % step == 0 else ():
+        if steps % count == 0:
+            yield Parts(dim, count, extent // count)
+
+
+def flat_dim(facts: Facts, dims: Sequence[str]) -> str | None:
+    """Return the program dimension whose digits (mixed-radix parts) are all of `dims`; None if there is none."""
+    return next((d for d, digits in facts.digits.items() if len(digits) > 1 and set(dims) <= set(digits)), None)
+
+
+def _class_of(t: Tiling, dim: str) -> int:
+    """Return the index of the class of a dimension, or of the digits (mixed-radix parts) of a program dimension."""
+    name = dim if dim in t.o.class_of else next(d for d in t.facts.digits[dim] if d in t.o.class_of)
+    return t.o.class_of[name]
 
 
 def has_dimension(read: ValueFacts, dim: str) -> bool:
@@ -152,10 +208,10 @@ def split_work(kernel: KernelSchedule, work: Work, parts: Parts) -> tuple[Work, 
     without split-K.
     """
     t, machine, mmas = kernel.tiling, kernel.tiling.machine, kernel.mmas
-    number = t.o.class_of[parts.dim]
+    number = _class_of(t, parts.dim)
     tile = t.tiles[number]
-    inner = dict(tile.box)[parts.dim]
-    share = ceil(parts.width / inner) / ceil(t.facts.extents[parts.dim] / inner)
+    inner = dict(tile.box).get(parts.dim, tile.size)
+    share = ceil(parts.width / inner) / ceil(t.facts.extents.get(parts.dim, t.o.classes[number].extent) / inner)
     phases = tuple(replace(p, trips=p.trips * share) if p.trips >= tile.count else p for p in work.phases)
     states = state_bytes(t, number)
     last = mmas[-1]

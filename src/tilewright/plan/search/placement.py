@@ -11,12 +11,14 @@ from functools import lru_cache
 from math import ceil, gcd, prod
 
 from tilewright.algebra.expr import Expr
+from tilewright.ir.core import Op
 from tilewright.plan.computed import equal_neighbours
 from tilewright.plan.search.cost import row_cycles
 from tilewright.plan.search.halo import HaloWindow, halo_window
-from tilewright.plan.search.orientation import reads_one_element_per_step
+from tilewright.plan.search.orientation import Orientation, reads_one_element_per_step
 from tilewright.plan.search.tiles import BOX, GRID
 from tilewright.plan.search.tiling import Loops, Tiling
+from tilewright.plan.search.uniform_loops import loops_around
 from tilewright.plan.search.unit import MmaTile
 
 
@@ -72,23 +74,48 @@ def place_operands(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops
     kernel has no halo tile for it. `t` (a Tiling) has the tile sizes; `phases` maps each MMA (node number) to the loops
     around it.
     """
-    placement = OperandPlacement()
+    placement, joint = OperandPlacement(), set[tuple[object, ...]]()
     halo = _halo_tile(t, mmas)
     if halo is None and _needs_halo(t):
         return None
     for m in mmas:
         p = m.oriented
         for operand, side, is_a in ((p.a, p.rows, True), (p.b, p.columns, False)):
-            for read in operand.reads:  # each product has slabs of its own, also of what others read
+            for read in operand.reads:  # products have slabs of their own, but for those that one K loop computes
                 n = t.facts.nodes[read]
                 made_of = n.dims & side and n.dims & p.product.k and not operand.products
+                slab = (read, is_a, m.rows if is_a else m.columns, m.atom.slab, _joint_loops(t.o, m.node))
+                if slab in joint:
+                    continue
                 if operand.is_read or made_of:
                     _count_read(t, placement, m, read, is_a, phases, halo)
+                if slab[-1] is not None:
+                    joint.add(slab)
     placement.halo = halo
     for x, _ in t.o.through_shared:
         value = t.facts.nodes[x.value]
         placement.between += t.span(value.dims) * value.bytes
     return placement
+
+
+@lru_cache
+def _joint_loops(o: Orientation, node: int) -> tuple[Op, ...] | None:
+    """Return the loops around the MMA `node`, without K loops: MMAs with the same ones and the same K share a K loop.
+
+    These then share slabs of what they all read. None if one of these MMAs has a computed operand, or if lanes, not
+    bulk copies, bring operands. `o` (an Orientation) has the program's MMAs. The result is cached, as every tiling asks
+    for it.
+    """
+    facts = o.facts
+    around = loops_around(facts.program)
+    loops: dict[int, tuple[Op, ...]] = {}
+    for p in facts.products:
+        source = facts.nodes[p.node].source
+        if source is not None:
+            loops[p.node] = tuple(op for op in around.get(source, ()) if str(op.attrs["axis"]) in facts.loops)
+    mates = [p for p in facts.products if loops.get(p.node) == loops.get(node)]
+    is_joint = node in loops and not o.by_threads and all(p.a.is_read and p.b.is_read for p in mates)
+    return loops[node] if is_joint else None
 
 
 def _count_read(
@@ -117,7 +144,7 @@ def _count_read(
     if t.batch > 1 and access.contiguous in p.product.k:  # several of a batch share a row
         k = min(k, facts.extents[access.contiguous]) * t.batch
     slab = m.atom.slab or 1
-    deep = ceil(k / slab) * slab if along and not held else k
+    deep = k if held else ceil(k / slab) * slab
     thin = 1 / _equal_neighbours(t, m, read, slab)
     if thin * slab <= 1 or (held and reads_one_element_per_step(facts, p, access, slab)):
         return  # one element for all of a step: lanes that have the row read it
@@ -158,7 +185,7 @@ def _count_read(
     else:
         placement.resident += count
         placement.copied[loops] += count if loops else 0.0
-        if is_a and along and not held and m.oriented.kept_atoms:
+        if is_a and along and not held and m.oriented.kept_atoms and phases[m.node]:
             placement.keepable = (*placement.keepable, m)
 
 

@@ -59,7 +59,7 @@ def plan_axes(facts: Facts, plan: Schedule) -> PlanAxes | str:
     if plan.parts is not None:
         dim, count = plan.parts
         split, part = named.get(f"{dim}_split"), named.get(f"{dim}_part")
-        if split is None or part is None or dim not in facts.extents:
+        if split is None or part is None or not (dim in facts.extents or dim in facts.digits):
             return f"`parts {dim} {count}` has no axes {dim}_split and {dim}_part"
         parts, task = Parts(dim, count, part.walked), split.split("task")
         parts_of_task = 1 if task is None else task.size

@@ -58,13 +58,14 @@ class PlanCandidate:
 class Rewrite:
     """A change of the program before its kernels: operands repacked, or a split into two kernels.
 
-    `forms` are the repacked operands with their forms; `after` is the MMA after which the program is split; `lacks`
-    says what the lowering lacks for it.
+    `forms` are the repacked operands with their forms; `after` is the MMA after which the program is split, `before`
+    the one before which it is; `lacks` says what the lowering lacks for it.
     """
 
     what: str
     forms: tuple[tuple[str, str], ...] = ()
     after: str = ""
+    before: str = ""
     lacks: str = ""
 
 

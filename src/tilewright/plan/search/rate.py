@@ -30,8 +30,8 @@ def rate_plan(facts: Facts, machine: Machine, plan: Schedule, constant: Collecti
     `facts` is the whole analysed program, even if the plan splits it into two kernels. Arguments named in `constant`
     are repacked once, when they are bound, at no cost.
     """
-    if plan.split_after is not None:
-        return _rate_two_kernels(facts, machine, plan, plan.split_after)
+    if plan.split_at is not None:
+        return _rate_two_kernels(facts, machine, plan)
     if plan.early is False:  # as on a machine that launches no kernel while another ends
         machine = replace(machine, launches=machine.launches - {"programmatic"})
     forms = {line.name: line.form for line in plan.values if line.at == LAUNCH}
@@ -64,16 +64,17 @@ def _with_diagonal_b(kernel: PlanCandidate | str, machine: Machine, constant: Co
     return kernel if isinstance(kernel, str) else block_diagonal(kernel, machine, constant)
 
 
-def _rate_two_kernels(facts: Facts, machine: Machine, plan: Schedule, after: str) -> PlanCandidate | str:
+def _rate_two_kernels(facts: Facts, machine: Machine, plan: Schedule) -> PlanCandidate | str:
     """Predict the time of a plan of two kernels; return a PlanCandidate with cycles, or text: why it cannot be timed.
 
-    The program is split after the MMA named `after`. If the plan does not describe the second kernel, the search's best
-    second kernel is used.
+    The program is split at the MMA that the plan names. If the plan does not describe the second kernel, the search's
+    best second kernel is used.
     """
-    cut = next((c for c in two_kernel_splits(facts, Ranking()) if c.after == after), None)
+    names = (plan.split_after or "", plan.split_before or "")
+    cut = next((c for c in two_kernel_splits(facts, Ranking()) if (c.after, c.before) == names), None)
     if cut is None:
-        return f"`split kernel after {after}`: no value there goes alone from one kernel to another"
-    one = rate_plan(cut.first, machine, replace(plan, split_after=None, then=None))
+        return f"`split kernel {plan.split_at}`: no value there goes alone from one kernel to another"
+    one = rate_plan(cut.first, machine, replace(plan, split_after=None, split_before=None, then=None))
     two = _rate_second_kernel(cut, machine, plan.then)
     if isinstance(one, str) or isinstance(two, str):
         return one if isinstance(one, str) else str(two)

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from math import prod
+from math import ceil, prod
 
+from tilewright.machine import Machine
 from tilewright.plan.boxes import numbers_of
+from tilewright.plan.kept_rows import RowRead, row_reads
 from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 from tilewright.plan.search.work import Work
 
 
 def with_residence(kernel: UniformKernelSchedule, work: Work) -> Work:
-    """Return `work` with three fields added that depend on how many tasks (workgroups) a core of a GPU runs at a time.
+    """Return `work` with what depends on how a task of a GPU goes over its rows, and how many tasks a core runs.
 
-    The fields are: that number; the cycles per task in which its waves exchange partial reductions; and the bytes that
-    move a second time, because registers spill or because lanes share rows unevenly. `work` is returned unchanged if
-    the machine's description has no costs for these.
+    That is: the number of tasks (workgroups) that a core runs at a time; the cycles per task in which its waves
+    exchange partial reductions; the bytes that move a second time, because registers spill, because lanes share rows
+    unevenly, or because rows are read again; the bytes of rows and of windows in shared memory; the cycles of loads and
+    stores whose runs are shorter than a cache line; and the arithmetic on rows that are loaded before, if all tasks of
+    a core run at once, so that nothing overlaps it. `work` is returned unchanged if the machine's description has
+    no costs for these.
     """
     machine, facts, costs = kernel.machine, kernel.facts, kernel.machine.costs.resident
     if not costs.lanes:
@@ -26,8 +32,90 @@ def with_residence(kernel: UniformKernelSchedule, work: Work) -> Work:
     again = _spilled_share(kernel, work, lanes) * _result_elements(kernel) * machine.register_file.word_bytes
     if reductions and dealt > rows:
         again = max(again, (costs.uneven - 1) * work.moved)
-    exchange = len(reductions) * costs.exchange if dealt < kernel.waves else 0.0
-    return replace(work, at_a_time=max(1, costs.lanes // lanes), exchange=exchange, again=again)
+    at_a_time = max(1, costs.lanes // lanes)
+    is_plain = kernel.waves > 1 and not facts.part and not facts.loops
+    reads = row_reads(facts.program, kernel.width, lanes, machine) if is_plain else []
+    again += work.tasks * _bytes_read_again(machine, reads, min(work.tasks, at_a_time * (machine.limits.cores or 1)))
+    shared = _row_bytes(kernel, reads, lanes) + _window_bytes(kernel) / work.tasks
+    (phase,) = work.phases
+    phase = replace(phase, shared=phase.shared + shared, gather=_line_cycles(kernel, work.tasks, reads))
+    exchange = len(reductions) * costs.exchange if _is_shared_by_waves(kernel, dealt) else 0.0
+    of_core, waits = ceil(work.tasks / (machine.limits.cores or 1)), work.waits
+    if of_core <= at_a_time and any(row.keeper != "nobody" for row in reads):  # when they compute, no other task loads
+        waits += of_core * phase.trips * phase.lanes
+    return replace(work, phases=(phase,), at_a_time=at_a_time, exchange=exchange, again=again, waits=waits)
+
+
+def _row_bytes(kernel: UniformKernelSchedule, reads: Sequence[RowRead], lanes: int) -> float:
+    """Return the bytes of shared memory that a task of `lanes` lanes stores and loads of rows that it keeps there.
+
+    Rows for which lanes have registers take none.
+    """
+    most = kernel.machine.row_tasks.values * lanes
+    kept = [row for row in reads if row.keeper == "workgroup"]
+    longer = [row for row in kept if row.task_bytes > most * row.read.result.type.dtype.numpy.itemsize]
+    return float(sum((row.uses + 1) * row.task_bytes for row in longer))
+
+
+def _bytes_read_again(machine: Machine, reads: Sequence[RowRead], tasks: int) -> float:
+    """Return the bytes of rows that a task reads again, as many as memory moves in the time that their cache takes.
+
+    Rows come from L2 if it holds those of all `tasks` that run at a time.
+    """
+    limits, longest = machine.limits, [row for row in reads if row.keeper == "nobody"]
+    near = tasks * sum(row.task_bytes for row in longest) <= limits.l2_bytes
+    share = limits.far_rate / limits.l2_rate if near else 1.0
+    return share * sum((row.uses - 1) * row.task_bytes for row in longest)
+
+
+def _line_cycles(kernel: UniformKernelSchedule, tasks: int, reads: Sequence[RowRead]) -> float:
+    """Return the cycles of one core in which the loads and stores of a task go over cache lines, one after another.
+
+    A wave's load takes a cycle for each line that it touches, however little of the line it needs.
+    """
+    facts, line, size = kernel.facts, kernel.machine.lane_access.line_bytes, numbers_of(kernel.facts.sizes)
+    dims = {str(d): d for d in facts.order}
+    uses = {row.read: row.uses for row in reads if row.keeper == "nobody"}
+    cycles = 0.0
+    for n in (*facts.reads, *facts.writes):
+        run = line
+        if (d := dims.get(str(n.place.contiguous))) is not None and kernel.width(d) * n.place.bytes < line:
+            is_row = kernel.width(d) == size(d) == n.place.shape[-1] and len(n.place.shape) == 1
+            run = line if is_row else kernel.width(d) * n.place.bytes
+        times = uses.get(n.source, 1) if n.source is not None else 1
+        cycles += times * facts.size(n.dims) / tasks * n.place.bytes / run
+    return cycles
+
+
+def _window_bytes(kernel: UniformKernelSchedule) -> float:
+    """Return the bytes that all tasks load of windows in shared memory, where neighbouring windows overlap.
+
+    Where windows slide along what is contiguous, elements are loaded one by one, each in the time of a register.
+    """
+    facts, word, total = kernel.facts, kernel.machine.register_file.word_bytes, 0.0
+    parallel = {name for d in kernel.widths for name in facts.digit_names(d)}
+    for n in facts.reads:
+        slides = [len(form) > 1 and any(d not in parallel for d, _ in form) for form in n.place.coords]
+        if any(slides):
+            total += facts.size(n.dims) * (max(word, n.place.bytes) if slides[-1] else n.place.bytes)
+    return total
+
+
+def _is_shared_by_waves(kernel: UniformKernelSchedule, dealt: int) -> bool:
+    """True if several waves have parts of a row that is reduced, so that they exchange them through shared memory.
+
+    `dealt` is the number of rows of a task, as a power of two. Lanes lie along rows that are contiguous; where
+    neighbours in memory are of different rows, they lie across rows first, a vector of rows each.
+    """
+    facts, machine = kernel.facts, kernel.machine
+    lanes = machine.lanes or 1
+    across = [n.place for n in facts.reads if n.place.contiguous in {str(d) for d in kernel.widths}]
+    if not across:
+        return dealt < kernel.waves
+    vector = machine.lane_access.vector_bytes // min(place.bytes for place in across)
+    slots = max(1, dealt // vector)
+    reduced = facts.size(frozenset[str]().union(*(n.space - n.dims for n in facts.nodes if n.reduces)))
+    return slots < lanes * kernel.waves and reduced > lanes // min(lanes, slots)
 
 
 def _result_elements(kernel: UniformKernelSchedule) -> float:

@@ -145,7 +145,7 @@ def _add_two_kernels(facts: Facts, machine: Machine, ranking: Ranking, only_lowe
         if least >= best:
             ranking.reject(what, f"at least {least / best:.2f} of the time")
             continue
-        if only_lowered and not cut.after:
+        if only_lowered and not (cut.after or cut.before):
             ranking.reject(what, f"{LACKING}: no product makes that value, or nothing but a map follows from it")
             continue
         one = search_facts(cut.first, machine, only_lowered=only_lowered)
@@ -172,7 +172,7 @@ def two_kernels(cut: GraphCut, one: PlanCandidate, two: PlanCandidate, machine: 
     if machine.lanes is None:
         written = sum(prod(n.place.shape) * n.place.bytes for n in cut.first.writes)
         cycles += 2 * written / machine.limits.far_rate / (machine.limits.cores or 1)
-    rewrites = (Rewrite(cut.what, after=cut.after), *one.rewrites)
+    rewrites = (Rewrite(cut.what, after=cut.after, before=cut.before), *one.rewrites)
     return replace(one, cycles=cycles, key=(round(cycles), *one.key[1:]), rewrites=rewrites, then=two)
 
 

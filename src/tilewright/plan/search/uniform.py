@@ -253,12 +253,15 @@ def _plan_in_parts(kernel: UniformKernelSchedule, parts: Parts, whole: list[Expr
     """Return the plan (a Schedule) of a kernel with a split reduction; the grid's first axis counts `parts`.
 
     `parts` are the equal pieces of the reduced dimension that workgroups reduce. `whole` are the dimensions that the
-    grid does not split.
+    grid does not split; those of the program's results alone are the second kernel's, and get no axis.
     """
     size, split = numbers_of(kernel.facts.sizes), f"{parts.dim}_split"
     tasks = [axis_of(str(d), size(d), (Split("task", n),)) for d, n in kernel.widths.items()]
+    reduced = {d for n in kernel.facts.nodes if n.reduces and n.source for d in n.source.operands[0].type.dims}
     others = [
-        axis_of(f"{d}_part", parts.width, ()) if str(d) == parts.dim else axis_of(str(d), size(d), ()) for d in whole
+        axis_of(f"{d}_part", parts.width, ()) if str(d) == parts.dim else axis_of(str(d), size(d), ())
+        for d in whole
+        if d in reduced
     ]
     return Schedule(
         (axis_of(split, parts.count, (Split("task", kernel.parts_of_task),)), *tasks, *others),

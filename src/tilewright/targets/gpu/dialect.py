@@ -133,5 +133,11 @@ class Dialect(Protocol):
     def function(self, e: Emitter, name: str, values: list[str], accuracy: Accuracy) -> str | None:
         """A function of f32 that the machine has instructions for."""
 
-    def pair(self, e: Emitter, low: str, high: str, kind: str) -> str | None:
-        """Two f32 rounded to a vector of two `kind`, bfloat or half; None: one by one."""
+    def rounds_pairs(self, e: Emitter, kind: DType) -> bool:
+        """Whether two f32 are rounded to floats of a smaller type by one instruction."""
+
+    def pair(self, e: Emitter, low: str, high: str, kind: DType) -> str:
+        """Two f32 rounded to a vector of two elements of such a type."""
+
+    def pair_of_bytes(self, e: Emitter, low: str, high: str) -> str:
+        """Two i8 as a vector of two bfloat, where pairs are rounded to that type."""

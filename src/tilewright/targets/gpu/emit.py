@@ -28,7 +28,7 @@ from tilewright.machine import Machine
 from tilewright.passes.places import Size, sizes
 from tilewright.targets.gpu import dealing, memory
 from tilewright.targets.gpu.dialect import Dialect
-from tilewright.targets.gpu.formulas import LaneFormula
+from tilewright.targets.gpu.formulas import LaneFormula, is_coarse
 from tilewright.targets.gpu.writer import MOST, LaneWriter
 
 SINGLE = ("arrive", "expect", "copy_in", "copy_out", "seal", "drain")
@@ -428,8 +428,8 @@ class Emitter:
 
     def _each(self, op: Op, axes: tuple[Symbol, ...], formula: Formula, to: DType, count: int) -> None:
         target = op.operands[0]
-        rounds = formula.name == "cast" and formula.value is to and to.is_float and to.bits == 16
-        pairs = rounds and count % 2 == 0
+        rounds = formula.name == "cast" and formula.value is to and is_coarse(to)
+        pairs = rounds and count % 2 == 0 and self.dialect.rounds_pairs(self, to)
         if pairs and self._in_pairs(op, axes, formula, to, count):
             return
         found = [self._formula(op, axes, i).write(formula, to) for i in range(count)]
@@ -437,16 +437,19 @@ class Emitter:
             self.put(target, i, text)
 
     def _in_pairs(self, op: Op, axes: tuple[Symbol, ...], formula: Formula, to: DType, count: int) -> bool:
-        """Two values rounded by one instruction, where the machine has one."""
+        """Two values rounded, or two bytes widened, by one instruction, where the machine has one."""
         inner = formula.parts[0]
         kind = inner.gives(lambda leaf: op.operands[leaf.value].type.dtype, dtypes.f32)
-        if kind is not dtypes.f32:
+        is_bytes = kind is dtypes.i8 and inner.name == "operand" and to is dtypes.bf16
+        if kind is not dtypes.f32 and not is_bytes:
             return False
         for i in range(0, count, 2):
-            low, high = (self._formula(op, axes, i + n).write(inner, dtypes.f32, to) for n in (0, 1))
-            both = self.dialect.pair(self, low, high, element(to))
-            if both is None:
-                return False
+            if is_bytes:
+                low, high = (self._formula(op, axes, i + n).write(inner, dtypes.i8) for n in (0, 1))
+                both = self.dialect.pair_of_bytes(self, low, high)
+            else:
+                low, high = (self._formula(op, axes, i + n).write(inner, dtypes.f32, to) for n in (0, 1))
+                both = self.dialect.pair(self, low, high, to)
             for n in (0, 1):
                 self.put(op.operands[0], i + n, self.w.value(f"extractelement <2 x {element(to)}> {both}, i32 {n}"))
         return True

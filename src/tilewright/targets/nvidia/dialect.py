@@ -15,7 +15,7 @@ from tilewright.ir.dtypes import DType, f32, i32
 from tilewright.targets.gpu.dialect import Accuracy
 from tilewright.targets.gpu.emit import ALIGNMENT
 from tilewright.targets.gpu.live import registers_of_products
-from tilewright.targets.nvidia import cp_async, eights, fma, functions, mma, wgmma
+from tilewright.targets.nvidia import cp_async, eights, fma, functions, mma, rounding, wgmma
 from tilewright.targets.nvidia.boxes import TensorBox, boxes, parameter
 
 if TYPE_CHECKING:
@@ -330,8 +330,14 @@ class Ptx:
         """By approximations: see `functions`."""
         return functions.function(e, name, values, accuracy)
 
-    def pair(self, e: Emitter, low: str, high: str, kind: str) -> str | None:
+    def rounds_pairs(self, e: Emitter, kind: DType) -> bool:
+        """Those of 16 bits, and e4m3 where the machine has it."""
+        return rounding.rounds_pairs(e.machine, kind)
+
+    def pair(self, e: Emitter, low: str, high: str, kind: DType) -> str:
         """cvt.rn.bf16x2.f32 and its like."""
-        word = {"bfloat": "bf16x2", "half": "f16x2"}[kind]
-        bits = e.w.value(f'call i32 asm "cvt.rn.{word}.f32 $0, $1, $2;", "=r,f,f"(float {high}, float {low})')
-        return e.w.value(f"bitcast i32 {bits} to <2 x {kind}>")
+        return rounding.pair(e, low, high, kind)
+
+    def pair_of_bytes(self, e: Emitter, low: str, high: str) -> str:
+        """By bits of bf16, and one instruction for two."""
+        return rounding.pair_of_bytes(e, low, high)

@@ -1,0 +1,130 @@
+"""K loops that follow each other over the same steps as one loop, which loads what they have in common once.
+
+    for e in 0..64 {                             for e in 0..64 {
+      copy %x_view -> %slab; copy %w_view ...      copy %x_view -> %slab
+      mma %sums += %slab * %slab_1                 copy %w_view -> %slab_1
+    }                                              mma %sums += %slab * %slab_1
+    for e_1 in 0..64 {                             copy %u_view -> %slab_3
+      copy %x_view_1 -> %slab_2 ...                mma %sums_1 += %slab * %slab_3
+      mma %sums_1 += %slab_2 * %slab_3           }
+    }
+
+Only loops are joined that copy operands to shared memory and multiply, and of which the second needs nothing of the
+first. Loads that are dropped are no longer in the map of loads that comes back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import pairwise
+
+from tilewright.algebra.expr_use import Substitution
+from tilewright.ir.attrs import kind_of
+from tilewright.ir.core import Block, Op, Program, Value, building
+from tilewright.ir.verifier import verify
+
+_BODY = {"view", "copy", "barrier", "mma"}
+_WRITES = {"copy", "mma"}
+_BETWEEN = {"alloc", "fill", "let"}
+
+
+def with_joint_loops(program: Program, loads: Mapping[Op, str]) -> tuple[Program, dict[Op, str]]:
+    """Return (the program, changed in place, with neighbouring K loops joined; the loads that are left).
+
+    `loads` maps each copy from an argument to shared memory to its kind. Loops stay apart if they have no load in
+    common.
+    """
+    left = dict(loads)
+    with building():
+        for block in [program.body, *(b for op in program.walk() for b in op.blocks)]:
+            while _join_first_pair(block, left):
+                pass
+        verify(program)
+    return program, left
+
+
+def _join_first_pair(block: Block, loads: dict[Op, str]) -> bool:
+    """Join the first two loops of a block that can be one, and return True; False if there are none."""
+    loops = [n for n, op in enumerate(block.ops) if op.name == "for"]
+    for first, second in pairwise(loops):
+        one, two, between = block.ops[first], block.ops[second], block.ops[first + 1 : second]
+        moves = all(op.name in _BETWEEN and _used(one).isdisjoint(op.operands) for op in between)
+        if not moves or not _can_join(one, two, loads):
+            continue
+        body, tiles, copies = _joint_body(one, two)
+        if not tiles:
+            continue
+        for old, new in copies.items():
+            kind = loads.pop(old)
+            loads |= {} if new is None else {new: kind}
+        between = [op for op in between if op.name != "alloc" or op.result not in tiles]
+        joint = Op(one.spec, one.operands, one.attrs, one.results, (body,), one.loc)
+        block.ops[first : second + 1] = [*between, joint]
+        return True
+    return False
+
+
+def _can_join(one: Op, two: Op, loads: Mapping[Op, str]) -> bool:
+    """True if two loops go over the same steps, only load whole tiles and multiply, and need nothing of each other."""
+    if any(len(loop.blocks) != 1 or len(loop.attrs["ranges"]) != 1 for loop in (one, two)):
+        return False
+    inside = [*one.blocks[0].ops, *two.blocks[0].ops]
+    if any(op.name not in _BODY or (op.name == "copy" and loads.get(op) != "ring") for op in inside):
+        return False
+    (steps,), (others,) = (loop.attrs["ranges"] for loop in (one, two))
+    if replace(others, symbol=steps.symbol) != steps or {**one.attrs, "ranges": ()} != {**two.attrs, "ranges": ()}:
+        return False
+    views = {r for op in inside if op.name == "view" for r in op.results}
+    if views & (_written(one) | _written(two)):
+        return False
+    return _written(one).isdisjoint(_used(two)) and _written(two).isdisjoint(_used(one))
+
+
+def _joint_body(one: Op, two: Op) -> tuple[Block, set[Value], dict[Op, Op | None]]:
+    """Return (the body of both loops as one, the tiles of the second loop that it no longer needs, its copies).
+
+    The copies are {copy of the second loop: its form in the joint body; None if it is dropped}. A tile of the second
+    loop is not needed if the first loop copies the same elements to a tile of the same type.
+    """
+    (body,), (other,) = one.blocks, two.blocks
+    (steps,), (others,) = (loop.attrs["ranges"] for loop in (one, two))
+    images = Substitution({others.symbol: steps.symbol})
+    values: dict[Value, Value] = {}
+    ops, dropped, copies = list(body.ops), set[Value](), dict[Op, Op | None]()
+    views = {op.result: op for op in body.ops if op.name == "view"}
+    for op in other.ops:
+        attrs = {name: kind_of(op.spec.attrs[name].rstrip("?")).mapped(x, images) for name, x in op.attrs.items()}
+        operands = tuple(values.get(v, v) for v in op.operands)
+        new = Op(op.spec, operands, attrs, op.results, (), op.loc)
+        if op.name == "view":
+            same = next((v for v, x in views.items() if x.operands == operands and x.attrs == attrs), None)
+            if same is not None:
+                values[op.result] = same
+                continue
+        elif op.name == "copy":
+            twin = next((x for x in body.ops if x.name == "copy" and _copies_alike(x, new)), None)
+            copies[op] = new if twin is None else None
+            if twin is not None:
+                values[op.operands[1]] = twin.operands[1]
+                dropped.add(op.operands[1])
+                continue
+        ops.append(new)
+    return Block(body.args, ops), dropped, copies
+
+
+def _copies_alike(one: Op, two: Op) -> bool:
+    """True if two copies copy the same elements to tiles of the same type."""
+    return (
+        one.operands[0] is two.operands[0] and one.attrs == two.attrs and one.operands[1].type == two.operands[1].type
+    )
+
+
+def _written(loop: Op) -> set[Value]:
+    """Return the values that copies and MMAs of a loop write: tiles and accumulators."""
+    return {op.operands[1] if op.name == "copy" else op.operands[0] for op in loop.blocks[0].ops if op.name in _WRITES}
+
+
+def _used(loop: Op) -> set[Value]:
+    """Return the values that a loop's body uses."""
+    return {v for op in loop.blocks[0].ops for v in op.operands}

@@ -1,0 +1,217 @@
+"""Congruences: operands of products that are zero but where a sum of two indices is a multiple of a number.
+
+    %1 = read %dy over=[h, r, f] at=[(h - r + 1)//2 - (h - r + 1)%2*57, f] otherwise=0 : bf16[H, R, F]
+
+Every other h - r + 1 reads below 0, so half of the products are with zeros. Authors write the same as a selection:
+`select((h - r + 1) % 2 == 0, read at (h - r + 1)//2, 0)`. Which elements are zero is not read off a form: it is
+computed, index by index.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tilewright.algebra.expr import Expr, Symbol, symbol
+from tilewright.algebra.expr_use import Substitution, evaluate, linear_form
+from tilewright.ir.core import Op, Program, TileType, Value
+from tilewright.passes.tile.rewriting import places
+from tilewright.plan.boxes import numbers_of
+from tilewright.plan.written import TABLED
+
+Array = np.ndarray[Any, Any]
+SAME = frozenset({"cast", "permute"})
+"""Operations whose result is zero where their operand is."""
+_ON_INDICES: dict[str, Callable[..., Any]] = {
+    **{name: getattr(operator, name) for name in ("add", "sub", "mul", "mod", "floordiv", "eq", "ne")},
+    **dict.fromkeys(("broadcast", "permute", "cast"), lambda x: x),
+}
+
+
+@dataclass(frozen=True)
+class Congruence:
+    """An operand of MMAs is zero but where sign*kept + step*summed + rest is a multiple of `modulus`.
+
+    `kept` is a dimension of the result, `summed` one that the MMAs sum over; `sign` is 1 or -1.
+    """
+
+    kept: Symbol
+    summed: Symbol
+    sign: int
+    step: int
+    rest: int
+    modulus: int
+
+    def holds(self, kept: Array, summed: Array) -> Array:
+        """Return where the sum of indices is a multiple of the modulus."""
+        multiple: Array = (self.sign * kept + self.step * summed + self.rest) % self.modulus == 0
+        return multiple
+
+
+class Congruences:
+    """Finds congruences of a program whose dimensions have numbers as `sizes`."""
+
+    def __init__(self, program: Program, sizes: Mapping[Symbol, int]):
+        self.program, self.makers = program, program.makers()
+        self.numbers, self.size = Substitution(dict(sizes)), numbers_of(sizes)
+
+    def proposed(self) -> Iterator[Congruence]:
+        """Yield the congruences that divisions in accesses and conditions suggest; `holds` tells if they do."""
+        seen: set[Congruence] = set()
+        for op in [x for x in self.program.walk() if x.name == "mma"]:
+            left, right, acc = (set(v.type.dims) for v in op.operands)
+            for value, own, other in ((op.operands[0], left, right), (op.operands[1], right, left)):
+                kept, summed = (own & acc) - other, (own & other) - acc
+                for found in self._divided(value, kept, summed):
+                    if found not in seen:
+                        seen.add(found)
+                        yield found
+
+    def holds(self, found: Congruence) -> bool:
+        """True if the operands with both dimensions of a congruence, of all MMAs, are zero where it does not hold."""
+        both = {found.kept, found.summed}
+        products = (op for op in self.program.walk() if op.name == "mma")
+        values = [v for op in products for v in op.operands[:2] if both <= set(v.type.dims)]
+        return all(self.vanishes(v, found) for v in values)
+
+    def vanishes(self, value: Value, found: Congruence) -> bool:
+        """True if a tile is zero wherever the congruence does not hold."""
+        op = self.makers.get(value)
+        if op is None:
+            return False
+        if op.name in SAME:
+            return self.vanishes(op.operands[0], found)
+        if op.name == "select" and _is_zero(op.operands[2], self.makers):
+            implied = any(self._implies(c, found) for c in conjuncts(op.operands[0], self.makers))
+            return implied or self.vanishes(op.operands[1], found)
+        return op.name == "read" and self.leaves(op, found)
+
+    def leaves(self, read: Op, found: Congruence) -> bool:
+        """True if a read is outside memory, and zero, wherever the congruence does not hold."""
+        if read.attrs.get("otherwise") != 0 or read.attrs.get("lookups") or read.attrs.get("bounds"):
+            return False
+        kind, over, at = places(read)
+        index_of = dict(zip(kind.dims, over, strict=True))
+        if not {found.kept, found.summed} <= index_of.keys():
+            return False
+        h, r = index_of[found.kept], index_of[found.summed]
+        shape = [None if d is None else self.size(d) for d in read.operands[0].type.sizes]
+        for e, extent in zip(map(self.numbers, at), shape, strict=True):
+            grid = None if extent is None else self._grid(index_of, e, (h, r))
+            if grid is not None:
+                place = np.asarray(evaluate(e, grid))
+                inside = (place >= 0) & (place < extent)
+                if not (inside & ~found.holds(grid[h], grid[r])).any():
+                    return True
+        return False
+
+    def is_same(self, condition: Value, found: Congruence) -> bool:
+        """True if a condition on indices holds exactly where the congruence does."""
+        return self._compared(condition, found, lambda a, b: a == b)
+
+    def _implies(self, condition: Value, found: Congruence) -> bool:
+        """True if the congruence holds wherever a condition on indices does."""
+        return self._compared(condition, found, lambda a, b: ~a | b)
+
+    def _compared(self, condition: Value, found: Congruence, compare: Callable[[Array, Array], Array]) -> bool:
+        """True if `compare` is true for a condition on indices and the congruence, everywhere."""
+        dims = (found.kept, found.summed)
+        if set(condition.type.dims) != set(dims) or prod(map(self.size, dims)) > TABLED:
+            return False
+        axes = np.ogrid[tuple(slice(0, self.size(d)) for d in dims)]
+        grid: dict[Expr, Array] = dict(zip(dims, axes, strict=True))
+        holds = self._at(condition, grid)
+        where = found.holds(grid[found.kept], grid[found.summed])
+        return holds is not None and bool(np.all(compare(np.broadcast_to(holds, where.shape), where)))
+
+    def _at(self, value: Value, grid: Mapping[Expr, Any]) -> Any:
+        """Evaluate a tile computed of indices alone at the indices of `grid`; None if it depends on anything else."""
+        op = self.makers.get(value)
+        if op is None:
+            return None
+        if op.name == "self_index":
+            return grid.get(op.attrs["dim"])
+        if op.name in ("scalar", "fill"):
+            number = op.attrs["value"]
+            return self.size(number) if isinstance(number, Expr) else number
+        parts = [self._at(v, grid) for v in op.operands]
+        if op.name not in _ON_INDICES or any(part is None for part in parts):
+            return None
+        return _ON_INDICES[op.name](*parts)
+
+    def _grid(self, index_of: Mapping[Expr, Symbol], e: Expr, always: Sequence[Symbol]) -> dict[Symbol, Any] | None:
+        """Return {index: its numbers, shaped to broadcast} for the indices in `e` and `always`; None if too many."""
+        dims = [d for d, s in index_of.items() if s in e.symbols or s in always]
+        if e.symbols - {index_of[d] for d in dims} or prod(map(self.size, dims)) > TABLED:
+            return None
+        axes = np.ogrid[tuple(slice(0, self.size(d)) for d in dims)]
+        return {index_of[d]: axis for d, axis in zip(dims, axes, strict=True)}
+
+    def _divided(self, value: Value, kept: Collection[Expr], summed: Collection[Expr]) -> Iterator[Congruence]:
+        """Yield a congruence for each division, in what computes an operand, of a sum with two of its indices."""
+        op = self.makers.get(value)
+        if op is None:
+            return
+        if op.name == "select":
+            for condition in conjuncts(op.operands[0], self.makers):
+                indices = {d: symbol(f"at_{n}", 0, self.size(d) - 1) for n, d in enumerate(condition.type.dims)}
+                e = self._at(_tested(condition, self.makers), indices)
+                yield from _congruences(e, indices, kept, summed) if isinstance(e, Expr) else ()
+            yield from self._divided(op.operands[1], kept, summed)
+        elif op.name in SAME:
+            yield from self._divided(op.operands[0], kept, summed)
+        elif op.name == "read":
+            kind, over, at = places(op)
+            for e in map(self.numbers, at):
+                yield from _congruences(e, dict(zip(kind.dims, over, strict=True)), kept, summed)
+
+
+def conjuncts(condition: Value, makers: Mapping[Value, Op]) -> list[Value]:
+    """Return the conditions of which a condition is the conjunction: itself, if it is none."""
+    op = makers.get(condition)
+    if op is not None and op.name == "and_":
+        return [c for v in op.operands for c in conjuncts(v, makers)]
+    return [condition]
+
+
+def _tested(condition: Value, makers: Mapping[Value, Op]) -> Value:
+    """Return what a comparison compares: its first operand; the condition itself if it is none."""
+    op = makers.get(condition)
+    while op is not None and op.name in ("eq", "ne", "broadcast", "permute", "cast"):
+        condition = op.operands[0]
+        op = makers.get(condition)
+    return condition
+
+
+def _is_zero(value: Value, makers: Mapping[Value, Op]) -> bool:
+    """True if a value is the number 0 everywhere."""
+    op = makers.get(value)
+    while op is not None and op.name in ("broadcast", "permute", "cast"):
+        op = makers.get(op.operands[0])
+    return op is not None and op.name in ("fill", "scalar") and op.attrs["value"] == 0
+
+
+def _congruences(
+    e: Expr, index_of: Mapping[Expr, Symbol], kept: Collection[Expr], summed: Collection[Expr]
+) -> Iterator[Congruence]:
+    """Yield a congruence for each division in `e`, by a number, of a sum of one kept and one summed index."""
+    dim_of = {s: d for d, s in index_of.items()}
+    for node in e.divisions(set()):
+        inner, by = node.parts
+        form = linear_form(inner, list(dim_of)) if by.is_constant else None
+        if form is None or len(form[0]) != 2 or not all(x.is_constant for x in (*form[0].values(), form[1])):
+            continue
+        steps = {dim_of[s]: int(c) for s, c in form[0].items()}
+        h, r = next((d for d in steps if d in kept), None), next((d for d in steps if d in summed), None)
+        if isinstance(h, Symbol) and isinstance(r, Symbol) and abs(steps[h]) == 1 and int(by) > 1:
+            yield Congruence(h, r, steps[h], steps[r], int(form[1]), int(by))
+
+
+def tiles_of(op: Op) -> set[Expr]:
+    """Return the dimensions of all tiles that an operation takes or gives."""
+    return {d for v in (*op.operands, *op.results) if isinstance(v.type, TileType) for d in v.type.dims}

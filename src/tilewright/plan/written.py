@@ -1,0 +1,73 @@
+"""The elements that a write reaches: its coordinates over the digits (mixed-radix parts) of its indices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+from math import prod
+
+import numpy as np
+
+from tilewright.algebra.expr import Expr, FloorDiv, Symbol, as_expr, symbol
+from tilewright.algebra.expr_use import Substitution, evaluate
+from tilewright.ir.core import MemoryType, Op
+from tilewright.plan.contraction import chain
+from tilewright.plan.model import Size
+
+TABLED = 1 << 22
+"""Elements of a write, or indices of a coordinate, at most, whose places are computed one by one."""
+
+
+def places_by_digits(op: Op, size: Size) -> tuple[list[Expr], dict[Symbol, int]]:
+    """Return (coordinates of the write `op` over digits (mixed-radix parts) of its indices, {digit: its extent}).
+
+    An index is split where coordinates divide it: [i//56, 2*(i%56) + p] is [i_1, 2*i_0 + p_0]. One that is divided
+    otherwise, as (i + 1)//2, stays whole. `size(d)` evaluates the extent of a dimension d.
+    """
+    over = op.attrs["over"]
+    at = [Substitution({s: size(s) for s in e.symbols if s not in over})(e) for e in op.attrs["at"]]
+    images, extents = dict[Symbol, Expr](), dict[Symbol, int]()
+    for s, d in zip(over, op.operands[0].type.dims, strict=True):
+        whole = as_expr(0)
+        for n, (step, end) in enumerate(pairwise(chain(_divisors(s, at), size(d)) or (1, size(d)))):
+            digit = symbol(f"{s}_{n}", 0, int(end) // int(step) - 1)
+            extents[digit] = int(end) // int(step)
+            whole = whole + int(step) * digit
+        images[s] = whole
+    return [*map(Substitution(images), at)], extents
+
+
+def reaches_all(op: Op, size: Size) -> bool:
+    """True if the write `op` reaches every element of its memory, perhaps among coordinates that leave it.
+
+    Each coordinate must have indices, or digits of indices, of its own; then it is enough that each takes all values.
+    """
+    memory: MemoryType = op.operands[1].type
+    if "at" not in op.attrs or op.attrs.get("lookups") or None in memory.sizes:
+        return False
+    at, extents = places_by_digits(op, size)
+    seen: set[Symbol] = set()
+    for e, d in zip(at, memory.sizes, strict=True):
+        used = [s for s in extents if s in e.symbols]
+        if d is None or not seen.isdisjoint(used) or prod(extents[s] for s in used) > TABLED:
+            return False
+        seen |= set(used)
+        grid = np.ogrid[tuple(slice(0, extents[s]) for s in used)]
+        values = np.asarray(evaluate(e, dict(zip(used, grid, strict=True))))
+        inside = np.unique(values[(values >= 0) & (values < size(d))])
+        if inside.size != size(d):
+            return False
+    return True
+
+
+def _divisors(index: Symbol, at: Iterable[Expr]) -> set[int | Expr]:
+    """Return the numbers by which coordinates divide an index; those by which they divide sums with it are left out."""
+    divisors: set[int | Expr] = set()
+    for node in (n for e in at for n in e.divisions(set()) if index in n.symbols):
+        inner, by = node.parts
+        whole: Expr = as_expr(1)
+        if isinstance(inner, FloorDiv):
+            inner, whole = inner.parts
+        if inner is index and not (by.symbols or whole.symbols):
+            divisors |= {int(by * whole), int(whole)}
+    return divisors

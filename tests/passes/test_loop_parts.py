@@ -1,0 +1,99 @@
+"""Loops whose carried values merge are split over tasks, and a second kernel merges the parts in order.
+
+Scores are integers and powers are of two, so that weights and sums are exact, and results compare by ==.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright
+import tilewright.lang as tkl
+import tilewright.wave as tkw
+from tilewright.compiler.native import kernel_for
+from tilewright.targets.registry import machine
+
+GLOBAL, bf16, f32 = tkl.GLOBAL_ADDRESS_SPACE, tkl.bf16, tkl.f32
+B, G, M, N, D, E = (getattr(tkl.sym, s) for s in "BGMNDE")
+HOPPER = machine("hopper")
+
+
+def attention(*, causal: bool = False, lowest: float = -64.0, first: int = 0, both: bool = False) -> Any:
+    """Attention by powers of two: G rows of queries share keys; causal, query m sees the keys up to m + first.
+
+    With `both`, weights are summed up twice: once after a constant is added, so that the sums do not merge.
+    """
+
+    @tkw.wave([tkw.TilingConstraint(N, 128)])
+    def attention(
+        q: tkl.Memory[B, G, M, D, GLOBAL, bf16],
+        k: tkl.Memory[B, N, D, GLOBAL, bf16],
+        v: tkl.Memory[B, N, E, GLOBAL, bf16],
+        y: tkl.Memory[B, G, M, E, GLOBAL, f32],
+    ) -> None:
+        rows = (B, G, M)
+        start = [tkl.Register[(*rows, f32)](lowest), tkl.Register[(*rows, f32)](0), tkl.Register[(*rows, E, f32)](0)]
+
+        @tkw.iterate(N, init_args=start)
+        def walk(highest: Any, total: Any, mean: Any) -> Any:
+            scores = tkw.mma(tkw.read(q), tkw.read(k), tkl.Register[(*rows, N, f32)](0))
+            if causal:
+                scores = tkw.select(tkw.self_index(N) <= tkw.self_index(M) + first, scores, float("-inf"))
+            higher = tkw.max(scores, highest, dim=N)
+            weights, shrink = tkw.exp2(scores - higher), tkw.exp2(highest - higher)
+            total = tkw.sum(weights, total * shrink, dim=N)
+            if both:
+                total = total + 1.0
+            return higher, total, tkw.mma(tkw.cast(weights, bf16), tkw.read(v), mean * shrink)
+
+        highest, total, mean = walk
+        tkw.write(mean + total + highest, y)
+
+    return attention
+
+
+def result_of(kernel: Any, extents: tuple[int, ...]) -> tuple[Any, Any, Any]:
+    """The kernel as planned for Hopper, what it gives on the interpreter, and what the executor gives."""
+    b, g, m, n, d, e = extents
+    rng = np.random.default_rng(sum(extents))
+    q, k = ((rng.integers(-1, 2, s) * (rng.random(s) < 0.1)).astype(bf16.numpy) for s in ((b, g, m, d), (b, n, d)))
+    arrays = [q, k, rng.integers(-2, 3, (b, n, e)).astype(bf16.numpy)]
+    made = kernel_for(kernel, dict(zip("BGMNDE", extents, strict=True)), machine=HOPPER)
+    wanted = tilewright.compile(kernel, target="executor")(*arrays)
+    result = np.zeros_like(wanted)
+    made.executor.bind([*arrays, result])()
+    return made, result, wanted
+
+
+@pytest.mark.parametrize(
+    "extents",
+    [(2, 8, 1, 4096, 64, 64), (1, 1, 70, 8000, 64, 72), (1, 5, 3, 10240, 64, 64)],
+    ids=["decode", "ragged", "many parts"],
+)
+def test_few_tasks_with_many_keys_left_cores_without_work(extents: tuple[int, ...]):
+    made, result, wanted = result_of(attention(), extents)
+    assert made.plan.parts is not None
+    assert made.plan.parts[0] == "N"
+    assert np.array_equal(result, wanted)
+
+
+@pytest.mark.parametrize("lowest", [-64.0, float("-inf")])
+def test_parts_that_a_mask_hides_whole_count_for_nothing(lowest: float):
+    made, result, wanted = result_of(attention(causal=True, lowest=lowest, first=7180), (1, 1, 128, 8192, 64, 64))
+    assert made.plan.parts is not None
+    assert np.isfinite(result).all()
+    assert np.array_equal(result, wanted)
+
+
+def test_what_a_maximum_starts_from_is_merged_too():
+    _, result, wanted = result_of(attention(lowest=64.0), (2, 8, 1, 4096, 64, 64))
+    assert np.array_equal(result, wanted)
+
+
+def test_states_that_do_not_merge_stay_in_one_kernel():
+    made, result, wanted = result_of(attention(both=True), (1, 8, 1, 4096, 64, 64))
+    assert made.plan.parts is None
+    assert np.array_equal(result, wanted)

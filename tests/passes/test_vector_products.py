@@ -1,0 +1,94 @@
+"""Products without rows or columns on a GPU: sums over lanes, exactly, on Hopper's interpreter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright
+import tilewright.lang as tkl
+import tilewright.wave as tkw
+from tilewright.compiler.native import kernel_for
+from tilewright.targets.registry import machine
+
+GLOBAL, bf16, f32, i8, i32 = tkl.GLOBAL_ADDRESS_SPACE, tkl.bf16, tkl.f32, tkl.i8, tkl.i32
+B, H, K, M, N, R = (getattr(tkl.sym, s) for s in "BHKMNR")
+HOPPER = machine("hopper")
+
+
+def matrix_vector(data: Any = bf16, total: Any = f32, *, first: bool = False) -> Any:
+    """y = w x, the vector as the first or the second operand, in a loop over K."""
+
+    @tkw.wave()
+    def matrix_vector(
+        w: tkl.Memory[N, K, GLOBAL, data], x: tkl.Memory[K, GLOBAL, data], y: tkl.Memory[N, GLOBAL, total]
+    ) -> None:
+        @tkw.iterate(K, init_args=[tkl.Register[N, total](0)])
+        def sums(acc: Any) -> Any:
+            operands = (tkw.read(x), tkw.read(w)) if first else (tkw.read(w), tkw.read(x))
+            return tkw.mma(*operands, acc)
+
+        tkw.write(sums, y)
+
+    return matrix_vector
+
+
+def batched_and_more() -> Any:
+    """y[b] = x[b] w[b] + 3, a vector by a matrix for each b: the sum starts from 3."""
+
+    @tkw.wave()
+    def batched_and_more(
+        x: tkl.Memory[B, K, GLOBAL, bf16], w: tkl.Memory[B, K, N, GLOBAL, bf16], y: tkl.Memory[B, N, GLOBAL, f32]
+    ) -> None:
+        tkw.write(tkw.mma(tkw.read(x), tkw.read(w), tkl.Register[B, N, f32](3.0)), y)
+
+    return batched_and_more
+
+
+def depthwise() -> Any:
+    """y[n, h] = the sum over r of x[n, h + r - 1] * w[n, r]."""
+    n, h, r = (tkw.IndexMapping.iterator(i) for i in range(3))
+    window = tkw.IndexMapping(3, inputs={N: n, H: h + r - 1}, outputs={N: n, H: h, R: r})
+
+    @tkw.wave()
+    def depthwise(
+        x: tkl.Memory[N, H, GLOBAL, bf16], w: tkl.Memory[N, R, GLOBAL, bf16], y: tkl.Memory[N, H, GLOBAL, f32]
+    ) -> None:
+        image = tkw.read(x, mapping=window, otherwise=0)
+        tkw.write(tkw.mma(image, tkw.read(w), tkl.Register[N, H, f32](0)), y)
+
+    return depthwise
+
+
+@pytest.mark.parametrize(
+    ("kernel", "sizes"),
+    [
+        (matrix_vector(), {"N": 200, "K": 333}),
+        (matrix_vector(first=True), {"N": 33, "K": 1000}),
+        (matrix_vector(i8, i32), {"N": 70, "K": 264}),
+        (batched_and_more(), {"B": 5, "K": 77, "N": 130}),
+        (depthwise(), {"N": 37, "H": 55, "R": 3}),
+    ],
+    ids=["matrix by vector", "vector by matrix", "bytes", "batch", "depthwise"],
+)
+def test_a_product_without_rows_ran_on_a_matrix_unit(kernel: Any, sizes: dict[str, int]):
+    made = kernel_for(kernel, sizes, machine=HOPPER)
+    assert made.plan is not None
+    assert not made.plan.products
+    rng = np.random.default_rng(sum(sizes.values()))
+    *given, result = made.module.host.args
+    arrays = [rng.integers(-3, 4, [int(n) for n in a.type.shape]).astype(a.type.dtype.numpy) for a in given]
+    wanted = tilewright.compile(kernel, target="executor")(*arrays)
+    y = np.zeros([int(n) for n in result.type.shape], wanted.dtype)
+    made.executor.bind([*arrays, y])()
+    assert np.array_equal(y, wanted)
+
+
+def test_a_plan_that_names_an_atom_is_still_read():
+    sizes = {"N": 40, "K": 64}
+    plan = "axis N = (N 40): task 8; axis unit = (unit 1): whole; axis K = (K 64): whole; grid N"
+    made = kernel_for(matrix_vector(), sizes, machine=HOPPER, plan=f"{plan}; mma by mma.m16n8k16.bf16, tile 16x8")
+    assert made.plan is not None
+    assert [line.atom for line in made.plan.products] == ["mma.m16n8k16.bf16"]
