@@ -51,7 +51,6 @@
 | rows        | task widths and waves of GPU programs without MMAs                          |
 | kept_rows   | rows that a task goes over several times: who keeps them                    |
 | search      | the one search of GPU kernels: rules, one cost, one ranking                 |
-| stepping    | products that a loop can sum in steps of K                                  |
 | sums        | the accumulator type of an MMA                                              |
 | terms       | SIMT products: MMAs that lanes compute without atoms                        |
 | term_boxes  | SIMT products as data: what a lane holds                                    |
