@@ -139,10 +139,17 @@ def _split_candidate(kernel: KernelSchedule, work: Work, parts: Parts) -> PlanCa
     """Return `kernel` with split-K as a PlanCandidate; its cycles include merging the parts.
 
     `parts` are the pieces of K that workgroups compute; further kernels merge their results. `work` is the work of
-    `kernel` without split-K.
+    `kernel` without split-K. Kernels are launched plainly if that is faster than to launch them early.
     """
+    machine, kernel = kernel.tiling.machine, replace(kernel, parts=parts)
     split, merge = split_work(kernel, work, parts)
-    return candidate_of(replace(kernel, parts=parts), split, merge)
+    early = candidate_of(kernel, split, merge)
+    if "programmatic" not in machine.launches:
+        return early
+    kernel = replace(kernel, early=False)
+    split, merge = split_work(kernel, work, parts)
+    plain = candidate_of(kernel, split, merge + machine.limits.launch_cycles - launch_cycles(machine))
+    return min(early, plain, key=lambda candidate: candidate.cycles)
 
 
 def split_work(kernel: KernelSchedule, work: Work, parts: Parts) -> tuple[Work, float]:
@@ -157,6 +164,8 @@ def split_work(kernel: KernelSchedule, work: Work, parts: Parts) -> tuple[Work, 
     inner = dict(tile.box)[parts.dim]
     share = ceil(parts.width / inner) / ceil(t.facts.extents[parts.dim] / inner)
     phases = tuple(replace(p, trips=p.trips * share) if p.trips >= tile.count else p for p in work.phases)
+    if kernel.early and "programmatic" in machine.launches and not t.o.by_threads:
+        phases = tuple(replace(p, strewn=p.copied) for p in phases)
     states = state_bytes(t, number)
     last = mmas[-1]
     whole = result_rows(t, last)
@@ -176,5 +185,6 @@ def split_work(kernel: KernelSchedule, work: Work, parts: Parts) -> tuple[Work, 
         edges=work.edges,
     )
     launches = 1 if parts.count <= UNROLLED else 2
-    merge = moving_cycles(machine, (parts.count + 1) * states) + launches * machine.limits.following_cycles
-    return split, merge
+    # parts are written, and read again, to be added up; the first launch of that begins while the last ones leave
+    merge = moving_cycles(machine, (2 * parts.count + 1) * states, from_memory=True)
+    return split, merge + launches * machine.limits.following_cycles - machine.limits.copy_latency

@@ -94,7 +94,8 @@ def count_uniform_work(kernel: UniformKernelSchedule) -> Work:
     tasks = prod(counts.values())
     waits = float(machine.limits.copy_latency)
     if kernel.products:
-        waits *= ceil(tasks / (machine.limits.cores or 1)) * _operand_waits(kernel)
+        steps, iterations = _operand_waits(kernel)
+        waits = (waits * steps + machine.limits.meeting * iterations) * ceil(tasks / (machine.limits.cores or 1))
     packed = _bytes_of_packed_b(kernel)
     waits += len(packed) * (machine.limits.following_cycles + machine.limits.copy_latency)
     if machine.lanes is None and kernel.products:
@@ -199,14 +200,15 @@ def _multiply_add_cycles(kernel: UniformKernelSchedule, op: Op) -> float:
     return how.atom.cycles * whole / how.atom.shape[2]
 
 
-def _operand_waits(kernel: UniformKernelSchedule) -> int:
-    """Return how many times one workgroup waits for operands of its MMAs, summed over all K steps.
+def _operand_waits(kernel: UniformKernelSchedule) -> tuple[int, int]:
+    """Return (how many times one workgroup waits for operands of its MMAs, iterations of the loops around its MMAs).
 
-    There are K steps for each accumulator tile in each iteration; an MMA without an atom has one step per iteration. A
-    step waits for A and for B, and a third time, for both to be in shared memory, if the atom reads them there.
+    Both are sums over all MMAs. There are K steps for each accumulator tile in each iteration; an MMA without an atom
+    has one step per iteration. A step waits for A and for B, and a third time, for both to be in shared memory, if the
+    atom reads them there.
     """
     size, around = numbers_of(kernel.facts.sizes), loops_around(kernel.facts.program)
-    total = 0
+    total = iterations = 0
     for op, how in kernel.products.items():
         axes, steps = axes_in(op, kernel.width), 1
         if how is not None and not isinstance(axes, str):
@@ -214,11 +216,12 @@ def _operand_waits(kernel: UniformKernelSchedule) -> int:
             slabs = ceil(depth / how.slab) if how.slab else 1
             places = prod(kernel.width(d) for d in (*axes.deep, *axes.around))
             steps = ceil(rows / how.rows) * ceil(columns / how.columns) * slabs * places
-        for axis in (loop.attrs["axis"] for loop in around[op]):
-            steps *= ceil(size(axis) / max(1, kernel.loops[axis])) if axis in kernel.loops else 1
+        axes_around = [loop.attrs["axis"] for loop in around[op]]
+        trips = prod(ceil(size(axis) / max(1, kernel.loops[axis])) for axis in axes_around if axis in kernel.loops)
         in_shared = 1 if how is not None and how.slab else 0
-        total += (2 + in_shared) * steps
-    return total
+        total += (2 + in_shared) * steps * trips
+        iterations += trips
+    return total, iterations
 
 
 def argument_bytes(facts: Facts) -> float:
