@@ -262,8 +262,8 @@ def _pipelined_cycles(machine: Machine, w: Work, o: Overlap) -> float:
     before, last = float(limits.copy_latency), 0.0
     if not any(p.is_dependent for p in w.phases):  # otherwise the first iteration is as long as others
         before += arriving + (w.resident + w.first) / limits.l2_rate
-        # nothing runs beside the stores of the last task; groups that wait for each other's MMAs end one by one
-        last = stored_cycles(machine, w.end) + limits.last_store * w.end.l2 * rate.share
+        # nothing runs beside the last stores; groups that wait for each other's MMAs end one by one
+        last = (stored_cycles(machine, w.end) + limits.last_store * w.end.l2 * rate.share) / w.end.blocks
     end = end_cycles(machine, w.end, o)
     longer = _edge_cycles(machine, w, o, rate)
     if len(w.lengths) > 1:
