@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from math import inf
 
 from tilewright.errors import TilewrightError
 from tilewright.machine.copy import CopyAtom
@@ -84,9 +83,9 @@ class Limits:
     more for each that finds something.
     `results_kept` are the shares of the second cache between which results stay there while what is read passes by.
     `start_cycles` are those from the start of one workgroup to that of the next.
-    The second cache has `l2_parts`, each of which brings a row for its own cores; `alone_rate` are the bytes that a
-    core reads in a cycle, all cores at a time, of rows that no other core reads at about the same time, `strewn_rate`
-    those of a kernel whose workgroups do not begin next to each other: one that is launched early after a shorter one.
+    The second cache has `l2_parts`, each of which brings a row for its own cores; `alone` is how many times as long
+    it takes for rows that no other core reads at about the same time, `strewn` for those of a kernel whose workgroups
+    do not begin next to each other: one that is launched early after a shorter one.
     `operands_kept` are the shares of the second cache that a kernel may read for all, and for none, of what it reads to
     be there still when it is launched again; `far_latency` how much longer a copy takes to arrive if none is.
     `least_step` are the cycles of an iteration of waves that multiply, at least: they wait for a stage, multiply, and
@@ -149,8 +148,8 @@ class Limits:
     following_cycles: int = 0
     start_cycles: float = 0.0
     l2_parts: int = 1
-    alone_rate: float = inf
-    strewn_rate: float = inf
+    alone: float = 1.0
+    strewn: float = 1.0
     least_step: float = 0.0
     group_step: float = 0.0
     lone_lanes: float = 1.0

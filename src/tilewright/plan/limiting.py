@@ -17,7 +17,7 @@ from tilewright.plan.schedule import Schedule
 
 RATES = {
     "shared memory": ("shared_rate",),
-    "L2": ("l2_rate", "alone_rate", "strewn_rate"),
+    "L2": ("l2_rate",),
     "HBM": ("far_rate",),
     "lanes": ("lane_rate", "function_rate"),
 }

@@ -133,7 +133,7 @@ def step_cycles(machine: Machine, p: Phase, o: Overlap, rate: CopyRate, extra_co
     busy = max(mma, lanes) + min(mma, lanes) * _exposed_share(limits, p, o)
     copies = _copy_cycles(limits, p, rate.share) + extra_copy_cycles
     cycles = max(busy, p.shared / limits.shared_rate, copies) + limits.copy_shown * copies
-    cycles = max(cycles, (1 + limits.copy_shown) * p.strewn / limits.strewn_rate * rate.share)
+    cycles = max(cycles, (1 + limits.copy_shown) * limits.strewn * p.strewn / limits.l2_rate * rate.share)
     if p.is_dependent:
         return cycles + p.serial + (limits.turn_latency if o.ordered else 0)
     if copies:  # a stage is used, and filled again, while the others are used
@@ -155,7 +155,7 @@ def _copy_cycles(limits: Limits, p: Phase, share: float) -> float:
     `share` is the fraction of the machine's cores at work: the more they are, the longer L2 takes for each. `p` (a
     Phase) has the bytes.
     """
-    return max(p.copied / limits.l2_rate, max(p.l2, p.alone / limits.alone_rate) * share, p.gather)
+    return max(p.copied / limits.l2_rate, max(p.l2, limits.alone * p.alone / limits.l2_rate) * share, p.gather)
 
 
 def _exposed_share(limits: Limits, p: Phase, o: Overlap) -> float:
