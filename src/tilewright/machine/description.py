@@ -57,8 +57,9 @@ class Limits:
     takes for rows that begin anywhere, not at a multiple of their width; rows that lie
     no multiple of `sector_bytes` apart take `askew` times as long again, and those that end within a sector
     `askew_partial` times. `leaving_row` are the cycles that it takes for a row of a result, `task_cycles` what lies
-    between a task and the next of a core. `copy_rate` are the bytes that a core copies; `latency` is how many cycles a
-    product of the vector unit takes, `load_cycles` how many lie between two loads of vectors.
+    between the copies of a task and those of the next of a core. `copy_rate` are the bytes that a core copies;
+    `latency` is how many cycles a product of the vector unit takes, `load_cycles` how many lie between two loads of
+    vectors.
     `instructions` is what a program may have before compiling it takes too long; `launch_cycles` what starting one
     takes, `following_cycles` one that begins while another ends and needs what that wrote. `warm` is how many times as
     fast all cores together read what the second cache still holds, since a launch before, as what lies behind it.
@@ -88,6 +89,7 @@ class Limits:
     do not begin next to each other: one that is launched early after a shorter one.
     `operands_kept` are the shares of the second cache that a kernel may read for all, and for none, of what it reads to
     be there still when it is launched again; `far_latency` how much longer a copy takes to arrive if none is.
+    `next_task` are the cycles between the products of a task and those of the next of a core.
     `least_step` are the cycles of an iteration of waves that multiply, at least: they wait for a stage, multiply, and
     pass it on; `group_step` what each further group of them adds. `lone_lanes` is how much longer lanes take for what
     one group of waves computes between its products. `lane_store` are as many of the simplest elements as it takes a
@@ -158,6 +160,7 @@ class Limits:
     far_latency: float = 0.0
     lone_store: float = 0.0
     last_store: float = 0.0
+    next_task: float = 0.0
     meeting: float = 0.0
     instructions: int = 0
 

@@ -144,9 +144,20 @@ def step_cycles(machine: Machine, p: Phase, o: Overlap, rate: CopyRate, extra_co
     if o.stages * p.slabs < ENOUGH_STAGES and o.stages > 1:
         cycles *= limits.shallow_ring
     if p.mma:
-        least = limits.least_step / p.per_stage if p.per_stage else 0.0
-        cycles = max(cycles, least) + limits.group_step * (o.all_groups - 1)
+        cycles += _stage_wait(limits, p, o, cycles) + limits.group_step * (o.all_groups - 1)
     return cycles + p.serial
+
+
+def _stage_wait(limits: Limits, p: Phase, o: Overlap, cycles: float) -> float:
+    """Return the cycles that an iteration of `cycles` is too short to pass a pipeline stage on, on the average.
+
+    The first iterations of a task find all stages free, and pass none on. `p` (a Phase) is the work of an iteration,
+    `o` (an Overlap) has the number of stages. 0 if no operand has stages.
+    """
+    if not p.per_stage:
+        return 0.0
+    passed_on = max(0.0, 1 - o.stages * p.per_stage / p.trips)
+    return passed_on * max(0.0, limits.least_step / p.per_stage - cycles)
 
 
 def _copy_cycles(limits: Limits, p: Phase, share: float) -> float:
@@ -301,9 +312,10 @@ def _even_tasks_cycles(machine: Machine, w: Work, o: Overlap, steps: list[float]
         body += (o.groups - 1) / 2 * sum(p.first for p in w.phases if p.is_dependent)
     rounds = ceil(w.tasks / (limits.cores or 1))
     busy = (w.l2_read + w.end.l2) * share + limits.task_cycles
+    between = (rounds - 1) * limits.next_task
     if o.pingpong and rounds > 1:
-        return rounds * max(body, (body + end) / 2, busy) + end
-    return rounds * max(body + end, busy)
+        return rounds * max(body, (body + end) / 2, busy) + end + between
+    return rounds * max(body + end, busy) + between
 
 
 def _uneven_tasks_cycles(machine: Machine, w: Work, steps: list[float], end: float) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import ceil
 
+from tilewright.machine import Machine
 from tilewright.plan.facts import ValueFacts
 from tilewright.plan.model import moving_cycles
 from tilewright.plan.search.axes import DEPTH
@@ -65,10 +66,20 @@ def _least_cycles(kernel: KernelSchedule, work: Work, parts: Parts) -> float:
     t, limits = kernel.tiling, kernel.tiling.machine.limits
     task_cycles = sum(p.trips * max(p.mma, p.copied / limits.l2_rate, p.gather) for p in work.phases)
     waves = ceil(t.tasks * parts.count / (limits.cores or 1))
-    merge = (
-        moving_cycles(t.machine, (parts.count + 1) * state_bytes(t, t.o.class_of[parts.dim])) + limits.following_cycles
-    )
+    merge = _merge_cycles(t.machine, parts, state_bytes(t, t.o.class_of[parts.dim]))
     return waves * task_cycles / parts.count + merge + 2 * limits.copy_latency + launch_cycles(t.machine)
+
+
+def _merge_cycles(machine: Machine, parts: Parts, states: float) -> float:
+    """Return the cycles of the kernels that add up `parts` (pieces of K), whose results have `states` bytes each.
+
+    All parts but one are written and read again, and the sum is written. The first of those kernels is launched, and
+    begins to read, while the last results leave: two waits for memory are not added again.
+    """
+    limits = machine.limits
+    launches = 1 if parts.count <= UNROLLED else 2
+    moved = moving_cycles(machine, (2 * parts.count - 1) * states)
+    return moved + launches * limits.following_cycles - 2 * limits.copy_latency
 
 
 def _split_k_choices(t: Tiling) -> Iterator[Parts]:
@@ -184,7 +195,4 @@ def split_work(kernel: KernelSchedule, work: Work, parts: Parts) -> tuple[Work, 
         moved=work.moved - written + parts.count * states,
         edges=work.edges,
     )
-    launches = 1 if parts.count <= UNROLLED else 2
-    # parts are written, and read again, to be added up; the first launch of that begins while the last ones leave
-    merge = moving_cycles(machine, (2 * parts.count + 1) * states, from_memory=True)
-    return split, merge + launches * machine.limits.following_cycles - machine.limits.copy_latency
+    return split, _merge_cycles(machine, parts, states)
