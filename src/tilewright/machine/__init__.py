@@ -19,7 +19,7 @@ The rows stand in `targets/`; passes, planners and interpreters are handed a tar
 """
 
 from tilewright.machine.copy import CopyAtom, CopyRefusal, Instruction, Refused
-from tilewright.machine.costs import Costs, LaneCosts, ResidentCosts, TermCosts, TileCosts, VectorCosts
+from tilewright.machine.costs import Costs, LaneCosts, ResidentCosts, TermCosts, TileCosts, TileLoadCosts, VectorCosts
 from tilewright.machine.description import Limits, Machine, Space, UnknownName, spaces_of
 from tilewright.machine.multiply import MultiplyAtom
 from tilewright.machine.operands import MemoryOperand, OpaqueOperand, RegisterOperand
@@ -54,6 +54,7 @@ __all__ = [
     "Space",
     "TermCosts",
     "TileCosts",
+    "TileLoadCosts",
     "UnknownName",
     "VectorCosts",
     "ViewRequest",

@@ -49,9 +49,7 @@ class TileCosts:
     `block` for a block of sums beside its products, its store deferred; `task` for a task beside its blocks: the last
     block's store hides behind nothing. `staged` to stage a block's rows for one step, where they end before the block
     does. `scattered` and `shared` for a cache line that is written apart from its neighbours, or beside other workers';
-    `store` for a sum that is stored where that is not deferred. `apart` is how many times as long as by the rate of the
-    L2 cache loads take of rows that lie apart in memory; `conflict` how much longer that takes if they share sets of
-    the L1 cache, `bypass` if loads bypass it. `packing` is how many times as long as by the rate of copies it takes to
+    `store` for a sum that is stored where that is not deferred. `packing` is how many times as long as by the rate of copies it takes to
     stage rows of A.
     """
 
@@ -61,10 +59,20 @@ class TileCosts:
     scattered: float = 0
     shared: float = 0
     store: float = 0
+    packing: float = 1
+
+
+@dataclass(frozen=True)
+class TileLoadCosts:
+    """By tile registers that load rows which lie apart in memory: how many times as long as by the rate of the L2 cache.
+
+    `apart` for any such rows; `conflict` is how much longer it takes if they share sets of the L1 cache, `bypass` if
+    loads bypass that cache.
+    """
+
     apart: float = 1
     conflict: float = 1
     bypass: float = 1
-    packing: float = 1
 
 
 @dataclass(frozen=True)
@@ -114,6 +122,7 @@ class Costs:
     vectors: VectorCosts = VectorCosts()
     lanes: LaneCosts = LaneCosts()
     tiles: TileCosts = TileCosts()
+    tile_loads: TileLoadCosts = TileLoadCosts()
     terms: TermCosts = TermCosts()
     resident: ResidentCosts = ResidentCosts()
     one_wave: float = 1

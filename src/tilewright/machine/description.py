@@ -57,8 +57,9 @@ class Limits:
     takes for rows that begin anywhere, not at a multiple of their width; rows that lie
     no multiple of `sector_bytes` apart take `askew` times as long again, and those that end within a sector
     `askew_partial` times. `leaving_row` are the cycles that it takes for a row of a result, `task_cycles` what lies
-    between a task and the next of a core. `copy_rate` are the bytes that a core copies; `latency` is how many cycles a
-    product of the vector unit takes, `load_cycles` how many lie between two loads of vectors.
+    between the copies of a task and those of the next of a core. `copy_rate` are the bytes that a core copies;
+    `latency` is how many cycles a product of the vector unit takes, `load_cycles` how many lie between two loads of
+    vectors.
     `instructions` is what a program may have before compiling it takes too long; `launch_cycles` what starting one
     takes, `following_cycles` one that begins while another ends and needs what that wrote. `warm` is how many times as
     fast all cores together read what the second cache still holds, since a launch before, as what lies behind it.
@@ -69,7 +70,7 @@ class Limits:
     longer, `shallow_ring` how much longer steps take that too few copies run ahead of, `lone_group`
     how much longer products take that one group of waves starts alone, with few of them under way. `outside_row` are
     the cycles that a copy of a box takes for each of its rows that lies outside the tensor. Rows that begin within the
-    ones before them take `box_overlap` times as long in a box, `window_overlap` times where a copy counts windows.
+    ones before them share lines with those, and take `overlapping` times as long as others that lie as far apart.
     `lane_rate` is how many elements a core's lanes compute in a cycle, of the simplest kind, `function_rate` of a
     function such as e^x; `placing` are as many of the simplest as it takes to read an element whose place divides its
     number. `round_latency` are the cycles of a round of products and what lies between them that nothing hides where
@@ -83,6 +84,18 @@ class Limits:
     more for each that finds something.
     `results_kept` are the shares of the second cache between which results stay there while what is read passes by.
     `start_cycles` are those from the start of one workgroup to that of the next.
+    The second cache has `l2_parts`, each of which brings a row for its own cores; `alone` is how many times as long
+    it takes for rows that no other core reads at about the same time, `strewn` for those of a kernel whose workgroups
+    do not begin next to each other: one that is launched early after a shorter one.
+    `operands_kept` are the shares of the second cache that a kernel may read for all, and for none, of what it reads to
+    be there still when it is launched again; `far_latency` how much longer a copy takes to arrive if none is.
+    `next_task` are the cycles between the products of a task and those of the next of a core.
+    `least_step` are the cycles of an iteration of waves that multiply, at least: they wait for a stage, multiply, and
+    pass it on; `group_step` what each further group of them adds. `lone_lanes` is how much longer lanes take for what
+    one group of waves computes between its products. `lane_store` are as many of the simplest elements as it takes a
+    lane to store one of a result. `lone_store` are the cycles of a task that has one buffer for results, and waits for
+    it; `last_store` how many times as long as by the second cache's own rate results of the last task take to leave.
+    `meeting` are the cycles in which all waves of a workgroup wait for each other, between iterations of a K loop.
     `line_bytes` is what memory is moved by: what two cores write lies at least so far apart. Rows that lie a multiple
     of `conflict_bytes` apart meet in the same lines of the first cache; None: that is not counted.
     """
@@ -115,8 +128,7 @@ class Limits:
     leaving_row: float = 0.0
     task_cycles: float = 0.0
     outside_row: float = 0.0
-    box_overlap: float = 1.0
-    window_overlap: float = 1.0
+    overlapping: float = 1.0
     lane_rate: int = 1
     function_rate: int = 1
     placing: float = 0.0
@@ -137,6 +149,19 @@ class Limits:
     launch_cycles: int = 0
     following_cycles: int = 0
     start_cycles: float = 0.0
+    l2_parts: int = 1
+    alone: float = 1.0
+    strewn: float = 1.0
+    least_step: float = 0.0
+    group_step: float = 0.0
+    lone_lanes: float = 1.0
+    lane_store: float = 0.0
+    operands_kept: tuple[float, float] = (0.0, 0.0)
+    far_latency: float = 0.0
+    lone_store: float = 0.0
+    last_store: float = 0.0
+    next_task: float = 0.0
+    meeting: float = 0.0
     instructions: int = 0
 
 

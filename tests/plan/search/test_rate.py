@@ -76,7 +76,9 @@ def test_a_plan_of_the_search_has_the_time_of_its_candidate(kind, name):
         candidate = rate_plan(facts, HOPPER, plan, constant)
         assert not isinstance(candidate, str), (candidate, str(plan))
         assert candidate.cycles == pytest.approx(cycles, rel=1e-9), str(plan)
-        assert as_plan(candidate) == plan
+        assert (
+            replace(as_plan(candidate), early=plan.early) == plan
+        )  # a plain launch is rated as on a machine without others
 
 
 def test_plans_of_one_text_do_not_have_two_times():

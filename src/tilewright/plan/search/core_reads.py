@@ -63,7 +63,7 @@ def slower_rows(machine: Machine, atom: MultiplyAtom, rows: int, stride: int, *,
     """
     if not isinstance(atom.c, OpaqueOperand):
         return 1.0
-    costs, limits = machine.costs.tiles, machine.limits
+    costs, limits = machine.costs.tile_loads, machine.limits
     conflict = not stays_in_l1(limits, rows, limits.line_bytes, stride)
     return costs.apart * (costs.conflict if conflict else 1.0) * (costs.bypass if streams else 1.0)
 

@@ -24,10 +24,42 @@ class Overlap:
     ahead: bool = False
     ordered: bool = False
     pingpong: bool = False
+    stored: int = 2
+    """Buffers of results on their way to memory."""
+    halo_stages: int = 0
+    """Stages of halo tiles (input patches of a convolution); 0: there are none."""
+
+    @property
+    def all_groups(self) -> int:
+        """Return the number of wave groups that multiply, of both halves with ping-pong."""
+        return self.groups * (2 if self.pingpong else 1)
 
 
 SAME_WAVES = Overlap(1, 0)
 """All waves run the same code: their work adds up, and the tasks of a core overlap."""
+
+
+@dataclass(frozen=True)
+class CopyRate:
+    """How fast copies to shared memory are: the fraction of the machine's cores at work, and a copy's latency.
+
+    The more cores are at work, the longer L2 takes for each. The latency is in cycles.
+    """
+
+    share: float
+    latency: float
+
+
+def copy_rate(machine: Machine, w: Work) -> CopyRate:
+    """Return a CopyRate for a kernel with the work `w`.
+
+    Copies take longer to arrive if L2 no longer holds the operands since the launch before: the more bytes the kernel
+    moves, the fewer of them are still there.
+    """
+    limits, cores = machine.limits, machine.limits.cores or 1
+    least, most = (share * limits.l2_bytes for share in limits.operands_kept)
+    far = min(1.0, max(0.0, (w.moved - least) / (most - least))) if most > least else 0.0
+    return CopyRate(min(w.tasks, cores) / cores, limits.copy_latency + far * limits.far_latency)
 
 
 @dataclass(frozen=True)
@@ -85,26 +117,56 @@ def row_cycles(machine: Machine, k: int, slab: int, element_bytes: int, pitch: i
     return row * factor * (whole * misaligned + (last if rest else 0))
 
 
-def step_cycles(machine: Machine, p: Phase, o: Overlap, share: float, extra_copy_cycles: float = 0.0) -> float:
+def step_cycles(machine: Machine, p: Phase, o: Overlap, rate: CopyRate, extra_copy_cycles: float = 0.0) -> float:
     """Return the cycles of one iteration of a pipelined loop on one core; `p` (a Phase) has the loop's work.
 
     It is the maximum of three: arithmetic (the longer of MMAs and lanes, plus the exposed share of the shorter), reads
     of shared memory, and copies to shared memory. Exposed latencies are added, and too few stages make it longer. `o`
-    (an Overlap) says what overlaps, `share` is the fraction of the machine's cores at work, `extra_copy_cycles` are
-    added to copies.
+    (an Overlap) says what overlaps, `rate` (a CopyRate) how fast copies are; `extra_copy_cycles` are added to copies.
     """
     limits = machine.limits
     mma, lanes = p.mma * (limits.lone_group if p.is_lone else 1), p.lanes
     if p.is_dependent:
         mma, lanes = mma + limits.group_latency * o.groups, lanes + limits.lane_latency / o.groups
+    elif o.groups == 1:
+        lanes *= limits.lone_lanes
     busy = max(mma, lanes) + min(mma, lanes) * _exposed_share(limits, p, o)
-    copies = max(p.copied / limits.l2_rate, p.l2 * share, p.gather) + extra_copy_cycles
+    copies = _copy_cycles(limits, p, rate.share) + extra_copy_cycles
     cycles = max(busy, p.shared / limits.shared_rate, copies) + limits.copy_shown * copies
-    if not p.is_dependent and o.stages > 1 and copies:  # a stage is used, and filled again, while the others are used
-        cycles = max(cycles, (busy + copies + limits.copy_latency / p.per_stage) / o.stages)
-    if o.stages * p.slabs < ENOUGH_STAGES and o.stages > 1 and not p.is_dependent:
+    cycles = max(cycles, (1 + limits.copy_shown) * limits.strewn * p.strewn / limits.l2_rate * rate.share)
+    if p.is_dependent:
+        return cycles + p.serial + (limits.turn_latency if o.ordered else 0)
+    if copies:  # a stage is used, and filled again, while the others are used
+        if o.stages > 1 and p.per_stage:
+            cycles = max(cycles, (busy + copies + rate.latency / p.per_stage) / o.stages)
+        if o.halo_stages:
+            cycles = max(cycles, (busy + copies + rate.latency / p.per_halo_stage) / o.halo_stages)
+    if o.stages * p.slabs < ENOUGH_STAGES and o.stages > 1:
         cycles *= limits.shallow_ring
-    return cycles + p.serial + (limits.turn_latency if o.ordered and p.is_dependent else 0)
+    if p.mma:
+        cycles += _stage_wait(limits, p, o, cycles) + limits.group_step * (o.all_groups - 1)
+    return cycles + p.serial
+
+
+def _stage_wait(limits: Limits, p: Phase, o: Overlap, cycles: float) -> float:
+    """Return the cycles that an iteration of `cycles` is too short to pass a pipeline stage on, on the average.
+
+    The first iterations of a task find all stages free, and pass none on. `p` (a Phase) is the work of an iteration,
+    `o` (an Overlap) has the number of stages. 0 if no operand has stages.
+    """
+    if not p.per_stage:
+        return 0.0
+    passed_on = max(0.0, 1 - o.stages * p.per_stage / p.trips)
+    return passed_on * max(0.0, limits.least_step / p.per_stage - cycles)
+
+
+def _copy_cycles(limits: Limits, p: Phase, share: float) -> float:
+    """Return the cycles of one core to copy the operands of one iteration to shared memory.
+
+    `share` is the fraction of the machine's cores at work: the more they are, the longer L2 takes for each. `p` (a
+    Phase) has the bytes.
+    """
+    return max(p.copied / limits.l2_rate, max(p.l2, limits.alone * p.alone / limits.l2_rate) * share, p.gather)
 
 
 def _exposed_share(limits: Limits, p: Phase, o: Overlap) -> float:
@@ -122,17 +184,21 @@ def _exposed_share(limits: Limits, p: Phase, o: Overlap) -> float:
     return 1 / o.groups**2
 
 
-def end_cycles(machine: Machine, e: TaskEnd, groups: int) -> float:
+def stored_cycles(machine: Machine, e: TaskEnd) -> float:
+    """Return the cycles of one core to write the results of an epilogue `e` to shared memory."""
+    return e.outputs * machine.register_file.word_bytes / machine.limits.shared_rate
+
+
+def end_cycles(machine: Machine, e: TaskEnd, o: Overlap) -> float:
     """Return the cycles of one workgroup's epilogue `e`, which writes results through shared to global memory.
 
-    `groups` is the number of wave groups (such as warpgroups) that share the epilogue: the more groups, the shorter the
-    waits between accumulator tiles.
+    `o` (an Overlap) says how many wave groups (such as warpgroups) share the epilogue: the more groups, the shorter the
+    waits between accumulator tiles. If it has a single buffer for results, the workgroup waits for that too.
     """
-    limits = machine.limits
-    stored = e.outputs * machine.register_file.word_bytes / limits.shared_rate
+    limits, stored = machine.limits, stored_cycles(machine, e)
     way_out = stored + e.lanes if e.reduces else max(stored, e.lanes)
-    waits = (e.blocks - 1) * limits.round_latency / groups**2
-    return way_out + e.narrow / limits.l2_rate + limits.copy_latency + waits
+    waits = (e.blocks - 1) * limits.round_latency / o.groups**2 + (limits.lone_store if o.stored == 1 else 0)
+    return way_out + e.by_lanes + e.narrow / limits.l2_rate + limits.copy_latency + waits
 
 
 def kernel_time(machine: Machine, w: Work, o: Overlap) -> KernelTime:
@@ -201,20 +267,21 @@ def _pipelined_cycles(machine: Machine, w: Work, o: Overlap) -> float:
     A task is one workgroup's work. The cycles include the first copies, the iterations and the epilogues, but neither
     the launch nor the bound of memory bandwidth.
     """
-    limits, cores = machine.limits, machine.limits.cores or 1
-    share = min(w.tasks, cores) / cores
-    steps = [step_cycles(machine, p, o, share) for p in w.phases]
-    arriving = next((max(p.copied / limits.l2_rate, p.l2 * share, p.gather) for p in w.phases if p.copied), 0.0)
-    before = float(limits.copy_latency)
+    limits, rate = machine.limits, copy_rate(machine, w)
+    steps = [step_cycles(machine, p, o, rate) for p in w.phases]
+    arriving = next((_copy_cycles(limits, p, rate.share) for p in w.phases if p.copied), 0.0)
+    before, last = float(limits.copy_latency), 0.0
     if not any(p.is_dependent for p in w.phases):  # otherwise the first iteration is as long as others
         before += arriving + (w.resident + w.first) / limits.l2_rate
-    end = end_cycles(machine, w.end, o.groups)
-    longer = _edge_cycles(machine, w, o, share)
+        # nothing runs beside the last stores; groups that wait for each other's MMAs end one by one
+        last = (stored_cycles(machine, w.end) + limits.last_store * w.end.l2 * rate.share) / w.end.blocks
+    end = end_cycles(machine, w.end, o)
+    longer = _edge_cycles(machine, w, o, rate)
     if len(w.lengths) > 1:
         tasks = _uneven_tasks_cycles(machine, w, steps, end)
     else:
-        tasks = _even_tasks_cycles(machine, w, o, steps, end, share)
-    return tasks + longer + before
+        tasks = _even_tasks_cycles(machine, w, o, steps, end, rate.share)
+    return tasks + longer + before + last
 
 
 def _loop_cycles(w: Work, steps: list[float], share: float, masked: float) -> float:
@@ -245,9 +312,10 @@ def _even_tasks_cycles(machine: Machine, w: Work, o: Overlap, steps: list[float]
         body += (o.groups - 1) / 2 * sum(p.first for p in w.phases if p.is_dependent)
     rounds = ceil(w.tasks / (limits.cores or 1))
     busy = (w.l2_read + w.end.l2) * share + limits.task_cycles
+    between = (rounds - 1) * limits.next_task
     if o.pingpong and rounds > 1:
-        return rounds * max(body, (body + end) / 2, busy) + end
-    return rounds * max(body + end, busy)
+        return rounds * max(body, (body + end) / 2, busy) + end + between
+    return rounds * max(body + end, busy) + between
 
 
 def _uneven_tasks_cycles(machine: Machine, w: Work, steps: list[float], end: float) -> float:
@@ -264,14 +332,14 @@ def _uneven_tasks_cycles(machine: Machine, w: Work, steps: list[float], end: flo
     return max(total, max(cycles for cycles, _ in lengths))
 
 
-def _edge_cycles(machine: Machine, w: Work, o: Overlap, share: float) -> float:
+def _edge_cycles(machine: Machine, w: Work, o: Overlap, rate: CopyRate) -> float:
     """Return the extra cycles per core because tiles at the edges of C also copy out-of-bounds rows; 0 if none does.
 
-    An edge tile extends past the end of M or N; the cycles are summed over all edge tiles of the core. `share` is the
-    fraction of the machine's cores at work. `w` is the kernel's work, `o` (an Overlap) says how work overlaps.
+    An edge tile extends past the end of M or N; the cycles are summed over all edge tiles of the core. `rate` (a
+    CopyRate) says how fast copies are. `w` is the kernel's work, `o` (an Overlap) says how work overlaps.
     """
     if not w.edges:
         return 0.0
     p = max((p for p in w.phases if p.copied), key=lambda p: p.trips)
-    more = step_cycles(machine, p, o, share, w.outside * machine.limits.outside_row) - step_cycles(machine, p, o, share)
-    return w.edges * p.trips * more
+    longer = step_cycles(machine, p, o, rate, w.outside * machine.limits.outside_row)
+    return w.edges * p.trips * (longer - step_cycles(machine, p, o, rate))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil, gcd, prod
 
@@ -54,6 +54,7 @@ def count_work(
     # groups of waves end a task one by one: where iterations wait for each other, others multiply meanwhile
     at_end = 0.0 if live.dependent else lanes.end
     end = task_end(t, last, result, at_end, blocks, lanes.reduces_at_end and not live.dependent)
+    end = replace(end, by_lanes=_lane_store_cycles(t, result, end.outputs))
     outside, edges = _edge_copies(t, mmas)
     return Work(
         t.tasks,
@@ -100,6 +101,19 @@ def task_end(t: Tiling, last: MmaTile, result: ResultRows, lanes: float, blocks:
         l2 = result.rows * lines * limits.leaving_row * misaligned
     outputs = t.batch * last.rows * last.columns
     return TaskEnd(outputs * blocks, lanes * blocks, l2 * blocks, narrow * blocks, blocks, reduces)
+
+
+def _lane_store_cycles(t: Tiling, result: ResultRows, outputs: float) -> float:
+    """Return the cycles of a core's lanes to store `outputs` elements of a task to global memory, one by one.
+
+    0 if bulk copies store them: if the rows of `result` lie a multiple of a bulk copy's row pitch apart. `t` (a Tiling)
+    has the tile sizes.
+    """
+    machine = t.machine
+    pitches = [a.pitch for a in machine.copies_between("shared", "global") if a.asynchronous and a.rows]
+    if not pitches or result.pitch % min(pitches) == 0:
+        return 0.0
+    return outputs * machine.limits.lane_store / machine.limits.lane_rate
 
 
 @lru_cache
@@ -150,14 +164,14 @@ def _phase_work(
                 t.batch * sum(m.shared_bytes for m in nest_mmas),
                 copied,
                 placed.l2.get(loops, 0.0),
-                gather,
-                any(m.node in live.dependent for m in nest_mmas),
-                first,
-                bool(nest_mmas)
+                gather=gather,
+                is_dependent=any(m.node in live.dependent for m in nest_mmas),
+                first=first,
+                is_lone=bool(nest_mmas)
                 and t.groups == 1
                 and all(m.rows / m.atom.shape[0] < t.machine.shared_memory.atoms_in_flight for m in nest_mmas),
-                serial,
-                placed.slabs.get(loops, 1) if len(mmas) > 1 or not loops else 1,
+                serial=serial,
+                slabs=placed.slabs.get(loops, 1) if len(mmas) > 1 or not loops else 1,
             )
         )
     return tuple(counted)

@@ -11,7 +11,7 @@ from tilewright.plan.search.axes import COLUMNS, ROWS
 from tilewright.plan.search.cost import KernelTime, Overlap, kernel_time, row_cycles
 from tilewright.plan.search.counting import count_work, result_rows
 from tilewright.plan.search.empty_rounds import busiest_share, kept_rounds, less_work
-from tilewright.plan.search.launch import order_of, raster_factor, raster_of
+from tilewright.plan.search.launch import order_of, raster_factor, raster_of, share_read_alone
 from tilewright.plan.search.liveness import Liveness, liveness
 from tilewright.plan.search.pipeline import AHEAD, ORDERED, KernelPipeline, pipelines
 from tilewright.plan.search.placement import OperandPlacement, halo_taps, place_operands
@@ -51,6 +51,8 @@ class KernelSchedule:
     columns_first: bool = False
     """True if the grid has the columns of C before its rows."""
     at_memory_bound: bool = False
+    early: bool = True
+    """False if no kernel of the plan begins while the one before it ends, though the machine could."""
 
     @property
     def cuts_both(self) -> bool:
@@ -197,26 +199,43 @@ def _with_pipeline(work: Work, kernel: KernelSchedule, placed: OperandPlacement)
     phases = work.phases
     if kernel.cuts_both and pipeline.offsets is None:
         longer = raster_factor(t, kernel.raster, kernel.columns_first)
-        phases = tuple(replace(p, copied=p.copied * longer, l2=p.l2 * longer) for p in phases)
+        alone = _share_read_alone(kernel)
+        phases = tuple(replace(p, copied=p.copied * longer, l2=p.l2 * longer, alone=p.copied * alone) for p in phases)
     if pipeline.keeps_a:
         less = sum(x.rows * x.depth * x.atom.a.dtype.bits / 8 for x in placed.keepable)
         phases = tuple(replace(p, shared=max(0.0, p.shared - less)) if p.is_dependent else p for p in phases)
     if pipeline.offsets:
         phases = tuple(replace(p, per_stage=pipeline.offsets) for p in phases)
+    if placed.halo is not None:
+        taps = halo_taps(placed.halo)
+        phases = tuple(replace(p, per_halo_stage=taps) for p in phases)
     if pipeline.offsets == 0 and placed.halo is not None:
         halo, limits = placed.halo, t.machine.limits
-        taps = halo_taps(halo)
         b_bytes = halo.chunks * taps * halo.tap
         b_cycles = _l2_cycles_of_b(kernel, placed)
         (phase,) = phases
         l2 = phase.l2 - b_cycles / phase.trips
-        phases = (replace(phase, copied=phase.copied - b_bytes / phase.trips, l2=l2),)
+        phases = (replace(phase, copied=phase.copied - b_bytes / phase.trips, l2=l2, per_stage=0),)
         first = max(b_bytes, b_cycles * limits.l2_rate)
         work = replace(work, l2_read=work.l2_read - b_cycles, first=first)
     if not pipeline.roles.pingpong and pipeline.offsets is None and (share := busiest_share(t)) < 1:
         phases = tuple(less_work(p, share) for p in phases)
         work = replace(work, l2_read=work.l2_read * share)
     return replace(work, phases=phases)
+
+
+def _share_read_alone(kernel: KernelSchedule) -> float:
+    """Return the fraction (0 to 1) of the copied bytes that no other core reads at about the same time.
+
+    It is 0 if lanes copy, if rows of an operand begin within the rows before them (L2 then has most of them), and if
+    workgroups differ in their entry of a batch: those of neighbouring entries read the rest of the same lines.
+    """
+    t, products = kernel.tiling, [m.oriented for m in kernel.mmas]
+    reads = [t.facts.nodes[read].place for p in products for read in (*p.a.reads, *p.b.reads)]
+    batched = any(c.is_batch and tile.count > 1 for c, tile in t.pairs())
+    if t.o.by_threads or batched or any(read.rows_overlap for read in reads):
+        return 0.0
+    return share_read_alone(t, kernel.raster, kernel.columns_first, kernel.order)
 
 
 def _l2_cycles_of_b(kernel: KernelSchedule, placed: OperandPlacement) -> float:
@@ -240,7 +259,9 @@ def time_of(kernel: KernelSchedule, work: Work) -> KernelTime:
     """Predict the time of a kernel from its `work` and its pipeline's overlap; return a KernelTime (cycles)."""
     t, pipeline = kernel.tiling, kernel.pipeline
     roles, overlap = pipeline.roles, pipeline.overlap
-    overlaps = Overlap(t.groups, roles.stages, overlap in (AHEAD, ORDERED), overlap == ORDERED, roles.pingpong)
+    ahead, ordered = overlap in (AHEAD, ORDERED), overlap == ORDERED
+    stored, halo_stages = roles.epilogue_stages, roles.halo_stages
+    overlaps = Overlap(t.groups, roles.stages, ahead, ordered, roles.pingpong, stored, halo_stages)
     return kernel_time(t.machine, work, overlaps)
 
 

@@ -75,7 +75,7 @@ class KernelPlan:
             raster=group,
             order=self.kernel.order,
             parts=None if parts is None else (parts.dim, parts.count),
-            early=True if "programmatic" in self.t.machine.launches else None,
+            early=self.kernel.early if "programmatic" in self.t.machine.launches else None,
         )
 
     def _why_not_mmas_or_split(self) -> str:

@@ -14,8 +14,8 @@ RASTERS = (1, 2, 4, 8, 16)
 """Tasks along the rows of C that may be walked together."""
 Side = tuple[int, int]
 """(tile, tasks) along a side of C."""
-DYNAMIC, CYCLIC = "dynamic", "cyclic"
-"""Whoever is done takes the next task, or tasks are dealt in order."""
+DYNAMIC, CYCLIC, CONTIGUOUS = "dynamic", "cyclic", "contiguous"
+"""Whoever is done takes the next task, tasks are dealt in order, or each core has neighbours."""
 
 
 def order_of(work: Work) -> str:
@@ -72,6 +72,31 @@ def raster_factor(t: Tiling, raster: int, columns_first: bool) -> float:
         return 1.0 if is_square or along_rows == (best > 1) else t.machine.limits.far_users
     more = _rows_read(t, walked, raster) / _rows_read(t, (rows, columns), best)
     return float(max(1.0, more) ** t.machine.limits.read_power)
+
+
+def share_read_alone(t: Tiling, raster: int, columns_first: bool, order: str) -> float:
+    """Return the fraction (0 to 1) of a tile's operand rows that no other core reads at about the same time.
+
+    Of an operand that neighbouring tasks share, one task brings the rows for all. One that only distant tasks share is
+    brought for each of them, but at most once by each part of L2. `raster` is the raster group, `columns_first` says
+    that the grid has N before M, and `order` is how cores take tasks: in contiguous order a core has neighbours itself.
+    `t` (a Tiling) has the tile sizes.
+    """
+    rows, columns = _grid_tiles_of_c(t)
+    (tile, tall), (width, wide) = (columns, rows) if columns_first else (rows, columns)
+    cores, parts, group = t.machine.limits.cores or 1, t.machine.limits.l2_parts, min(raster, tall)
+    running = min(cores, tall * wide)
+    in_turn = ceil(tall * wide / cores) if order == CONTIGUOUS else 1
+    if group > 1:  # neighbours lie along the first side: they share the second side's operand
+        tile_users, tile_neighbours = min(wide, ceil(running / group)), 1
+        width_users, width_neighbours = ceil(running / tile_users), max(1, group // in_turn)
+    else:
+        tile_neighbours = max(1, wide // in_turn)
+        tile_users, width_neighbours = min(tile_neighbours, running), 1
+        width_users = ceil(running / tile_users)
+    of_tile = min(1.0, 1 / tile_neighbours, parts / tile_users)
+    of_width = min(1.0, 1 / width_neighbours, parts / width_users)
+    return (tile * of_tile + width * of_width) / (tile + width)
 
 
 def _grid_tiles_of_c(t: Tiling) -> tuple[Side, Side]:

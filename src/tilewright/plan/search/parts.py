@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import ceil
 
+from tilewright.machine import Machine
 from tilewright.plan.facts import Facts, ValueFacts
 from tilewright.plan.facts.masking import last_maskable
 from tilewright.plan.model import moving_cycles
@@ -66,9 +67,20 @@ def _least_cycles(kernel: KernelSchedule, work: Work, parts: Parts) -> float:
     t, limits = kernel.tiling, kernel.tiling.machine.limits
     task_cycles = sum(p.trips * max(p.mma, p.copied / limits.l2_rate, p.gather) for p in work.phases)
     waves = ceil(t.tasks * parts.count / (limits.cores or 1))
-    states = state_bytes(t, _class_of(t, parts.dim))
-    merge = moving_cycles(t.machine, (parts.count + 1) * states) + limits.following_cycles
+    merge = _merge_cycles(t.machine, parts, state_bytes(t, _class_of(t, parts.dim)))
     return waves * task_cycles / parts.count + merge + 2 * limits.copy_latency + launch_cycles(t.machine)
+
+
+def _merge_cycles(machine: Machine, parts: Parts, states: float) -> float:
+    """Return the cycles of the kernels that add up `parts` (pieces of K), whose results have `states` bytes each.
+
+    All parts but one are written and read again, and the sum is written. The first of those kernels is launched, and
+    begins to read, while the last results leave: two waits for memory are not added again.
+    """
+    limits = machine.limits
+    launches = 1 if parts.count <= UNROLLED else 2
+    moved = moving_cycles(machine, (2 * parts.count - 1) * states)
+    return moved + launches * limits.following_cycles - 2 * limits.copy_latency
 
 
 def _split_k_choices(t: Tiling) -> Iterator[Parts]:
@@ -195,10 +207,17 @@ def _split_candidate(kernel: KernelSchedule, work: Work, parts: Parts) -> PlanCa
     """Return `kernel` with split-K as a PlanCandidate; its cycles include merging the parts.
 
     `parts` are the pieces of K that workgroups compute; further kernels merge their results. `work` is the work of
-    `kernel` without split-K.
+    `kernel` without split-K. Kernels are launched plainly if that is faster than to launch them early.
     """
+    machine, kernel = kernel.tiling.machine, replace(kernel, parts=parts)
     split, merge = split_work(kernel, work, parts)
-    return candidate_of(replace(kernel, parts=parts), split, merge)
+    early = candidate_of(kernel, split, merge)
+    if "programmatic" not in machine.launches:
+        return early
+    kernel = replace(kernel, early=False)
+    split, merge = split_work(kernel, work, parts)
+    plain = candidate_of(kernel, split, merge + machine.limits.launch_cycles - launch_cycles(machine))
+    return min(early, plain, key=lambda candidate: candidate.cycles)
 
 
 def split_work(kernel: KernelSchedule, work: Work, parts: Parts) -> tuple[Work, float]:
@@ -213,6 +232,8 @@ def split_work(kernel: KernelSchedule, work: Work, parts: Parts) -> tuple[Work, 
     inner = dict(tile.box).get(parts.dim, tile.size)
     share = ceil(parts.width / inner) / ceil(t.facts.extents.get(parts.dim, t.o.classes[number].extent) / inner)
     phases = tuple(replace(p, trips=p.trips * share) if p.trips >= tile.count else p for p in work.phases)
+    if kernel.early and "programmatic" in machine.launches and not t.o.by_threads:
+        phases = tuple(replace(p, strewn=p.copied) for p in phases)
     states = state_bytes(t, number)
     last = mmas[-1]
     whole = result_rows(t, last)
@@ -231,6 +252,4 @@ def split_work(kernel: KernelSchedule, work: Work, parts: Parts) -> tuple[Work, 
         moved=work.moved - written + parts.count * states,
         edges=work.edges,
     )
-    launches = 1 if parts.count <= UNROLLED else 2
-    merge = moving_cycles(machine, (parts.count + 1) * states) + launches * machine.limits.following_cycles
-    return split, merge
+    return split, _merge_cycles(machine, parts, states)

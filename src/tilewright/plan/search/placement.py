@@ -135,7 +135,7 @@ def _count_read(
     load it themselves.
     """
     facts, machine, p = t.facts, t.machine, m.oriented
-    n, side = facts.nodes[read], p.rows if is_a else p.columns
+    n = facts.nodes[read]
     access, limits = n.place, machine.limits
     loops, along = t.loops_over(n.dims), access.rows_run_along(p.product.k)
     rows = m.rows if is_a else m.columns * t.batch
@@ -149,27 +149,23 @@ def _count_read(
     if thin * slab <= 1 or (held and reads_one_element_per_step(facts, p, access, slab)):
         return  # one element for all of a step: lanes that have the row read it
     count = float(rows * deep * access.bytes) * thin
-    overlap = 1.0
-    if access.rows_overlap and not t.o.by_threads:  # rows begin within the ones before them
-        boxed = len(side) == 1 and all(access.is_plain_coordinate(d) for d in side)
-        overlap = limits.box_overlap if boxed else limits.window_overlap
     inner = t.o.inner_k[m.node]
     extent = facts.extents.get(inner or "", 1) * t.batch
     in_blocks = t.batch > 1 and not is_a  # copied first, to rows of its own
-    pitch = 0 if overlap > 1 or t.o.by_threads or in_blocks else access.pitch
+    pitch = 0 if t.o.by_threads or in_blocks else access.pitch
     trips = t.trips(loops)
+    shared = limits.overlapping if access.rows_overlap and not t.o.by_threads else 1.0
     if halo is not None and read == halo.window.read:
         lines = halo.window.row_count(halo.box)
-        brought = lines * m.row_bytes * limits.box_overlap if access.rows_overlap else halo.bytes
-        placement.copied[loops] += brought * halo.chunks / trips
-        of_row = 0.0 if access.rows_overlap else row_cycles(machine, extent, slab, access.bytes, access.pitch)
+        placement.copied[loops] += halo.bytes * halo.chunks / trips
+        of_row = shared * row_cycles(machine, extent, slab, access.bytes, access.pitch)
         placement.l2[loops] += lines * of_row / trips
         placement.l2_read += lines * of_row
         return
     if inner is not None and t.loops_over(frozenset({inner}) & n.dims):
         element = m.row_bytes // slab
         rows_of_k = trips / ceil(extent / min(extent, slab)) * access.bytes * thin / element
-        cycles = rows * rows_of_k * row_cycles(machine, extent, slab, element, pitch)
+        cycles = shared * rows * rows_of_k * row_cycles(machine, extent, slab, element, pitch)
     else:
         cycles = trips * count / limits.l2_rate
     placement.l2_read += cycles
@@ -177,7 +173,7 @@ def _count_read(
     if not t.looped or (loops and loops == max(users, key=len)):
         placement.stages[loops] += count / t.steps_between(n.dims & p.product.k, slab)
         placement.l2[loops] += cycles / trips
-        placement.copied[loops] += count * overlap
+        placement.copied[loops] += count
         placement.words[loops] += count / (
             gcd(machine.lane_access.vector_bytes, access.pitch) if access.pitch else access.bytes
         )

@@ -93,7 +93,8 @@ def count_uniform_work(kernel: UniformKernelSchedule) -> Work:
     tasks = prod(counts.values())
     waits = float(machine.limits.copy_latency)
     if kernel.products:
-        waits *= ceil(tasks / (machine.limits.cores or 1)) * _operand_waits(kernel)
+        steps, iterations = _operand_waits(kernel)
+        waits = (waits * steps + machine.limits.meeting * iterations) * ceil(tasks / (machine.limits.cores or 1))
     packed = _bytes_of_packed_b(kernel)
     waits += len(packed) * (machine.limits.following_cycles + machine.limits.copy_latency)
     if machine.lanes is None and kernel.products:
@@ -196,13 +197,14 @@ def _multiply_add_cycles(kernel: UniformKernelSchedule, op: Op) -> float:
     return how.atom.cycles * whole / how.atom.shape[2]
 
 
-def _operand_waits(kernel: UniformKernelSchedule) -> int:
-    """Return how many times one workgroup waits for operands of its MMAs, summed over all K steps.
+def _operand_waits(kernel: UniformKernelSchedule) -> tuple[int, int]:
+    """Return (how many times one workgroup waits for operands of its MMAs, iterations of the loops around its MMAs).
 
-    There are K steps for each accumulator tile in each iteration; an MMA without an atom has one step per iteration. A
-    step waits for A and for B, and a third time, for both to be in shared memory, if the atom reads them there.
+    Both are sums over all MMAs. There are K steps for each accumulator tile in each iteration; an MMA without an atom
+    has one step per iteration. A step waits for A and for B, and a third time, for both to be in shared memory, if the
+    atom reads them there.
     """
-    total = 0
+    total = iterations = 0
     for op, how in kernel.products.items():
         axes, steps = axes_in(op, kernel.width), 1
         if how is not None and not isinstance(axes, str):
@@ -212,7 +214,8 @@ def _operand_waits(kernel: UniformKernelSchedule) -> int:
             steps = ceil(rows / how.rows) * ceil(columns / how.columns) * slabs * places
         in_shared = 1 if how is not None and how.slab else 0
         total += (2 + in_shared) * steps * kernel.trips[op]
-    return total
+        iterations += kernel.trips[op]
+    return total, iterations
 
 
 def argument_bytes(facts: Facts) -> float:

@@ -22,6 +22,10 @@ class Phase:
     """Bytes that are copied to shared memory."""
     l2: float = 0.0
     """Cycles of the L2 cache for those bytes with all cores at work, longer where rows are misaligned."""
+    alone: float = 0.0
+    """Those of the copied bytes that no other core reads at about the same time."""
+    strewn: float = 0.0
+    """Copied bytes of a kernel whose workgroups do not begin next to each other."""
     gather: float = 0.0
     """Cycles of lanes that copy operands themselves, without bulk copies."""
     is_dependent: bool = False
@@ -35,7 +39,9 @@ class Phase:
     slabs: int = 1
     """Slabs (rows of shared memory along K) that one stage has."""
     per_stage: int = 1
-    """Iterations that a stage holds."""
+    """Iterations that a stage holds; 0: no operand has stages, beside halo tiles (input patches)."""
+    per_halo_stage: int = 1
+    """Iterations for which a halo tile is used: its filter taps."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +60,8 @@ class TaskEnd:
     """Accumulator tiles of a task, one after the other: MMAs of the next wait for the epilogue of this one."""
     reduces: bool = False
     """True if lanes reduce results before anything is stored."""
+    by_lanes: float = 0.0
+    """Cycles of the core's lanes to store results that no bulk copy can store."""
 
 
 @dataclass(frozen=True)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilewright.machine import Limits, Machine, TileCosts, spaces_of
+from tilewright.machine import Limits, Machine, TileCosts, TileLoadCosts, spaces_of
 from tilewright.targets.cpu.costs import COSTS, LIMITS, lane_rates
 from tilewright.targets.x86.atoms import COPY, MULTIPLY
 from tilewright.targets.x86.features import LEVELS
 
-_TILES = TileCosts(
-    block=60, task=400, staged=60, scattered=2, shared=4, store=3 / 16, apart=1.5, conflict=2, bypass=2, packing=2
-)
+_TILES = TileCosts(block=60, task=400, staged=60, scattered=2, shared=4, store=3 / 16, packing=2)
+_TILE_LOADS = TileLoadCosts(apart=1.5, conflict=2, bypass=2)
 """Cycles, fitted to the times of many plans."""
 
 
@@ -50,5 +49,5 @@ def row(name: str, features: frozenset[str]) -> Machine:
         predicated=wide,
         rounds_bf16="avx512bf16" in features,
         scales=wide,
-        costs=replace(COSTS, tiles=_TILES) if tiles else COSTS,
+        costs=replace(COSTS, tiles=_TILES, tile_loads=_TILE_LOADS) if tiles else COSTS,
     )
