@@ -49,8 +49,8 @@ class TileCosts:
     `block` for a block of sums beside its products, its store deferred; `task` for a task beside its blocks: the last
     block's store hides behind nothing. `staged` to stage a block's rows for one step, where they end before the block
     does. `scattered` and `shared` for a cache line that is written apart from its neighbours, or beside other workers';
-    `store` for a sum that is stored where that is not deferred. `packing` is how many times as long as by the rate of copies it takes to
-    stage rows of A.
+    `store` for a sum that is stored where that is not deferred. `packing` is how many times as long as by the rate of
+    copies it takes to stage rows of A.
     """
 
     block: float = 0
@@ -64,7 +64,7 @@ class TileCosts:
 
 @dataclass(frozen=True)
 class TileLoadCosts:
-    """By tile registers that load rows which lie apart in memory: how many times as long as by the rate of the L2 cache.
+    """By tile registers that load rows which lie apart in memory: how many times as long as by the L2 cache's rate.
 
     `apart` for any such rows; `conflict` is how much longer it takes if they share sets of the L1 cache, `bypass` if
     loads bypass that cache.
