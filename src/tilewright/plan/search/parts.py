@@ -74,13 +74,13 @@ def _least_cycles(kernel: KernelSchedule, work: Work, parts: Parts) -> float:
 def _merge_cycles(machine: Machine, parts: Parts, states: float) -> float:
     """Return the cycles of the kernels that add up `parts` (pieces of K), whose results have `states` bytes each.
 
-    All parts but one are written and read again, and the sum is written. The first of those kernels is launched, and
-    begins to read, while the last results leave: two waits for memory are not added again.
+    All parts but one are written and read again, and the sum is written. The first of those kernels is launched while
+    the last results leave: that wait for memory is not added again.
     """
     limits = machine.limits
     launches = 1 if parts.count <= UNROLLED else 2
     moved = moving_cycles(machine, (2 * parts.count - 1) * states)
-    return moved + launches * limits.following_cycles - 2 * limits.copy_latency
+    return moved + launches * limits.following_cycles - limits.copy_latency
 
 
 def _split_k_choices(t: Tiling) -> Iterator[Parts]:
