@@ -109,13 +109,19 @@ def ways(
     `counts` are the numbers to try in that case; K is split at multiples of `step`.
     """
     numbers = Substitution(dict(sizes))
-    k = axes_in(whole_sum.product, lambda d: int(numbers(d)))
     for axis in whole_sum.axes:
         if axis in whole_sum.ends:
             yield from ((axis, n) for n in counts)
             continue
-        whole, rest = divmod(int(numbers(axis)), step if not isinstance(k, str) and axis is k.k else 1)
+        whole, rest = divmod(int(numbers(axis)), _unit_of(whole_sum, sizes, axis, step))
         yield from ((axis, n) for n in range(2, whole + 1) if not rest and whole % n == 0)
+
+
+def _unit_of(whole_sum: WholeSum, sizes: Mapping[Symbol, int], axis: Expr, step: int) -> int:
+    """Return the elements that parts of `axis` are multiples of: `step` along the MMA's K, 1 along other dimensions."""
+    numbers = Substitution(dict(sizes))
+    axes = axes_in(whole_sum.product, lambda d: int(numbers(d)))
+    return step if not isinstance(axes, str) and axis is axes.k else 1
 
 
 def halves(
@@ -129,7 +135,8 @@ def halves(
     if axis not in whole.axes or (not zeros and (axis, count) not in ways(whole, sizes, (), step)):
         return f"{axis} is not summed, or has no {count} equal parts"
     extent = int(Substitution(dict(sizes))(axis))
-    width = -(-extent // count // step) * step if zeros else extent // count
+    unit = _unit_of(whole, sizes, axis, step)
+    width = -(-extent // count // unit) * unit if zeros else extent // count
     parts = -(-extent // width)
     if parts < 2:
         return f"{axis} is too short"

@@ -9,7 +9,7 @@ from tilewright.plan.limiting import cycles_alone
 from tilewright.plan.search.cost import SAME_WAVES, kernel_time
 from tilewright.plan.search.kernel import KernelSchedule, time_of, work_of
 from tilewright.plan.search.partial_reductions import work_in_parts
-from tilewright.plan.search.parts import split_work
+from tilewright.plan.search.parts import plain_launch_cycles, split_work
 from tilewright.plan.search.ranking import CandidateKernel, PlanCandidate
 from tilewright.plan.search.simt import TermKernelSchedule, count_simt_work
 from tilewright.plan.search.tiling import Tiling
@@ -60,7 +60,7 @@ def _kernel_cycles(kernel: CandidateKernel, machine: Machine) -> float:
     if work is None:
         return 0.0
     work, merge = (work, 0.0) if kernel.parts is None else split_work(on_machine, work, kernel.parts)
-    return time_of(on_machine, work).cycles + merge
+    return time_of(on_machine, work).cycles + merge + plain_launch_cycles(kernel, machine)
 
 
 def _with_machine(kernel: KernelSchedule, machine: Machine) -> KernelSchedule:

@@ -84,7 +84,7 @@ def _splits_before_mmas(facts: Facts, heavy: set[int]) -> Iterator[GraphCut]:
     for p in facts.products:
         for operand in (p.a, p.b):
             value = operand.value
-            while facts.nodes[value].op in RENAMING:
+            while facts.nodes[value].op in RENAMING and facts.nodes[value].args:
                 (value,) = facts.nodes[value].args
             first = set(facts.behind(value))
             if first & heavy and not first & mmas and _can_split_after(facts, value, first):

@@ -216,8 +216,13 @@ def _split_candidate(kernel: KernelSchedule, work: Work, parts: Parts) -> PlanCa
         return early
     kernel = replace(kernel, early=False)
     split, merge = split_work(kernel, work, parts)
-    plain = candidate_of(kernel, split, merge + machine.limits.launch_cycles - launch_cycles(machine))
+    plain = candidate_of(kernel, split, merge + plain_launch_cycles(kernel, machine))
     return min(early, plain, key=lambda candidate: candidate.cycles)
+
+
+def plain_launch_cycles(kernel: KernelSchedule, machine: Machine) -> float:
+    """Return the cycles by which a kernel that is launched plainly starts later; 0 if it is launched early."""
+    return 0.0 if kernel.early else machine.limits.launch_cycles - launch_cycles(machine)
 
 
 def split_work(kernel: KernelSchedule, work: Work, parts: Parts) -> tuple[Work, float]:
