@@ -138,7 +138,7 @@ def test_a_ranking_says_why_every_other_family_is_not_chosen(corpus):
     lines = explain_ranking(ranking, machine_of(MACHINE))
     assert lines[1].startswith("limited by L2")
     refused = [line for line in lines if line.startswith("refused")]
-    assert any("a pipeline, bulk copies: 1." in line for line in refused)
+    assert any("a pipeline, bulk copies: 2." in line for line in refused)
     assert any("no pipeline: " in line and "of the time" in line for line in refused)
     assert any("registers: " in line for line in refused)
 

@@ -159,7 +159,7 @@ def _split_candidate(kernel: KernelSchedule, work: Work, parts: Parts) -> PlanCa
         return early
     kernel = replace(kernel, early=False)
     split, merge = split_work(kernel, work, parts)
-    plain = candidate_of(kernel, split, merge + machine.limits.launch_cycles - launch_cycles(machine))
+    plain = candidate_of(kernel, split, merge)
     return min(early, plain, key=lambda candidate: candidate.cycles)
 
 
@@ -195,4 +195,5 @@ def split_work(kernel: KernelSchedule, work: Work, parts: Parts) -> tuple[Work, 
         moved=work.moved - written + parts.count * states,
         edges=work.edges,
     )
-    return split, _merge_cycles(machine, parts, states)
+    plain = 0.0 if kernel.early else machine.limits.launch_cycles - launch_cycles(machine)
+    return split, _merge_cycles(machine, parts, states) + plain
