@@ -3,9 +3,9 @@
 `broken(text, shapes, machine)` gives the first rule that a plan breaks, with the line, or None: the plan is legal. The
 rules are those of meaning (`axes`: an axis is covered once, tasks share no result; `walks`: what is taken when), of
 divisibility (`blocks`: units of an atom, rows of shared memory; `loads`: operands and halo tiles) and of the resources
-(`registers`: waves and registers; `shared`: shared memory). `RULES` names them all; the docstring of each rule says
-what it is. Of the package only `parse_plan` with the types of plans, and the rows of machines, are used: a planner that
-refuses a legal plan, or does an illegal one, is found out.
+(`registers`: waves and registers; `shared`: shared memory); `kernels` says what each of two kernels has. `RULES` names
+them all; the docstring of each rule says what it is. Of the package only `parse_plan` with the types of plans, and the
+rows of machines, are used: a planner that refuses a legal plan, or does an illegal one, is found out.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from plan_shapes import Shapes
 
 from plan_legality import axes, blocks, loads, registers, shared, walks
+from plan_legality.kernels import kernels_of
 from plan_legality.reading import Broken, Reading
 from plan_legality.shared import shared_bytes
 from tilewright.errors import ArgumentError
@@ -57,14 +58,10 @@ def broken(text: str, shapes: Shapes, machine: Machine) -> Broken | None:
         plan = parse_plan(text)
     except ArgumentError as fault:
         return Broken("statement", text, str(fault))
-    if plan.split_after is None:
-        return _of_kernel(Reading(plan, shapes, machine))
-    if plan.split_after != shapes.products[0].name or plan.parts is not None:
-        return Broken("two kernels", plan.line("split"), f"the program is split after {shapes.products[0].name}")
-    found = _of_kernel(Reading(plan, shapes.first, machine))
-    if found is None and plan.then is not None:
-        found = _of_kernel(Reading(plan.then, shapes.second, machine))
-    return found
+    readings = kernels_of(plan, shapes, machine)
+    if isinstance(readings, Broken):
+        return readings
+    return next((found for reading in readings if (found := _of_kernel(reading)) is not None), None)
 
 
 def _of_kernel(reading: Reading) -> Broken | None:

@@ -165,8 +165,11 @@ def _extent_of_k(r: Reading) -> int:
 
 
 def staged(r: Reading) -> tuple[list[int], list[int]]:
-    """(bytes of a stage of every operand that the ring brings, of those that are loaded once a task)."""
-    ring, once = [], []
+    """(bytes of a stage of every operand that the ring brings, of those that are loaded once a task).
+
+    What several products of a loop read alike, in steps of a row of shared memory, the ring brings once for all.
+    """
+    ring, once, common = [], [], set[tuple[object, ...]]()
     looping = {
         d
         for a in r.plan.axes
@@ -187,5 +190,10 @@ def staged(r: Reading) -> tuple[list[int], list[int]]:
                 moves = stepped or moves or True
             elif stepped and looping & r.shapes.stated_loops.keys():  # steps of K within the author's loop
                 moves = bool((looping - r.shapes.stated_loops.keys()) & set(operand.dims))
+            same = operand.argument, operand.dims, product.summed, size
+            if moves and same in common:
+                continue
+            if taps == 1 and deep == mine.slab and operand.argument is not None and looping & set(product.summed):
+                common.add(same)
             (ring if moves else once).append(size)
     return ring, once

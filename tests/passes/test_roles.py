@@ -243,8 +243,8 @@ def test_a_product_of_f32_is_not_rounded_unless_it_asks_for_that():
     assert product.atom is None or "tf32" not in product.atom
 
 
-def test_rows_that_are_written_where_data_say_are_not_extended():
-    """Rows past the end would be written too, to wherever the index that is read there says."""
+def scattered_product():
+    """A product whose rows are written where data say."""
     M, N, K = tkl.sym.M, tkl.sym.N, tkl.sym.K
     space, i, j = tkl.GLOBAL_ADDRESS_SPACE, tkw.IndexMapping.iterator(0), tkw.IndexMapping.iterator(1)
     d0 = tkw.IndexMapping.dynamic_val(0)
@@ -263,9 +263,33 @@ def test_rows_that_are_written_where_data_say_are_not_extended():
 
         tkw.write(total, c, mapping=rows, mapping_dynamic_vals=(tkw.read(where),))
 
-    made = kernel_for(scattered, {"M": 70, "N": 72, "K": 72}, machine=HOPPER)
+    return scattered
+
+
+def test_rows_that_are_written_where_data_say_are_not_extended():
+    """Rows past the end would be written too, to wherever the index that is read there says."""
+    scattered, sizes = scattered_product(), {"M": 70, "N": 72, "K": 64}  # one step of K, which is not split
+    made = kernel_for(scattered, sizes, machine=HOPPER)
     assert made.plan.pipeline is None
     assert "it writes where data say" in made.explain()
+    with pytest.raises(ArgumentError, match="it writes where data say"):
+        kernel_for(scattered, sizes, machine=HOPPER, plan=first_plan(scattered, sizes, HOPPER, on_operands_as_they_lie))
+
+
+def test_what_merges_parts_writes_where_data_say():
+    """The rows of parts may be extended: these lie in memory of their own."""
+    scattered, sizes = scattered_product(), {"M": 70, "N": 72, "K": 72}
+    plan = first_plan(scattered, sizes, HOPPER, lambda p: p.parts == ("K", 2) and p.products[0].columns >= sizes["M"])
+    made = kernel_for(scattered, sizes, machine=HOPPER, plan=plan)
+    assert made.plan.pipeline is not None
+    parts, _, merge = made.text("block").partition("block scattered(")
+    assert "scatter %" in merge
+    assert "scatter %" not in parts
+    a, b, where = integers(70, 72), integers(72, 72), np.random.default_rng(3).permutation(70).astype(np.int32)
+    c, wanted = np.full((70, 72), np.nan, np.float32), np.empty((70, 72), np.float32)
+    made.bind({"a": a.astype(BF16), "b": b.astype(BF16), "where": where, "c": c})()
+    wanted[where] = a @ b.T
+    np.testing.assert_array_equal(c, wanted)
 
 
 @pytest.mark.parametrize(

@@ -225,7 +225,9 @@ def test_many_rows_of_few_channels_are_done_four_at_a_time() -> None:
     assert "repack w: block-diagonal 4" in str(found.plan)
     assert "so that 4 neighbours along M are one product: when it is bound" in found.explain()
     assert "predicted 33.3 us; roofline 33.3 us" in found.explain()
-    assert "refused  a pipeline, bulk copies: 2.16 of the time" in found.explain()
+    whole = re.search(r"refused  a pipeline, bulk copies: ([\d.]+) of the time", found.explain())
+    assert whole is not None
+    assert 2 < float(whole[1]) < 2.6
     pinned = kernel_for(kernel, sizes, machine=HOPPER, constant=("w",), plan=str(found.plan))
     assert "predicted 33.3 us; roofline 33.3 us" in pinned.explain()
 

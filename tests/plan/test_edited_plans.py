@@ -14,10 +14,17 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import edit_cases
 import edited_plans
 from block_reader import contradictions, read
-from plan_legality import RULES, Reading, broken, shared_bytes
+from plan_legality import RULES, broken, kernels_of, shared_bytes
+from plan_shapes import shapes_of
 
+import tilewright.lang as tkl
+import tilewright.wave as tkw
+from tilewright.compiler.native import kernel_for
 from tilewright.errors import ArgumentError
 from tilewright.plan.text import parse_plan
+from tilewright.targets.registry import machine
+
+M, N, K = (getattr(tkl.sym, name) for name in "MNK")
 
 
 def test_legal_edits_are_done_as_they_say_and_others_are_refused_by_a_rule_and_line():
@@ -35,20 +42,52 @@ def test_plans_that_are_chosen_are_legal(number):
 
 
 @pytest.mark.parametrize(
-    "name", ["gemm nt", "gemm nn, bias", "gemm padded", "conv halo", "attention", "attention causal", "low rank"]
+    "name",
+    ["gemm nt", "gemm nn, bias", "gemm padded", "conv halo", "attention", "attention causal", "gated unit", "low rank"],
 )
 def test_the_checker_counts_the_shared_memory_of_the_block_text(name):
     number = number_of(name)
-    reading = Reading(
-        parse_plan(edit_cases.chosen(number)), edit_cases.shapes(number), edit_cases.CASES[number].machine
-    )
-    align, total = reading.machine.spaces["shared"].alignment, 0
-    pattern = r"alloc shared (\w+) \(([\d, ]*)\)(?::\((\d+))?"
-    for dtype, shape, stride in re.findall(pattern, edit_cases.CASES[number].kernel().text("block")):
+    case, plan = edit_cases.CASES[number], parse_plan(edit_cases.chosen(number))
+    readings, kernel = kernels_of(plan, edit_cases.shapes(number), case.machine), case.kernel()
+    texts = [kernel.text("block")]
+    if plan.parts is not None or plan.split_at is not None:  # one after the other, in the order of their launches
+        texts = re.split(r"(?m)^(?=block )", kernel.text("host"))[1:]
+    assert len(texts) == 1 + (plan.parts is not None or plan.split_at is not None)
+    assert len(readings) == 1 + (plan.split_at is not None)
+    for reading, text in zip(readings, texts, strict=plan.parts is None):  # what merges parts has no line
+        assert shared_bytes(reading) == allocated(text, case.machine.spaces["shared"].alignment)
+
+
+def test_the_checker_reads_a_kernel_that_makes_an_operand_of_the_next():
+    @tkw.wave()
+    def lowered(
+        x: tkl.Memory[M, K, tkl.GLOBAL_ADDRESS_SPACE, tkl.bf16],
+        w: tkl.Memory[N, K, tkl.GLOBAL_ADDRESS_SPACE, tkl.bf16],
+        y: tkl.Memory[M, N, tkl.GLOBAL_ADDRESS_SPACE, tkl.f32],
+    ):
+        rows = tkw.cast(tkw.read(x), tkl.f32)
+        rows = tkw.cast(rows - tkw.max(rows, dim=K), tkl.bf16)
+        tkw.write(tkw.mma(rows, tkw.read(w), tkl.Register[M, N, tkl.f32](0)), y)
+
+    sizes, hopper = {"M": 72, "N": 264, "K": 2056}, machine("hopper")
+    kernel = kernel_for(lowered, sizes, machine=hopper)
+    plan = kernel.text("plan")
+    shapes = shapes_of(lowered.trace(), sizes, plan)
+    assert "split kernel before mma" in plan
+    assert broken(plan, shapes, hopper) is None
+    _, second = kernels_of(parse_plan(plan), shapes, hopper)
+    text = re.split(r"(?m)^(?=block )", kernel.text("host"))[2]
+    assert shared_bytes(second) == allocated(text, hopper.spaces["shared"].alignment)
+    assert broken(plan.replace("before mma", "before mma2"), shapes, hopper).rule == "two kernels"
+
+
+def allocated(text, align):
+    total, pattern = 0, r"alloc shared (\w+) \(([\d, ]*)\)(?::\((\d+))?"
+    for dtype, shape, stride in re.findall(pattern, text):
         sizes = [int(n) for n in shape.split(",")]
         elements = sizes[0] * int(stride) if stride else prod(sizes)
         total += -(-elements * {"bf16": 2, "f16": 2, "f32": 4}[dtype] // align) * align
-    assert shared_bytes(reading) == total
+    return total
 
 
 ILLEGAL = [
@@ -70,6 +109,9 @@ ILLEGAL = [
     ("attention", "loop 64", "loop 128", "stated"),
     ("two kernels", "(M 1024): task 16", "(M 1024): task 32", "shared memory"),
     ("two kernels", "(N 1024): whole", "(N 1024): loop 512", "loops"),
+    ("low rank", "after mma", "after mma2", "two kernels"),
+    ("low rank", "after mma", "before mma", "two kernels"),
+    ("gated unit", "stages 8", "stages 14", "shared memory"),
 ]
 
 

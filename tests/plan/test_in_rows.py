@@ -40,13 +40,17 @@ PROBLEMS = [
 ]
 
 
-def plan_with(kernel, sizes, form, row=PATIENT, constant=()):
-    """The best plan that copies operands to a form first."""
-    plan, *_ = every_plan(kernel, sizes, row, lambda plan: f": {form}" in str(plan), constant=constant)
+def plan_with(kernel, sizes, form, row=PATIENT, constant=(), parts=None):
+    """The best plan that copies operands to a form first, of those in so many parts if `parts` says how many."""
+
+    def wanted(plan):
+        return f": {form}" in str(plan) and (parts is None or plan.parts == parts)
+
+    plan, *_ = every_plan(kernel, sizes, row, wanted, constant=constant)
     return str(plan)
 
 
-def made(line: str, dt: str = "bf16", row=PATIENT, plan=ALIGNED, constant=("w",)):
+def made(line: str, dt: str = "bf16", row=PATIENT, plan=ALIGNED, constant=("w",), parts=None):
     """(the kernel of a convolution by a plan, or by the best of a form; its arguments, what it must give)."""
     problem = read_problem(line)
     work = Workload(problem, read_types(f"{dt}:{dt}:{'s32' if dt == 's8' else 'bf16' if 'f8' in dt else 'f32'}"))
@@ -54,7 +58,7 @@ def made(line: str, dt: str = "bf16", row=PATIENT, plan=ALIGNED, constant=("w",)
     arrays = work.arrays(np.random.default_rng(7), exact=True)
     ends = list(zip(problem.p, problem.p_right, strict=True))
     kernel = conv(problem.k, *OURS[dt], stride=problem.s, padding=ends, dilation=problem.dilation)
-    plan = plan_with(kernel, sizes, plan, row, constant) if plan in (ALIGNED, PANELS) else plan
+    plan = plan_with(kernel, sizes, plan, row, constant, parts) if plan in (ALIGNED, PANELS) else plan
     found = kernel_for(kernel, sizes, machine=row, plan=plan, constant=constant)
     return found, arrays, work.reference(arrays).astype(arrays["y"].dtype)
 
@@ -130,7 +134,8 @@ def test_weights_that_never_change_are_copied_when_they_are_bound() -> None:
 def test_windows_that_lie_side_by_side_are_read_where_they_are() -> None:
     found, arrays, wanted = made("mb2ic3ih16iw32oc24kh8kw8ph0pw0sh8sw8")
     text = found.text("host")
-    assert "workspace" not in text
+    assert "_rows" not in text
+    assert set(found.module.programs) <= {"conv", "conv_parts"}  # nothing is copied
     assert "restride %x global bf16 (2, 16, 4, 24):(1536, 96, 24, 1)" in text
     require_exact(found, arrays, wanted)
 
@@ -145,6 +150,21 @@ def test_windows_that_lie_side_by_side_are_read_where_they_are() -> None:
 def test_windows_far_apart_have_an_axis_of_their_own(line: str, seen: str) -> None:
     found, arrays, wanted = made(line)
     assert f"restride {seen}" in found.text("host")
+    require_exact(found, arrays, wanted)
+
+
+@pytest.mark.parametrize(
+    ("line", "count"),
+    [
+        ("mb2ic3ih48iw32oc24kh16kw16ph0pw0sh16sw16", 16),
+        ("mb2ic3ih48iw32oc24kh16kw16ph0pw0sh16sw16", 4),
+        ("mb3ic3ih29iw31oc16kh9kw5ph1pw1sh10sw6", 9),
+    ],
+)
+def test_lines_of_windows_far_apart_are_summed_in_parts(line: str, count: int) -> None:
+    """Parts of lines were whole rows of shared memory, as parts of K are: plans that the search lists were refused."""
+    found, arrays, wanted = made(line, parts=("K_2", count))
+    assert found.plan.parts == ("K_2", count)
     require_exact(found, arrays, wanted)
 
 

@@ -127,31 +127,34 @@ def test_several_filters_for_a_channel_stay_as_they_were():
     assert (found == wanted).all()
 
 
-M, N, Q, C, K = (getattr(tkl.sym, name) for name in "MNQCK")
+M, N, Q, C, F, K = (getattr(tkl.sym, name) for name in "MNQCFK")
 
 
 @tkw.wave()
 def residual(
     x: tkl.Memory[N, Q, C, tkl.GLOBAL_ADDRESS_SPACE, tkl.bf16],
-    w: tkl.Memory[K, C, tkl.GLOBAL_ADDRESS_SPACE, tkl.bf16],
-    r: tkl.Memory[M, C, tkl.GLOBAL_ADDRESS_SPACE, tkl.bf16],
-    y: tkl.Memory[M, C, tkl.GLOBAL_ADDRESS_SPACE, tkl.f32],
+    w: tkl.Memory[K, C, F, tkl.GLOBAL_ADDRESS_SPACE, tkl.bf16],
+    r: tkl.Memory[M, C, F, tkl.GLOBAL_ADDRESS_SPACE, tkl.bf16],
+    y: tkl.Memory[M, C, F, tkl.GLOBAL_ADDRESS_SPACE, tkl.f32],
 ):
-    """y = the sum over k of x[n, q + k - 1, c] * w[k, c], and twice r: one operand more that has rows."""
+    """y = the sum over k of x[n, q + k - 1, c] * w[k, c, f], and twice r: one operand more that has rows.
+
+    There is one filter f for a channel; without this dimension the product has no columns, and would be a sum.
+    """
     c, i, k = (tkw.IndexMapping.iterator(n) for n in range(3))
-    turned = tkw.IndexMapping(num_iterators=2, inputs={K: i, C: c}, outputs={C: c, K: i})
+    turned = tkw.IndexMapping(num_iterators=3, inputs={K: i, C: c, F: k}, outputs={C: c, F: k, K: i})
     slid = tkw.IndexMapping(num_iterators=3, inputs={N: i // Q, Q: i % Q + k - 1, C: c}, outputs={C: c, M: i, K: k})
 
-    @tkw.iterate(K, init_args=[tkl.Register[C, M, tkl.f32](0)])
+    @tkw.iterate(K, init_args=[tkl.Register[C, M, F, tkl.f32](0)])
     def total(acc):
         return tkw.mma(tkw.read(x, mapping=slid, otherwise=0), tkw.read(w, mapping=turned), acc)
 
     more = tkw.cast(tkw.read(r), tkl.f32)
-    tkw.write(tkw.permute(total, [M, C]) + more + more, y)
+    tkw.write(tkw.permute(total, [M, C, F]) + more + more, y)
 
 
 def boxed_residual(row):
-    sizes = {"N": 3, "Q": 10, "C": 24, "K": 3, "M": 30}
+    sizes = {"N": 3, "Q": 10, "C": 24, "F": 1, "K": 3, "M": 30}
     own = kernel_for(residual, sizes, target="gpu:hopper").plan.lines()
     assert "mma by loops" in own
     lines = [row if x.startswith("axis M ") else x for x in own]
@@ -162,7 +165,7 @@ def boxed_residual(row):
 def test_what_else_has_rows_is_read_result_by_result():
     sizes, made = boxed_residual("axis M = (M_1 3, M_0 10): task 10, unit M_0 5")
     rng, kinds = np.random.default_rng(4), {a.name: a.type.dtype.numpy for a in made.module.host.args}
-    shapes = {"x": (3, 10, 24), "w": (3, 24), "r": (30, 24)}
+    shapes = {"x": (3, 10, 24), "w": (3, 24, 1), "r": (30, 24, 1)}
     x, w, r = (rng.integers(-4, 5, shape).astype(kinds[name]) for name, shape in shapes.items())
     wanted = tilewright.compile(residual, sizes, target="executor")(x, w, r)
     for level in ("block", "loop"):
