@@ -169,7 +169,8 @@ def staged(r: Reading) -> tuple[list[int], list[int]]:
 
     What several products of a loop read alike, in steps of a row of shared memory, the ring brings once for all.
     """
-    ring, once, common = [], [], set[tuple[object, ...]]()
+    ring, once = [], []
+    common = set[tuple[object, ...]]()
     looping = {
         d
         for a in r.plan.axes
