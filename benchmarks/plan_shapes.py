@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from tilewright.algebra.expr_use import Substitution
@@ -87,25 +87,6 @@ class Shapes:
     def reduced_apart(self) -> frozenset[str]:
         """Dimensions along which something is reduced that is neither a product nor the program's own loop."""
         return self.reduced - self.stated_loops.keys() - {d for product in self.products for d in product.summed}
-
-    @property
-    def first(self) -> Shapes:
-        """The program up to its first product."""
-        product = self.products[0]
-        return replace(
-            self,
-            products=self.products[:1],
-            values=(),
-            reduced=frozenset(product.summed),
-            result_bytes=SUM_BYTES,
-            writes_tiles=True,
-        )
-
-    @property
-    def second(self) -> Shapes:
-        """The program after its first product."""
-        product = self.products[0]
-        return replace(self, products=self.products[1:], values=(), reduced=self.reduced - set(product.summed))
 
     def dims_of(self, digit: str) -> tuple[str, ...]:
         """The dimensions that a digit of a plan is of: `m_1` of M, `M_N` of M and N as one number; none: of no one."""
