@@ -410,7 +410,7 @@ Node = tuple[Op | Value, int]
 
 
 class _Vote(NamedTuple):
-    """What lies side by side along a dimension: bytes of arguments, and of tensors in shared memory; those of the
+    """Contiguous data along a dimension: bytes of arguments, and of tensors in shared memory; those of the
     smallest element, and at multiples of how many elements rows begin of what is written; 0: nothing is."""
 
     moved: int
@@ -469,10 +469,10 @@ class _Classes:
         """Tensors that are seen from several places on along what lies side by side in memory, too much for one lane:
         neighbours there are neighbouring lanes'. So they are where the next lane would begin too far behind."""
         votes, extents = self._votes(), self._extents()
-        most, apart = self._frames.access.own_bytes, self._apart()
-        own = {c for c in self._own if c in votes and extents.get(c, 1) * votes[c].least > most}
-        own |= {c for c in self._own if apart.get(c, 0) > most}
-        return {t for t in self.windows if any(self.find((t, i)) in own for i in range(len(t.type.shape)))}
+        most, distances = self._frames.access.own_bytes, self._apart()
+        whole_runs = {c for c in self._own if c in votes and extents.get(c, 1) * votes[c].least > most}
+        whole_runs |= {c for c in self._own if distances.get(c, 0) > most}
+        return {t for t in self.windows if any(self.find((t, i)) in whole_runs for i in range(len(t.type.shape)))}
 
     def _apart(self) -> dict[Node, int]:
         """By class along which arguments lie side by side: how many bytes lanes are apart that have all of it, at

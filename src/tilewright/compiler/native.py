@@ -122,7 +122,7 @@ class NativeExecutable(Executable):
         logs: bool = False,
         opened: OpenSizes | None = None,
     ) -> Request:
-        """What is asked of the passes for these sizes, of which some may be open."""
+        """Return the request to the passes for these sizes, of which some may be open."""
         from tilewright.passes.request import CompileOptions, Request, SizedProgram
         from tilewright.passes.tile.opened import CLOSED
 
@@ -221,7 +221,7 @@ class NativeExecutable(Executable):
         return kernel
 
     def _open_request(self, symbols: Mapping[Symbol, int]) -> Request:
-        """What is asked of the passes: sizes are expressions of those that are dynamic, planned as if typical."""
+        """Return the request to the passes: sizes are expressions of those that are dynamic, planned as if typical."""
         from tilewright.passes.tile.opened import opened as opened_sizes
 
         extents, names = opened_sizes(symbols, self.program.bindings, self.dynamic)

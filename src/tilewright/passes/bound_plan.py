@@ -1,4 +1,4 @@
-"""What passes hand on: a plan that is bound to the kernels of a request, and what a compile comes to.
+"""The values that passes hand on: a plan that is bound to the kernels of a request, and what a compile comes to.
 
 | kernels of a plan    | what runs                                                             |
 |----------------------|-----------------------------------------------------------------------|
@@ -89,14 +89,14 @@ class BoundPlan:
     choice: Choice | GeneralChoice
     kernels: Kernels
     further: FurtherPlans | None = None
-    """What follows if this plan is refused by the lowering, where plans are ranked."""
+    """The ranked plans that are tried next if the lowering refuses this one."""
     unpinned: Callable[[], BoundPlan] | None = None
     """For a pinned plan: a function that returns the plan that is chosen without it."""
 
 
 @dataclass(frozen=True)
 class Realised:
-    """What a compile comes to: the plan, why it was chosen, its block programs, and the module that launches them."""
+    """The result of a compile: the plan, why it was chosen, its block programs, and the module that launches them."""
 
     plan: Schedule
     choice: Choice | GeneralChoice

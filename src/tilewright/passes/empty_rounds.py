@@ -91,16 +91,16 @@ def _rounds(loop: Op, makers: Mapping[Value, Op], roots: Mapping[Value, Value]) 
         if op.name == "copy":
             copies.setdefault(roots[op.operands[1]], []).append(op)
     (r,) = loop.attrs["ranges"]
-    found: Rounds | None = None
+    rounds: Rounds | None = None
     for tile, of_tile in copies.items():
         if not all(any(roots.get(v) is tile for v in op.operands[1:]) for op in inside if op.name == "mma"):
             continue
         limits = [set(_limits(copy, loop, makers)) for copy in of_tile]
         for first, end in sorted(set.intersection(*limits), key=str):
-            lo, hi = found or (r.lo, r.hi)
+            lo, hi = rounds or (r.lo, r.hi)
             lo = maximum(lo, first)
-            found = lo, maximum(lo, minimum(hi, end))
-    return found
+            rounds = lo, maximum(lo, minimum(hi, end))
+    return rounds
 
 
 def _limits(copy: Op, loop: Op, makers: Mapping[Value, Op]) -> Iterator[Rounds]:

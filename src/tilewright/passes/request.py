@@ -1,4 +1,4 @@
-"""What a compile is asked for: a program with its sizes, a machine, a pinned plan; nothing in it ever changes.
+"""The request of a compile: a program with its sizes, a machine, a pinned plan; nothing in it ever changes.
 
 A pass that rewrites the program returns another request, with the rewritten program in it.
 """
@@ -48,7 +48,7 @@ class CompileOptions(Flag):
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked: the block programs of a tile program for a machine."""
+    """A request for the block programs of a tile program for a machine."""
 
     sized: SizedProgram
     machine: Machine

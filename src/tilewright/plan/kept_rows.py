@@ -49,16 +49,16 @@ def row_reads(program: Program, width: Size, lanes: int, machine: Machine) -> li
     `width(d)` evaluates the extent of a dimension d in a task; a task has `lanes` lanes.
     """
     users, shared = program.users(), machine.spaces["shared"].bytes if "shared" in machine.spaces else None
-    found: list[tuple[Op, int, int, bool]] = []
+    reads: list[tuple[Op, int, int, bool]] = []
     for op in (op for op in program.body.ops if op.name == "read"):
         reduced, uses = reduced_and_used_again(users, op.result)
         if reduced:
             elements = prod(width(d) for d in op.result.type.dims)
             near = any(is_kept_by_lanes(users, value, elements, lanes, machine) for value in reduced)
-            found.append((op, uses, elements * op.result.type.dtype.numpy.itemsize, near))
-    fits = shared is not None and sum(task_bytes for *_, task_bytes, near in found if not near) <= shared // 2
+            reads.append((op, uses, elements * op.result.type.dtype.numpy.itemsize, near))
+    fits = shared is not None and sum(task_bytes for *_, task_bytes, near in reads if not near) <= shared // 2
     other: Literal["workgroup", "nobody"] = "workgroup" if fits else "nobody"
-    return [RowRead(op, uses, n, "lanes" if near else other) for op, uses, n, near in found]
+    return [RowRead(op, uses, n, "lanes" if near else other) for op, uses, n, near in reads]
 
 
 def is_kept_by_lanes(users: Users, value: Value, elements: int, lanes: int, machine: Machine) -> bool:

@@ -311,8 +311,8 @@ class ScriptExecutor:
             names, written = zip(*((a.name, a.role != "in") for a in self.arguments), strict=True)
             launches = tuple(zip(calls, places, strict=True))
             held = {} if known is None else known.arrays
-            own = [m.slot for m in script.memory if m.source is None and m.slot not in held]
-            workspaces = {slot: memory[slot] for slot in own}
+            workspace_slots = [m.slot for m in script.memory if m.source is None and m.slot not in held]
+            workspaces = {slot: memory[slot] for slot in workspace_slots}
             whole = Whole(names, tuple(memory[: len(arrays)]), written, launches, frozenset(script.fixed), workspaces)
         if copies:
             calls = [partial(where.copy, given, copy) for given, copy, _ in copies] + calls

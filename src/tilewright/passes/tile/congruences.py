@@ -65,68 +65,68 @@ class Congruences:
         seen: set[Congruence] = set()
         for op in [x for x in self.program.walk() if x.name == "mma"]:
             left, right, acc = (set(v.type.dims) for v in op.operands)
-            for value, own, other in ((op.operands[0], left, right), (op.operands[1], right, left)):
-                kept, summed = (own & acc) - other, (own & other) - acc
-                for found in self._divided(value, kept, summed):
-                    if found not in seen:
-                        seen.add(found)
-                        yield found
+            for value, dims, other in ((op.operands[0], left, right), (op.operands[1], right, left)):
+                kept, summed = (dims & acc) - other, (dims & other) - acc
+                for congruence in self._divided(value, kept, summed):
+                    if congruence not in seen:
+                        seen.add(congruence)
+                        yield congruence
 
-    def holds(self, found: Congruence) -> bool:
+    def holds(self, congruence: Congruence) -> bool:
         """True if the operands with both dimensions of a congruence, of all MMAs, are zero where it does not hold."""
-        both = {found.kept, found.summed}
+        both = {congruence.kept, congruence.summed}
         products = (op for op in self.program.walk() if op.name == "mma")
         values = [v for op in products for v in op.operands[:2] if both <= set(v.type.dims)]
-        return all(self.vanishes(v, found) for v in values)
+        return all(self.vanishes(v, congruence) for v in values)
 
-    def vanishes(self, value: Value, found: Congruence) -> bool:
+    def vanishes(self, value: Value, congruence: Congruence) -> bool:
         """True if a tile is zero wherever the congruence does not hold."""
         op = self.makers.get(value)
         if op is None:
             return False
         if op.name in SAME:
-            return self.vanishes(op.operands[0], found)
+            return self.vanishes(op.operands[0], congruence)
         if op.name == "select" and _is_zero(op.operands[2], self.makers):
-            implied = any(self._implies(c, found) for c in conjuncts(op.operands[0], self.makers))
-            return implied or self.vanishes(op.operands[1], found)
-        return op.name == "read" and self.leaves(op, found)
+            implied = any(self._implies(c, congruence) for c in conjuncts(op.operands[0], self.makers))
+            return implied or self.vanishes(op.operands[1], congruence)
+        return op.name == "read" and self.leaves(op, congruence)
 
-    def leaves(self, read: Op, found: Congruence) -> bool:
+    def leaves(self, read: Op, congruence: Congruence) -> bool:
         """True if a read is outside memory, and zero, wherever the congruence does not hold."""
         if read.attrs.get("otherwise") != 0 or read.attrs.get("lookups") or read.attrs.get("bounds"):
             return False
         kind, over, at = places(read)
         index_of = dict(zip(kind.dims, over, strict=True))
-        if not {found.kept, found.summed} <= index_of.keys():
+        if not {congruence.kept, congruence.summed} <= index_of.keys():
             return False
-        h, r = index_of[found.kept], index_of[found.summed]
+        h, r = index_of[congruence.kept], index_of[congruence.summed]
         shape = [None if d is None else self.size(d) for d in read.operands[0].type.sizes]
         for e, extent in zip(map(self.numbers, at), shape, strict=True):
             grid = None if extent is None else self._grid(index_of, e, (h, r))
             if grid is not None:
                 place = np.asarray(evaluate(e, grid))
                 inside = (place >= 0) & (place < extent)
-                if not (inside & ~found.holds(grid[h], grid[r])).any():
+                if not (inside & ~congruence.holds(grid[h], grid[r])).any():
                     return True
         return False
 
-    def is_same(self, condition: Value, found: Congruence) -> bool:
+    def is_same(self, condition: Value, congruence: Congruence) -> bool:
         """True if a condition on indices holds exactly where the congruence does."""
-        return self._compared(condition, found, lambda a, b: a == b)
+        return self._compared(condition, congruence, lambda a, b: a == b)
 
-    def _implies(self, condition: Value, found: Congruence) -> bool:
+    def _implies(self, condition: Value, congruence: Congruence) -> bool:
         """True if the congruence holds wherever a condition on indices does."""
-        return self._compared(condition, found, lambda a, b: ~a | b)
+        return self._compared(condition, congruence, lambda a, b: ~a | b)
 
-    def _compared(self, condition: Value, found: Congruence, compare: Callable[[Array, Array], Array]) -> bool:
+    def _compared(self, condition: Value, congruence: Congruence, compare: Callable[[Array, Array], Array]) -> bool:
         """True if `compare` is true for a condition on indices and the congruence, everywhere."""
-        dims = (found.kept, found.summed)
+        dims = (congruence.kept, congruence.summed)
         if set(condition.type.dims) != set(dims) or prod(map(self.size, dims)) > TABLED:
             return False
         axes = np.ogrid[tuple(slice(0, self.size(d)) for d in dims)]
         grid: dict[Expr, Array] = dict(zip(dims, axes, strict=True))
         holds = self._at(condition, grid)
-        where = found.holds(grid[found.kept], grid[found.summed])
+        where = congruence.holds(grid[congruence.kept], grid[congruence.summed])
         return holds is not None and bool(np.all(compare(np.broadcast_to(holds, where.shape), where)))
 
     def _at(self, value: Value, grid: Mapping[Expr, Any]) -> Any:

@@ -66,8 +66,8 @@ def loop_halves(program: Program, sizes: Mapping[Symbol, int], count: int, tile:
 def _free_values(loop: Op) -> set[Value]:
     """Return the values that a loop's body uses and does not compute."""
     (body,) = loop.blocks
-    own = {*body.args, *(r for op in body.ops for r in op.results)}
-    return {v for op in body.ops for v in op.operands if v not in own}
+    computed = {*body.args, *(r for op in body.ops for r in op.results)}
+    return {v for op in body.ops for v in op.operands if v not in computed}
 
 
 class _LoopPart:

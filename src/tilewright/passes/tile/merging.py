@@ -142,8 +142,8 @@ class _Runs:
         chains = [chain for chain in self.chains if not {op.attrs["dim"] for op in chain}.isdisjoint(run)]
         at_once = all({op.attrs["dim"] for op in chain} == set(run) for chain in chains)
         between = {op.result for chain in chains for op in chain[:-1]}
-        apart = between | self.coordinates
-        values = (v for op in self.ops for v in (*op.operands, *op.results) if v not in apart)
+        ignored = between | self.coordinates
+        values = (v for op in self.ops for v in (*op.operands, *op.results) if v not in ignored)
         tiles = (v.type.dims for v in values if isinstance(v.type, TileType))
         loops = {op.attrs["axis"] for op in self.ops if op.name == "iterate" and op.attrs["axis"] in run}
         is_wanted = self._is_part_of_products(run) if self.products else bool(chains) or self._is_beside_reduction(run)
@@ -213,8 +213,8 @@ class _Runs:
             kind, over, at = places(op)
             index_of = dict(zip(kind.dims, over, strict=True))
             users = [[n for n, e in enumerate(at) if index_of[d] in e.symbols] for d in run]
-            apart = any(at[n] is not index_of[d] for d, own in zip(run, users, strict=True) for n in own)
-            if op.name == "write" and run_place(self.sized, op, run) is None and not apart:
+            shifted = any(at[n] is not index_of[d] for d, positions in zip(run, users, strict=True) for n in positions)
+            if op.name == "write" and run_place(self.sized, op, run) is None and not shifted:
                 return False
             if not all(users) or any(max(a) >= min(b) for a, b in pairwise(users)) or max(users[-1]) == len(at) - 1:
                 return False

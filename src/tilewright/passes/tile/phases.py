@@ -60,27 +60,27 @@ def _next(
 ) -> InPhases | None:
     """Return the program with one congruence taken apart; None if there is none that can be."""
     finder = Congruences(program, sizes)
-    for found in finder.proposed():
-        if str(found.summed) in named or not finder.holds(found):
+    for congruence in finder.proposed():
+        if str(congruence.summed) in named or not finder.holds(congruence):
             continue
-        plain, loops = _without_condition(program, free, finder, found)
-        rewrite = _Phases(plain, sizes, loops, found)
+        plain, loops = _without_condition(program, free, finder, congruence)
+        rewrite = _Phases(plain, sizes, loops, congruence)
         if (rewrite.is_even or not only_even) and rewrite.applies():
             return rewrite.run()
     return None
 
 
 def _without_condition(
-    program: Program, free: Collection[Op], finder: Congruences, found: Congruence
+    program: Program, free: Collection[Op], finder: Congruences, congruence: Congruence
 ) -> tuple[Program, Collection[Op]]:
     """Return (the program without selects whose condition is the congruence itself, its free loops).
 
     Only a congruence that some tap solves for every element can go: in phases it holds everywhere.
     """
     same = {
-        op: [c for c in conjuncts(op.operands[0], finder.makers) if not finder.is_same(c, found)]
+        op: [c for c in conjuncts(op.operands[0], finder.makers) if not finder.is_same(c, congruence)]
         for op in program.walk()
-        if op.name == "select" and gcd(found.step, found.modulus) == 1
+        if op.name == "select" and gcd(congruence.step, congruence.modulus) == 1
     }
     same = {op: rest for op, rest in same.items() if len(rest) < len(conjuncts(op.operands[0], finder.makers))}
     if not same:
@@ -135,7 +135,7 @@ class _Numbers:
     with q < `taps`.
     """
 
-    found: Congruence
+    congruence: Congruence
     count: int
     phases: int
     apart: int
@@ -147,45 +147,49 @@ class _Numbers:
 
     def kept(self, u: Expr, p: Expr, e: Expr) -> Expr:
         """Return the index along the kept dimension."""
-        return self.found.modulus * u + self.first + self.turn * p + e
+        return self.congruence.modulus * u + self.first + self.turn * p + e
 
     def summed(self, q: Expr, p: Expr) -> Expr:
         """Return the index along the summed dimension."""
         return self.phases * q + self.tap + self.along * p
 
 
-def _numbers(found: Congruence, kept: int, summed: int) -> _Numbers:
+def _numbers(congruence: Congruence, kept: int, summed: int) -> _Numbers:
     """Return how indices follow from phases, for dimensions with `kept` and `summed` elements.
 
     Of two ways to number elements the one with fewer is taken: by their place, which is linear in the phase for two
     phases; or by the tap that they meet, which may begin before the first element.
     """
-    apart = gcd(found.step, found.modulus)
-    phases = found.modulus // apart
+    apart = gcd(congruence.step, congruence.modulus)
+    phases = congruence.modulus // apart
     taps = -(-summed // phases)
-    turn, start = -found.sign * found.step, -found.sign * found.rest
+    turn, start = -congruence.sign * congruence.step, -congruence.sign * congruence.rest
     ends = [start + turn * p + e for p in (0, phases - 1) for e in (0, apart - 1)]
-    least, most = -(max(ends) // found.modulus), (kept - 1 - min(ends)) // found.modulus
-    by_tap = _Numbers(found, most - least + 1, phases, apart, taps, found.modulus * least + start, turn, 0, 1)
-    count = -(-kept // found.modulus)
+    least, most = -(max(ends) // congruence.modulus), (kept - 1 - min(ends)) // congruence.modulus
+    by_tap = _Numbers(congruence, most - least + 1, phases, apart, taps, congruence.modulus * least + start, turn, 0, 1)
+    count = -(-kept // congruence.modulus)
     if (phases, apart) != (2, 1) or by_tap.count <= count:
         return by_tap
-    tap = found.rest % 2  # of h = 0: an odd step meets odd elements by the other tap
-    return _Numbers(found, count, phases, apart, taps, 0, 1, tap, 1 - 2 * tap)
+    tap = congruence.rest % 2  # of h = 0: an odd step meets odd elements by the other tap
+    return _Numbers(congruence, count, phases, apart, taps, 0, 1, tap, 1 - 2 * tap)
 
 
 class _Phases(Rewriter):
     """Rewrites a program over the phases of a congruence."""
 
-    def __init__(self, program: Program, sizes: Sizes, free: Collection[Op], found: Congruence):
+    def __init__(self, program: Program, sizes: Sizes, free: Collection[Op], congruence: Congruence):
         super().__init__()
-        self.program, self.sizes, self.free, self.found = program, dict(sizes), free, found
+        self.program, self.sizes, self.free, self.congruence = program, dict(sizes), free, congruence
         size = numbers_of(sizes)
         self.size = size
-        self.numbers = _numbers(found, size(found.kept), size(found.summed))
+        self.numbers = _numbers(congruence, size(congruence.kept), size(congruence.summed))
         taken = {s.name for s in (*program_symbols(program), *sizes)}
-        dims = [_new(f"{found.kept}_1", taken), _new(f"{found.kept}_0", taken), _new(f"{found.kept}_2", taken)]
-        self.dims = (*dims, _new(f"{found.summed}_1", taken))
+        dims = [
+            _new(f"{congruence.kept}_1", taken),
+            _new(f"{congruence.kept}_0", taken),
+            _new(f"{congruence.kept}_2", taken),
+        ]
+        self.dims = (*dims, _new(f"{congruence.summed}_1", taken))
         """The dimensions of u, p, e and q."""
         numbers = self.numbers
         extents = (numbers.count, numbers.phases, numbers.apart, numbers.taps)
@@ -193,12 +197,12 @@ class _Phases(Rewriter):
         self.sizes |= self.extents
         self.over_ = tuple(symbol(f"at_{d}", 0, self.extents[d] - 1) for d in self.dims)
         u, p, e, q = (s if self.extents[d] > 1 else as_expr(0) for d, s in zip(self.dims, self.over_, strict=True))
-        self.at = {found.kept: numbers.kept(u, p, e), found.summed: numbers.summed(q, p)}
+        self.at = {congruence.kept: numbers.kept(u, p, e), congruence.summed: numbers.summed(q, p)}
         self.values_of = Substitution(dict(sizes))
         self.by_phase = any(
             self.over_[1] in x.symbols
             for op in program.walk()
-            if op.name == "read" and {found.kept, found.summed} <= set(op.result.type.dims)
+            if op.name == "read" and {congruence.kept, congruence.summed} <= set(op.result.type.dims)
             for x in self._access_at(op)
         )
         """True if the operand that is zero by the congruence depends on the phase."""
@@ -206,21 +210,23 @@ class _Phases(Rewriter):
     @property
     def is_even(self) -> bool:
         """True if all phases have equally many taps."""
-        return self.numbers.taps * self.numbers.phases == self.size(self.found.summed)
+        return self.numbers.taps * self.numbers.phases == self.size(self.congruence.summed)
 
     # -- whether it can be done ----------------------------------------------------------------------------
 
     def applies(self) -> bool:
         """True if the program means the same in phases."""
-        found = self.found
+        congruence = self.congruence
         records = self.program.records
-        if any(not e.symbols.isdisjoint((found.kept, found.summed)) for r in records for e in _exprs(r.attrs)):
+        if any(
+            not e.symbols.isdisjoint((congruence.kept, congruence.summed)) for r in records for e in _exprs(r.attrs)
+        ):
             return False
         return all(self._fits(op) for op in self.program.walk())
 
     def _fits(self, op: Op) -> bool:
         """True if an operation means the same in phases, or has neither dimension."""
-        h, r = self.found.kept, self.found.summed
+        h, r = self.congruence.kept, self.congruence.summed
         dims = tiles_of(op)
         if any(not {h, r}.isdisjoint(d.symbols) for d in dims if not isinstance(d, Symbol)):
             return False
@@ -239,11 +245,11 @@ class _Phases(Rewriter):
     def _selects(self, op: Op) -> tuple[str, ...]:
         """Return the name of a select that treats the summed dimension as its other operands do, in a tuple."""
         is_plain = op.name == "select" and _has_zero(op, self.program.makers())
-        return ("select",) if is_plain and self.found.summed not in op.operands[0].type.dims else ()
+        return ("select",) if is_plain and self.congruence.summed not in op.operands[0].type.dims else ()
 
     def _fits_product(self, op: Op) -> bool:
         """True if an MMA sums over all taps of an element, or over no taps at all."""
-        h, r = self.found.kept, self.found.summed
+        h, r = self.congruence.kept, self.congruence.summed
         a, b, acc = (set(v.type.dims) for v in op.operands)
         if h not in acc or r in acc:
             return False
@@ -255,7 +261,7 @@ class _Phases(Rewriter):
 
     def _is_zero_past(self, value: Value) -> bool:
         """True if there are no taps past the last one, or the operand with the taps is zero there."""
-        r = self.found.summed
+        r = self.congruence.summed
         if self.is_even:
             return True
         op = self.program.makers().get(value)
@@ -295,7 +301,7 @@ class _Phases(Rewriter):
 
     def goes(self, op: Op) -> bool:
         """True if a loop over taps is eliminated: the MMA sums over them."""
-        return op.attrs["axis"] is self.found.summed
+        return op.attrs["axis"] is self.congruence.summed
 
     def over(self, dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
         """Return the dimensions of a tile over phases."""
@@ -303,20 +309,20 @@ class _Phases(Rewriter):
 
     def _made(self, dim: Expr, dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
         """Return the dimensions that replace one of a tile's; those of extent 1 are left out, but for one."""
-        (u, p, e, q), h, r = self.dims, self.found.kept, self.found.summed
-        made: tuple[Symbol, ...]
+        (u, p, e, q), h, r = self.dims, self.congruence.kept, self.congruence.summed
+        replacement: tuple[Symbol, ...]
         if dim is h:
-            made = (u, p, e) if r not in dims or self.by_phase else (u, e)
-            return tuple(d for d in made if d is u or self.extents[d] > 1)
+            replacement = (u, p, e) if r not in dims or self.by_phase else (u, e)
+            return tuple(d for d in replacement if d is u or self.extents[d] > 1)
         if dim is r:
-            made = (q,) if h in dims else (q, p)
-            return tuple(d for d in made if d is q or self.extents[d] > 1)
+            replacement = (q,) if h in dims else (q, p)
+            return tuple(d for d in replacement if d is q or self.extents[d] > 1)
         return (dim,)
 
     def access(self, op: Op) -> dict[str, object]:
         """Return the iterators and coordinates of a read or write over phases."""
         kind, before, _ = places(op)
-        if {self.found.kept, self.found.summed}.isdisjoint(kind.dims):
+        if {self.congruence.kept, self.congruence.summed}.isdisjoint(kind.dims):
             return {}
         index_of = dict(zip(self.dims, self.over_, strict=True)) | dict(zip(kind.dims, before, strict=True))
         over = tuple(index_of[d] for d in self.over(kind.dims))

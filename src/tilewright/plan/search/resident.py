@@ -90,7 +90,7 @@ def _line_cycles(kernel: UniformKernelSchedule, tasks: int, reads: Sequence[RowR
 def _window_bytes(kernel: UniformKernelSchedule) -> float:
     """Return the bytes that all tasks load of windows in shared memory, where neighbouring windows overlap.
 
-    Where windows slide along what is contiguous, elements are loaded one by one, each in the time of a register.
+    If windows slide along what is contiguous, elements are loaded one by one, each in the time of a register.
     """
     facts, word, total = kernel.facts, kernel.machine.register_file.word_bytes, 0.0
     parallel = {name for d in kernel.widths for name in facts.digit_names(d)}

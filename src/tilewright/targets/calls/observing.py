@@ -94,7 +94,7 @@ def observed() -> Iterator[Observed]:
 
 
 def observer() -> Observed | None:
-    """What observes the calls of this thread; None: nothing does."""
+    """The observer of the calls of this thread; None: there is none."""
     events: Observed | None = getattr(_here, "events", None)
     return events
 

@@ -18,7 +18,7 @@ from tilewright.targets.nvidia.starting import MAP_ALIGNMENT
 
 
 def _aligned(count: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """So many bytes, all 0, where maps may begin."""
+    """Return `count` bytes, all 0, aligned so that maps may begin there."""
     room = np.zeros(count + MAP_ALIGNMENT, np.uint8)
     start = -room.ctypes.data % MAP_ALIGNMENT
     return room[start : start + count]
@@ -73,8 +73,8 @@ class Passed:
         before = words.copy()
         for other in (pointer + 256, pointer):
             refused = self._device.readdress(words.ctypes.data, other)
-            there = np.nonzero(words == other)[0]
-            if refused or len(there) != 1 or (np.delete(words, there) != np.delete(before, there)).any():
+            positions = np.nonzero(words == other)[0]
+            if refused or len(positions) != 1 or (np.delete(words, positions) != np.delete(before, positions)).any():
                 words[:] = before
                 return None
-        return int(there[0])
+        return int(positions[0])

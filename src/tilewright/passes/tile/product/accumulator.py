@@ -35,7 +35,7 @@ from tilewright.plan.microkernel import Axes, Microkernel
 
 
 class Accumulator(Protocol):
-    """Where sums are while K loops add to them."""
+    """The place of an accumulator while K loops add to it."""
 
     def opened(self, tile: AccumulatorTile) -> AbstractContextManager[Value]:
         """Emit what comes before and after the K loops of a tile of C; yield the tensor to which they add."""

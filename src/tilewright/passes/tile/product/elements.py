@@ -3,7 +3,7 @@
     for k_K in 0..64 {
       map %acc = %acc + a*b + a*b + a*b + a*b        a few terms at a time
 
-Where each lane has a box of results, all terms are written out, so that what it reads of its window is constant.
+If each lane has a box of results, all terms are written out, so that what it reads of its window is constant.
 """
 
 from __future__ import annotations

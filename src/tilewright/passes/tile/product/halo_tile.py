@@ -46,7 +46,7 @@ class HaloSource(OperandSource):
     """An operand of an MMA around a halo tile: a box of an argument, copied to shared memory."""
 
     product: AtomProduct
-    found: Load
+    operand_load: Load
 
     @property
     def slab(self) -> int:
@@ -61,7 +61,7 @@ class HaloSource(OperandSource):
         at = {d: p.parts[d][0] for d in (*p.axes.around, p.axes.n, p.axes.m)}
         at |= {d: p.parts[d][0] + e for d, e in (*p.at.items(), *known.items()) if d is not None}
         images = Substitution({p.low.scope.coordinate(d): e for d, e in at.items()})
-        return [images(e) for e in self.found.at]
+        return [images(e) for e in self.operand_load.at]
 
     def _copy(self, over: tuple[Symbol, ...], places: list[Expr], k: Expr, target: Value, ring: str) -> None:
         """Emit the copy of a box to shared memory, with zeros out of bounds and past the end of K.
@@ -70,7 +70,7 @@ class HaloSource(OperandSource):
         """
         p, w = self.product, self.product.w
         *others, c = over
-        if p.ends_in_zeros(self.found):
+        if p.ends_in_zeros(self.operand_load):
             view = self._view(over, places)
         else:
             *same, deep = whole = w.axes([*(int(x.hi) + 1 for x in others), int(p.width(p.axes.k))])
@@ -81,9 +81,9 @@ class HaloSource(OperandSource):
 
     def _view(self, over: tuple[Symbol, ...], places: list[Expr]) -> Value:
         """Return a view of the argument, with coordinates that may be out of bounds marked."""
-        shape = self.found.tensor.type.shape
+        shape = self.operand_load.tensor.type.shape
         marks = [(x, not self.product.low.scope.is_inside(x, n)) for x, n in zip(places, shape, strict=True)]
-        return self.product.w.view(self.found.tensor, over, marks)
+        return self.product.w.view(self.operand_load.tensor, over, marks)
 
 
 @dataclass
@@ -228,7 +228,7 @@ class AllOfB(BesideHalo):
 
     def __post_init__(self) -> None:
         p, w, atom = self.product, self.product.w, self.product.how.atom
-        used = {s for e in self.found.at for s in e.symbols}
+        used = {s for e in self.operand_load.at for s in e.symbols}
         dims = [d for d in (p.axes.n, *p.axes.around) if p.low.scope.coordinate(d) in used]
         if any(p.parts[d][0].symbols for d in dims):
             raise ProgramError("which part of B a task reads depends on the task")
@@ -274,5 +274,5 @@ def _given(tile: Tile, which: str) -> Load:
 def halo_sources(product: AtomProduct, a: Tile, b: Tile, offsets: int) -> tuple[HaloOfA, BesideHalo]:
     """Return the sources of A and B; `offsets` is the number of taps of a copy of B, 0: all of B stays."""
     left = HaloOfA(product, _given(a, "A"), product.low.cuts.walk)
-    found = _given(b, "B")
-    return left, TapsOfB(product, found, offsets) if offsets else AllOfB(product, found)
+    operand_load = _given(b, "B")
+    return left, TapsOfB(product, operand_load, offsets) if offsets else AllOfB(product, operand_load)

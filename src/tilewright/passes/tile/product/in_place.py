@@ -21,14 +21,14 @@ class InPlace(OperandSource):
     """An operand that is read where it lies in memory."""
 
     product: MatrixProduct
-    found: Load
+    operand_load: Load
 
     def __post_init__(self) -> None:
         self.begin()
 
     def begin(self) -> None:
         """Begin another accumulator tile: coordinates may be out of bounds until loops are limited."""
-        self.marks = self.product.low.storage.loose.get(self.found, (False,) * len(self.found.at))
+        self.marks = self.product.low.storage.loose.get(self.operand_load, (False,) * len(self.operand_load.at))
 
     @property
     def skips(self) -> bool:
@@ -47,28 +47,30 @@ class InPlace(OperandSource):
         tap = p.low.scope.coordinate(dim)
         known = {d: p.parts[d][0] + e for d, e in p.at.items()}
         inner = {p.low.scope.coordinate(d) for d in (p.axes.m, p.axes.n, p.axes.k, *p.axes.deep) if d not in known}
-        source = p.low.arguments.source(self.found.tensor)
+        source = p.low.arguments.source(self.operand_load.tensor)
         if source is None or p.parts[dim][0] is not as_expr(0):
             return whole
         images = Substitution({p.low.scope.coordinate(d): e for d, e in known.items()})
         shape = p.low.arguments.shapes[source]
-        first, end, self.marks = limits(self.found.at, shape, self.marks, tap, p.width(dim), images, inner - {tap})
+        first, end, self.marks = limits(
+            self.operand_load.at, shape, self.marks, tap, p.width(dim), images, inner - {tap}
+        )
         return first, end, self.slides(dim)
 
     def slides(self, dim: Expr) -> bool:
         """True if the row decides which elements are in bounds at an index of the summed dimension `dim`."""
         p = self.product
         both = {p.low.scope.coordinate(dim), p.low.scope.coordinate(p.axes.m)}
-        return any(m and both <= e.symbols for m, e in zip(self.marks, self.found.at, strict=True))
+        return any(m and both <= e.symbols for m, e in zip(self.marks, self.operand_load.at, strict=True))
 
     def _view(self, over: tuple[Symbol, ...], at: dict[Expr, Expr]) -> Value:
         """Return a view of the operand over the axes, at the given indices and the current ones of other loops."""
         p = self.product
         known = {**p.at, **at}
         images = Substitution({p.low.scope.coordinate(d): p.parts[d][0] + e for d, e in known.items()})
-        places = [images(e) for e in self.found.at]
+        places = [images(e) for e in self.operand_load.at]
         marks = [*self.marks[:-1], self.marks[-1] or self.ragged]
-        return p.w.view(self.found.tensor, over, list(zip(places, marks, strict=True)))
+        return p.w.view(self.operand_load.tensor, over, list(zip(places, marks, strict=True)))
 
     def rows(self, rows: int, deep: int, row: Expr, k: Expr, last: Expr | None = None) -> Value:
         """Return a view of A's block."""

@@ -96,7 +96,7 @@ class LaneVectors(InPlace):
         view = self._view((i, j), {p.axes.m: i, p.axes.n: j})
         if not any(self.marks):
             return view
-        held = _registers(p, self.lanes, self.found.tensor.type.dtype, "held")
+        held = _registers(p, self.lanes, self.operand_load.tensor.type.dtype, "held")
         p.w.emit("copy", (view, held), otherwise=0)
         return held
 

@@ -30,7 +30,7 @@ def operand_registers(
 
 @dataclass(frozen=True)
 class TaskRegisters:
-    """What a task has ready for an MMA in tile registers, for all of its blocks."""
+    """The registers and staged rows that a task has for an MMA in tile registers, for all of its blocks."""
 
     axes: Axes
     sums: Value

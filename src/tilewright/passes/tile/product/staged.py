@@ -25,7 +25,7 @@ class Staged(OperandSource):
     """An operand whose K steps are copied to shared memory, from which the atom reads, with zeros past its ends."""
 
     product: AtomProduct
-    found: Load
+    operand_load: Load
     """The source of copies: the argument itself, or a view of the current part, [outer][M or N][K]."""
     outer: list[Expr]
     dim: Expr | None
@@ -141,10 +141,10 @@ class Staged(OperandSource):
         at = {**{d: p.at[d] for d in self.outer}, **({} if self.dim is None else {self.dim: row}), p.axes.k: k}
         if self.whole:
             images = Substitution({p.low.scope.coordinate(d): p.parts[d][0] + e for d, e in at.items()})
-            places = marked([images(e) for e in self.found.at], self.found.tensor.type.shape)
+            places = marked([images(e) for e in self.operand_load.at], self.operand_load.tensor.type.shape)
         else:
             places = [(e, d in (self.dim, p.axes.k)) for d, e in at.items()]
-        view = p.w.view(self.found.tensor, over, places)
+        view = p.w.view(self.operand_load.tensor, over, places)
         p.low.storage.brought[p.w.emit("copy", (view, target), otherwise=0)] = "ring"
 
     def rows(self, rows: int, deep: int, row: Expr, k: Expr, last: Expr | None = None) -> Value:

@@ -25,7 +25,7 @@ STREAM = as_expr(1)
 
 
 class MultiplyStep(Protocol):
-    """What is done in every iteration of the K loops."""
+    """The work of every iteration of the K loops."""
 
     def begin(self, dim: Expr) -> None:
         """Emit what comes before the loop over `dim`."""
