@@ -1,8 +1,7 @@
-import math
-
 import numpy as np
 import pytest
-from kernel_checks import F32, normal, rounding, run, within
+from attention_checks import attention_with_bound
+from kernel_checks import normal, run, within
 
 import tilewright
 from tilewright import kernels
@@ -17,37 +16,6 @@ SHAPES = [
     (1, 2, 20, 33, 16, 10, 8),
     (2, 2, 6, 12, 7, 7, 64),
 ]
-
-
-def attention_with_bound(q, k, v, tile, dtype, *, scale=None, bias=None, last_key=None):
-    """In float64, query by query, and how far a walk over tiles in f32 may be off.
-
-    Scores are off by their sums' roundings, which act on the weights as factors; then come the roundings of the
-    weights to `dtype`, of the sums over keys, and of one rescaling for each tile.
-    """
-    q, k, v = (a.astype(np.float64) for a in (q, k, v))
-    batch, heads, queries, width = q.shape
-    keys = k.shape[2]
-    scale = 1 / math.sqrt(width) if scale is None else scale
-    unit, tiny = rounding(dtype)
-    exact = np.zeros((batch, heads, queries, v.shape[3]))
-    bound = np.zeros_like(exact)
-    for b, h, m in np.ndindex(batch, heads, queries):
-        seen = keys if last_key is None else min(keys, last_key(m) + 1)
-        added = np.zeros(seen) if bias is None else bias[b, h, m, :seen].astype(np.float64)
-        scores = np.array([math.fsum(q[b, h, m] * k[b, h, n]) * scale for n in range(seen)]) + added
-        sizes = np.abs(k[b, h, :seen]) @ np.abs(q[b, h, m]) * abs(scale)
-        weights = np.exp(scores - scores.max())
-        total = math.fsum(weights)
-        exact[b, h, m] = weights @ v[b, h, :seen] / total
-        visible = np.isfinite(scores)
-        span = scores[visible].max() - scores[visible].min() + np.abs(added[visible]).max()
-        steps = -(-keys // tile)
-        exponent = ((width + 4) * sizes.max() + span * (2 + steps)) * F32
-        relative = 2 * exponent + (2 * keys + 8 * steps + 16) * F32 + (0 if dtype == "f32" else unit)
-        size = weights @ np.abs(v[b, h, :seen]) / total
-        bound[b, h, m] = relative * size + tiny * np.abs(v[b, h, :seen]).sum(axis=0)
-    return exact, bound
 
 
 def operands(rng, shape, dtype):

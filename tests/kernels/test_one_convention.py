@@ -15,13 +15,23 @@ from tilewright.wave import Kernel
 OPTIONS = {
     "activation": ("gelu",),
     "attention": (16,),
+    "attention_key_gradient": (16,),
+    "attention_query_gradient": (16,),
+    "attention_sums": (16,),
     "conv": ((3, 3),),
     "conv_filter_gradient": ((3, 3),),
     "conv_image_gradient": ((3, 3),),
+    "gemm_of_scaled_blocks": (16,),
+    "grouped_attention": (16,),
     "im2col": ((3, 3),),
+    "linear_attention": (16,),
+    "linear_cross_entropy": (16,),
     "online_softmax": (16,),
+    "paged_attention": (16,),
+    "pooling": ("max", (2, 2)),
     "reduction": ("sum",),
     "tiled_running_sum": (16,),
+    "top_k_gating": (2,),
 }
 
 

@@ -1,0 +1,131 @@
+"""Gradients of attention, by the logarithms of the softmax's sums: no matrix of all weights is ever held."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tilewright.lang as tkl
+import tilewright.wave as tkw
+from tilewright.ir.dtypes import DTypeLike, element_type
+from tilewright.kernels.softmax import lowest
+
+B, H, M, N, D, E = (getattr(tkl.sym, name) for name in "BHMNDE")
+BLOCK_M, BLOCK_N = tkl.sym.BLOCK_M, tkl.sym.BLOCK_N
+GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
+
+
+def attention_sums(tile: int, dtype: DTypeLike = "f16", *, causal: bool = False) -> tkw.Kernel:
+    """logs[b, h, m] = the logarithm of the sum over n of exp(<q[b, h, m], k[b, h, n]> / sqrt(D)), in f32.
+
+    Arguments: q[B, H, M, D], k[B, H, N, D], then logs[B, H, M]. Causal, query m sees the keys up to m. Keys come in
+    tiles of `tile`.
+
+    >>> import numpy as np, tilewright
+    >>> q, k = np.zeros((1, 1, 2, 1), np.float32), np.zeros((1, 1, 2, 1), np.float32)
+    >>> np.exp(tilewright.compile(attention_sums(2, "f32", causal=True), strict=True)(q, k)).round(4)
+    array([[[1., 2.]]], dtype=float32)
+    """
+    of_data = element_type(dtype)
+    of_sums = of_data.accumulator
+
+    @tkw.wave([tkw.TilingConstraint(N, BLOCK_N)])
+    def attention_sums(
+        q: tkl.Memory[B, H, M, D, GLOBAL, of_data],
+        k: tkl.Memory[B, H, N, D, GLOBAL, of_data],
+        logs: tkl.Memory[B, H, M, GLOBAL, of_sums],
+    ) -> None:
+        start = [tkl.Register[B, H, M, of_sums](x) for x in (lowest(of_sums), 0.0)]
+
+        @tkw.iterate(N, init_args=start)
+        def row_facts(highest: Any, total: Any) -> Any:
+            scores = _scores(q, k, of_sums, causal)
+            higher = tkw.max(scores, highest, dim=N)
+            return higher, tkw.sum(tkw.exp(scores - higher), total * tkw.exp(highest - higher), dim=N)
+
+        highest, total = row_facts
+        tkw.write(highest + tkw.log(total), logs)
+
+    return attention_sums.bound({BLOCK_N: tile})
+
+
+def attention_query_gradient(tile: int, dtype: DTypeLike = "f16", *, causal: bool = False) -> tkw.Kernel:
+    """dq[b, h, m] of attention, from its arguments, the gradient of its result, and two numbers of each query.
+
+    Arguments: q[B, H, M, D], k[B, H, N, D], v[B, H, N, E], dout[B, H, M, E], logs[B, H, M] of `attention_sums`,
+    along[B, H, M], the sums over e of out * dout, both in f32; then dq[B, H, M, D]. Keys come in tiles of `tile`.
+    """
+    of_data = element_type(dtype)
+    of_sums = of_data.accumulator
+    Rows: Any = tkl.Memory[B, H, M, GLOBAL, of_sums]
+
+    @tkw.wave([tkw.TilingConstraint(N, BLOCK_N)])
+    def attention_query_gradient(
+        q: tkl.Memory[B, H, M, D, GLOBAL, of_data],
+        k: tkl.Memory[B, H, N, D, GLOBAL, of_data],
+        v: tkl.Memory[B, H, N, E, GLOBAL, of_data],
+        dout: tkl.Memory[B, H, M, E, GLOBAL, of_data],
+        logs: Rows,
+        along: Rows,
+        dq: tkl.Memory[B, H, M, D, GLOBAL, of_data],
+    ) -> None:
+        @tkw.iterate(N, init_args=[tkl.Register[B, H, M, D, of_sums](0)])
+        def total(acc: Any) -> Any:
+            _, slope = _weights_and_slope(q, k, v, dout, logs, along, causal)
+            return tkw.mma(tkw.cast(slope, of_data), tkw.read(k), acc)
+
+        tkw.write(tkw.cast(total * tkw.rsqrt(tkw.scalar(D, of_sums)), of_data), dq)
+
+    return attention_query_gradient.bound({BLOCK_N: tile})
+
+
+def attention_key_gradient(tile: int, dtype: DTypeLike = "f16", *, causal: bool = False) -> tkw.Kernel:
+    """dk[b, h, n] and dv[b, h, n] of attention; the arguments are those of `attention_query_gradient`.
+
+    Queries come in tiles of `tile`. dv is the sum over queries of weight * dout, dk that of weight * slope * q.
+    """
+    of_data = element_type(dtype)
+    of_sums = of_data.accumulator
+    Rows: Any = tkl.Memory[B, H, M, GLOBAL, of_sums]
+    Keys: Any = tkl.Memory[B, H, N, D, GLOBAL, of_data]
+    Values: Any = tkl.Memory[B, H, N, E, GLOBAL, of_data]
+
+    @tkw.wave([tkw.TilingConstraint(M, BLOCK_M)])
+    def attention_key_gradient(
+        q: tkl.Memory[B, H, M, D, GLOBAL, of_data],
+        k: Keys,
+        v: Values,
+        dout: tkl.Memory[B, H, M, E, GLOBAL, of_data],
+        logs: Rows,
+        along: Rows,
+        dk: Keys,
+        dv: Values,
+    ) -> None:
+        start = [tkl.Register[B, H, N, D, of_sums](0), tkl.Register[B, H, N, E, of_sums](0)]
+
+        @tkw.iterate(M, init_args=start)
+        def totals(of_keys: Any, of_values: Any) -> Any:
+            weights, slope = _weights_and_slope(q, k, v, dout, logs, along, causal)
+            of_keys = tkw.mma(tkw.cast(slope, of_data), tkw.read(q), of_keys)
+            return of_keys, tkw.mma(tkw.cast(weights, of_data), tkw.read(dout), of_values)
+
+        of_keys, of_values = totals
+        tkw.write(tkw.cast(of_keys * tkw.rsqrt(tkw.scalar(D, of_sums)), of_data), dk)
+        tkw.write(tkw.cast(of_values, of_data), dv)
+
+    return attention_key_gradient.bound({BLOCK_M: tile})
+
+
+def _scores(q: Any, k: Any, of_sums: Any, causal: bool) -> Any:
+    """Scaled scores of the tiles at hand; -inf where a causal mask hides a key."""
+    scores = tkw.mma(tkw.read(q), tkw.read(k), tkl.Register[B, H, M, N, of_sums](0))
+    scores = scores * tkw.rsqrt(tkw.scalar(D, of_sums))
+    return tkw.select(tkw.self_index(N) <= tkw.self_index(M), scores, float("-inf")) if causal else scores
+
+
+def _weights_and_slope(q: Any, k: Any, v: Any, dout: Any, logs: Any, along: Any, causal: bool) -> tuple[Any, Any]:
+    """The weights of the tiles at hand, and the gradient of their unscaled scores."""
+    highest = tkw.read(logs)
+    of_sums = highest.type.dtype
+    weights = tkw.exp(_scores(q, k, of_sums, causal) - highest)
+    slope = tkw.mma(tkw.read(dout), tkw.read(v), tkl.Register[B, H, M, N, of_sums](0))
+    return weights, weights * (slope - tkw.read(along))

@@ -1,0 +1,38 @@
+"""Gating of experts: the best few experts of each token, and their shares."""
+
+from __future__ import annotations
+
+import tilewright.lang as tkl
+import tilewright.wave as tkw
+from tilewright.ir.dtypes import DTypeLike, element_type
+
+M, N, K = tkl.sym.M, tkl.sym.N, tkl.sym.K
+GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
+
+
+def top_k_gating(count: int, dtype: DTypeLike = "f32") -> tkw.Kernel:
+    """shares[m, k], experts[m, k]: the softmax over the `count` largest scores[m], and which experts they belong to.
+
+    Arguments: scores[M, N], then shares[M, K] and experts[M, K] in i32, the best expert first; K is `count`.
+
+    >>> import numpy as np, tilewright
+    >>> scores = np.log(np.array([[1, 6, 2]], np.float32))
+    >>> shares, experts = tilewright.compile(top_k_gating(2), strict=True)(scores)
+    >>> shares.round(4), experts
+    (array([[0.75, 0.25]], dtype=float32), array([[1, 2]], dtype=int32))
+    """
+    of_data = element_type(dtype)
+    of_sums = of_data.accumulator
+
+    @tkw.wave()
+    def top_k_gating(
+        scores: tkl.Memory[M, N, GLOBAL, of_data],
+        shares: tkl.Memory[M, K, GLOBAL, of_data],
+        experts: tkl.Memory[M, K, GLOBAL, tkl.i32],
+    ) -> None:
+        best, places = tkw.topk(tkw.read(scores), K, N)
+        weights = tkw.exp(tkw.cast(best, of_sums) - tkw.max(tkw.cast(best, of_sums), dim=K))
+        tkw.write(tkw.cast(weights / tkw.sum(weights, dim=K), of_data), shares)
+        tkw.write(places, experts)
+
+    return top_k_gating.bound({K: count})

@@ -1,0 +1,54 @@
+"""Linear attention, causal, by chunks: a state of sums goes from chunk to chunk; scores are of a chunk alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tilewright.lang as tkl
+import tilewright.wave as tkw
+from tilewright.ir.dtypes import DTypeLike, element_type
+
+B, H, CHUNKS, C, U, D, E = (getattr(tkl.sym, name) for name in ("B", "H", "CHUNKS", "C", "U", "D", "E"))
+GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
+
+
+def linear_attention(chunk: int, dtype: DTypeLike = "bf16") -> tkw.Kernel:
+    """out[m] = the sum over all n <= m of <q[m], k[n]> * v[n], for each batch and head; m = chunk * j + c.
+
+    Arguments: q[B, H, CHUNKS, C, D], k of q's shape, v[B, H, CHUNKS, C, E], then out of v's shape; C is `chunk`. The
+    state of a head, the sum over n of k[n] v[n], is kept in f32 (f64 for f64), and rounded to the data's type where it
+    meets q.
+
+    >>> import numpy as np, tilewright
+    >>> q = np.ones((1, 1, 2, 2, 1), np.float32)
+    >>> v = np.array([1, 2, 3, 4], np.float32).reshape(1, 1, 2, 2, 1)
+    >>> tilewright.compile(linear_attention(2, "f32"), strict=True)(q, q, v).ravel()
+    array([ 1.,  3.,  6., 10.], dtype=float32)
+    """
+    of_data = element_type(dtype)
+    of_sums = of_data.accumulator
+    b, h, j, c, d = (tkw.IndexMapping.iterator(n) for n in range(5))
+
+    def as_key(last: Any) -> Any:
+        """The mapping that reads a chunk along U instead of C: the places of its keys."""
+        return tkw.IndexMapping(
+            5, inputs={B: b, H: h, CHUNKS: j, C: c, last: d}, outputs={B: b, H: h, CHUNKS: j, U: c, last: d}
+        )
+
+    Rows: Any = tkl.Memory[B, H, CHUNKS, C, D, GLOBAL, of_data]
+    Values: Any = tkl.Memory[B, H, CHUNKS, C, E, GLOBAL, of_data]
+
+    @tkw.wave([tkw.TilingConstraint(CHUNKS, 1)])
+    def linear_attention(q: Rows, k: Rows, v: Values, out: Values) -> None:
+        @tkw.iterate(CHUNKS, init_args=[tkl.Register[B, H, D, E, of_sums](0)])
+        def state(before: Any) -> Any:
+            queries, keys, values = tkw.read(q), tkw.read(k, mapping=as_key(D)), tkw.read(v, mapping=as_key(E))
+            scores = tkw.mma(queries, keys, tkl.Register[B, H, CHUNKS, C, U, of_sums](0))
+            scores = tkw.select(tkw.self_index(U) <= tkw.self_index(C), scores, 0.0)
+            result = tkl.Register[B, H, CHUNKS, C, E, of_sums](0)
+            result = tkw.mma(queries, tkw.cast(before, of_data), result)
+            result = tkw.mma(tkw.cast(scores, of_data), values, result)
+            tkw.write(tkw.cast(result, of_data), out)
+            return tkw.mma(keys, values, before)
+
+    return linear_attention.bound({C: chunk, U: chunk})

@@ -1,0 +1,141 @@
+"""Gradients of softmax and of the norms of rows, from the arguments of the forward pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tilewright.lang as tkl
+import tilewright.wave as tkw
+from tilewright.ir.dtypes import DTypeLike, element_type
+
+M, N = tkl.sym.M, tkl.sym.N
+GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
+
+
+def softmax_gradient(dtype: DTypeLike = "f32") -> tkw.Kernel:
+    """dx[m, n] = y[m, n] * (dy[m, n] - the sum over j of y[m, j] * dy[m, j]), where y is the softmax of x.
+
+    >>> import numpy as np, tilewright
+    >>> y, dy = np.array([[0.25, 0.75]], np.float32), np.array([[4, 0]], np.float32)
+    >>> tilewright.compile(softmax_gradient(), strict=True)(y, dy)
+    array([[ 0.75, -0.75]], dtype=float32)
+    """
+    of_data = element_type(dtype)
+    of_sums = of_data.accumulator
+    Rows: Any = tkl.Memory[M, N, GLOBAL, of_data]
+
+    @tkw.wave()
+    def softmax_gradient(y: Rows, dy: Rows, dx: Rows) -> None:
+        weights, slope = tkw.cast(tkw.read(y), of_sums), tkw.cast(tkw.read(dy), of_sums)
+        tkw.write(tkw.cast(weights * (slope - tkw.sum(weights * slope, dim=N)), of_data), dx)
+
+    return softmax_gradient
+
+
+def layer_norm_gradient(dtype: DTypeLike = "f32", epsilon: float = 1e-5) -> tkw.Kernel:
+    """dx of `layer_norm`, from x, its weight and dy: scale * (g - mean(g) - z * mean(g * z)), with g = dy * weight.
+
+    z is the normalised row, (x - mean) * scale. Computed in f32 (f64 for f64), rounded once.
+
+    >>> import numpy as np, tilewright
+    >>> gradient = tilewright.compile(layer_norm_gradient(epsilon=0.0), strict=True)
+    >>> gradient(np.array([[0, 0, 2, 2]], np.float32), np.ones(4, np.float32), np.array([[4, 0, 0, 0]], np.float32))
+    array([[ 2., -2.,  0.,  0.]], dtype=float32)
+    """
+    of_data = element_type(dtype)
+    of_sums = of_data.accumulator
+    Rows: Any = tkl.Memory[M, N, GLOBAL, of_data]
+
+    @tkw.wave()
+    def layer_norm_gradient(x: Rows, weight: tkl.Memory[N, GLOBAL, of_data], dy: Rows, dx: Rows) -> None:
+        row, slope = tkw.cast(tkw.read(x), of_sums), tkw.cast(tkw.read(dy), of_sums)
+        centred = row - tkw.sum(row, dim=N) / N
+        scale = tkw.rsqrt(tkw.sum(centred * centred, dim=N) / N + epsilon)
+        normal, slope = centred * scale, slope * tkw.cast(tkw.read(weight), of_sums)
+        along = tkw.sum(slope * normal, dim=N) / N
+        tkw.write(tkw.cast(scale * (slope - tkw.sum(slope, dim=N) / N - normal * along), of_data), dx)
+
+    return layer_norm_gradient
+
+
+def layer_norm_weight_gradient(dtype: DTypeLike = "f32", epsilon: float = 1e-5) -> tkw.Kernel:
+    """dweight[n] and dbias[n] of `layer_norm`, from x and dy: the sums over rows of dy * z, and of dy.
+
+    z is the normalised row. Both results are in f32 (f64 for f64). Rows come one after another, so that each is read
+    once for its mean and for the sums.
+
+    >>> import numpy as np, tilewright
+    >>> gradient = tilewright.compile(layer_norm_weight_gradient(epsilon=0.0), strict=True)
+    >>> gradient(np.array([[0, 2], [6, 4]], np.float32), np.array([[3, 5], [1, 1]], np.float32))
+    (array([-2.,  4.], dtype=float32), array([4., 6.], dtype=float32))
+    """
+    of_data = element_type(dtype)
+    of_sums = of_data.accumulator
+    Rows: Any = tkl.Memory[M, N, GLOBAL, of_data]
+    Weights: Any = tkl.Memory[N, GLOBAL, of_sums]
+
+    @tkw.wave([tkw.TilingConstraint(M, 1)])
+    def layer_norm_weight_gradient(x: Rows, dy: Rows, dweight: Weights, dbias: Weights) -> None:
+        @tkw.iterate(M, init_args=[tkl.Register[N, of_sums](0), tkl.Register[N, of_sums](0)])
+        def totals(of_weight: Any, of_bias: Any) -> Any:
+            row, slope = tkw.cast(tkw.read(x), of_sums), tkw.cast(tkw.read(dy), of_sums)
+            centred = row - tkw.sum(row, dim=N) / N
+            scale = tkw.rsqrt(tkw.sum(centred * centred, dim=N) / N + epsilon)
+            return tkw.sum(slope * centred * scale, of_weight, dim=M), tkw.sum(slope, of_bias, dim=M)
+
+        of_weight, of_bias = totals
+        tkw.write(of_weight, dweight)
+        tkw.write(of_bias, dbias)
+
+    return layer_norm_weight_gradient
+
+
+def rms_norm_gradient(dtype: DTypeLike = "f32", epsilon: float = 1e-6) -> tkw.Kernel:
+    """dx of `rms_norm`, from x, its weight and dy: scale * (g - z * mean(g * z)), with g = dy * weight, z = x * scale.
+
+    Computed in f32 (f64 for f64), rounded once.
+
+    >>> import numpy as np, tilewright
+    >>> gradient = tilewright.compile(rms_norm_gradient(epsilon=0.0), strict=True)
+    >>> gradient(np.array([[2, 2]], np.float32), np.ones(2, np.float32), np.array([[4, 0]], np.float32))
+    array([[ 1., -1.]], dtype=float32)
+    """
+    of_data = element_type(dtype)
+    of_sums = of_data.accumulator
+    Rows: Any = tkl.Memory[M, N, GLOBAL, of_data]
+
+    @tkw.wave()
+    def rms_norm_gradient(x: Rows, weight: tkl.Memory[N, GLOBAL, of_data], dy: Rows, dx: Rows) -> None:
+        row, slope = tkw.cast(tkw.read(x), of_sums), tkw.cast(tkw.read(dy), of_sums)
+        scale = tkw.rsqrt(tkw.sum(row * row, dim=N) / N + epsilon)
+        normal, slope = row * scale, slope * tkw.cast(tkw.read(weight), of_sums)
+        tkw.write(tkw.cast(scale * (slope - normal * (tkw.sum(slope * normal, dim=N) / N)), of_data), dx)
+
+    return rms_norm_gradient
+
+
+def rms_norm_weight_gradient(dtype: DTypeLike = "f32", epsilon: float = 1e-6) -> tkw.Kernel:
+    """dweight[n] of `rms_norm`, from x and dy: the sum over rows of dy * x * scale, in f32 (f64 for f64).
+
+    Rows come one after another, so that each is read once.
+
+    >>> import numpy as np, tilewright
+    >>> gradient = tilewright.compile(rms_norm_weight_gradient(epsilon=0.0), strict=True)
+    >>> gradient(np.array([[2, 2], [3, -3]], np.float32), np.array([[4, 0], [1, 1]], np.float32))
+    array([ 5., -1.], dtype=float32)
+    """
+    of_data = element_type(dtype)
+    of_sums = of_data.accumulator
+    Rows: Any = tkl.Memory[M, N, GLOBAL, of_data]
+
+    @tkw.wave([tkw.TilingConstraint(M, 1)])
+    def rms_norm_weight_gradient(x: Rows, dy: Rows, dweight: tkl.Memory[N, GLOBAL, of_sums]) -> None:
+        @tkw.iterate(M, init_args=[tkl.Register[N, of_sums](0)])
+        def total(acc: Any) -> Any:
+            row, slope = tkw.cast(tkw.read(x), of_sums), tkw.cast(tkw.read(dy), of_sums)
+            scale = tkw.rsqrt(tkw.sum(row * row, dim=N) / N + epsilon)
+            return tkw.sum(slope * row * scale, acc, dim=M)
+
+        tkw.write(total, dweight)
+
+    return rms_norm_weight_gradient
