@@ -135,6 +135,10 @@ class NoAtoms(ProgramError):
     """A product that must run on the machine's multiplication atoms, by `require_atoms`, and does not."""
 
 
+class SlowPlan(ProgramError):
+    """A kernel that must be planned near its roofline, by `require_fast`, and is not."""
+
+
 class ArgumentError(TilewrightError, TypeError):
     """An argument of a kernel call that does not fit: the message names it, its value and what is allowed."""
 
@@ -163,6 +167,10 @@ class AliasingWarning(UserWarning):
 
 class FastPathLost(UserWarning):
     """A product that runs as plain loops although the machine has a multiplication atom for its types."""
+
+
+class SlowPlanWarning(UserWarning):
+    """A kernel whose plan is predicted to take more than 4 times its roofline, and more than 20 us above it."""
 
 
 class BatchLoopWarning(UserWarning):

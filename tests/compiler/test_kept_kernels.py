@@ -176,7 +176,7 @@ def test_a_kernel_whose_machine_code_went_is_made_again(own_cache: Path) -> None
     x, y = numbers(3, 5), numbers(3, 5, start=7)
     tilewright.compile(plus)(x, y)
     for _, _, path in cache.entries(own_cache):
-        if b"ELF" in path.read_bytes()[:300]:
+        if b"ELF" in path.read_bytes():
             path.unlink()
     run = tilewright.compile(plus)
     assert np.array_equal(run(x, y), x + y)
@@ -187,7 +187,7 @@ def test_a_manifest_that_is_damaged_is_made_again(own_cache: Path) -> None:
     x, y = numbers(3, 5), numbers(3, 5, start=7)
     tilewright.compile(plus)(x, y)
     for _, _, path in cache.entries(own_cache):
-        if b'"programs"' in path.read_bytes():
+        if b'"places"' in path.read_bytes():
             path.write_bytes(path.read_bytes()[:-5])
     for found in (False, True):
         run = tilewright.compile(plus)

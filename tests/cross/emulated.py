@@ -20,6 +20,8 @@ from unittest import mock
 import numpy as np
 from elf import Image, linked
 
+from tilewright.compiler import device
+from tilewright.interpret.evaluation import evaluated
 from tilewright.runtime.codegen import HELPER
 from tilewright.targets import registry
 from tilewright.targets.cpu import conversions
@@ -96,9 +98,6 @@ def why_not(name: str) -> str | None:
 class EmulatedTarget(CpuTarget):
     """A target whose kernels run under an emulator."""
 
-    def kernel(self, program: Any, described: Any, dump: Any) -> NativeKernel:
-        return EmulatedKernel(program, described, self, dump)
-
     def require(self, what: str) -> None:
         pass
 
@@ -121,10 +120,12 @@ class EmulatedKernel(NativeKernel):
 
     def _run(self, arrays: list[Array], workers: int, values: Sequence[int]) -> None:
         made, family = self.emitted, family_of(self.target.machine).name
+        opened = evaluated(made.open_bytes, {s.name: n for s, n in zip(self.open, values, strict=True)})
+        room = made.scratch_bytes + int(opened)
         image = Image()
         behind = bytes(_BEHIND.get(family, 0))
         places = [image.place(a.tobytes() + behind, at_end=number % 2 == 0) for number, a in enumerate(arrays)]
-        scratch = image.place(bytes(self.scratch_bytes(values) * workers + 4096), at_end=False)
+        scratch = image.place(bytes(room * workers + 4096), at_end=False)
         block = np.array([*places, scratch, 0, *values], np.uint64)
         table = image.place(block.tobytes(), at_end=False)
         roles = [a.type.role for a in self.program.args]
@@ -199,5 +200,9 @@ def emulating() -> Iterator[None]:
         cores = replace(found.machine, limits=replace(found.machine.limits, cores=2))
         return EmulatedTarget(found.name, cores, found.options, found.why_not)
 
-    with mock.patch.object(registry, "_named", named):
+    def kernel(program: Any, described: Any, target: CpuTarget, dump: Any) -> NativeKernel:
+        kind = EmulatedKernel if isinstance(target, EmulatedTarget) else NativeKernel
+        return kind(program, described, target, dump)
+
+    with mock.patch.object(registry, "_named", named), mock.patch.object(device, "NativeKernel", kernel):
         yield

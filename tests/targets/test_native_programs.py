@@ -111,13 +111,13 @@ def test_taps_outside_the_image_are_not_multiplied():
 
 def test_an_atom_that_is_missing_becomes_loops(monkeypatch):
     """The same results without AMX; it is reported once."""
-    from tilewright.targets.cpu import host, launch
+    from tilewright.targets.cpu import entry, host
 
     machine = host.host_machine()
     without = replace(machine, multiply={n: a for n, a in machine.multiply.items() if not n.startswith("amx")})
     monkeypatch.setattr("tilewright.targets.cpu.target.host_machine", lambda: without)
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", "off")
-    monkeypatch.setattr(launch, "_reported", set())
+    monkeypatch.setattr(entry, "_reported", set())
     text = (BLOCK / "conv_amx.block").read_text()
     params = {"H": 4, "W": 5, "C": 32, "F": 32, "STRIP": 2, "CHUNK": 32}
     with pytest.warns(MissingAtomWarning, match="no amx.bf16: its products run as loops of the same meaning"):

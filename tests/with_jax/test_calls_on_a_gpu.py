@@ -14,12 +14,12 @@ import tilewright
 import tilewright.jax
 from tilewright.compiler.text import compile_text
 from tilewright.errors import ArgumentError, ExecutionError
+from tilewright.jax.entries import XlaBuffer, XlaCall
 from tilewright.jax.frames import CallFrame
 from tilewright.jax.gpu import GpuCalls, GpuSteps
 from tilewright.jax.handler import callback_handler
 from tilewright.jax.members import steps_of
 from tilewright.jax.registry import _ELSEWHERE, called
-from tilewright.jax.table import XlaBuffer, XlaCall
 from tilewright.kernels import gemm
 
 REPORTED = (jax.errors.JaxRuntimeError, ValueError)

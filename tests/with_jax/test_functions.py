@@ -114,6 +114,10 @@ def test_a_backward_of_too_few_derivatives_is_refused():
         squares(run)(small(3, 4), small(4, 2))
     with pytest.raises(ArgumentError, match=r"backward=3: a function"):
         product(backward=3)
+    with pytest.raises(
+        ArgumentError, match=r"backward is called with \(inputs, outputs, cotangents\), and takes \(g\)"
+    ):
+        product(backward=lambda g: g)
 
 
 @pytest.mark.parametrize("axes", [(0, None), (None, 0), (0, 0), (2, 1)])

@@ -227,6 +227,19 @@ def linear_form(e: ExprLike, over: Iterable[Symbol]) -> tuple[dict[Symbol, Expr]
     return {s: rules.add_all(gathered[s]) for s in ordered}, rules.total(constant, rest)
 
 
+def indices_in_bounds(step: int, rest: ExprLike, extent: ExprLike) -> tuple[Expr, Expr]:
+    """(first, end) of the indices k for which 0 <= step*k + rest < extent; `step` is not 0.
+
+    >>> first, end = indices_in_bounds(-1, 3, 2)
+    >>> [k for k in range(9) if first <= k < end] == [k for k in range(9) if 0 <= 3 - k < 2]
+    True
+    """
+    below, above = as_expr(rest), extent - 1 - as_expr(rest)  # how far the place of index 0 is from both ends
+    if step < 0:
+        below, above, step = above, below, -step
+    return -(below // step), above // step + 1
+
+
 def has_division(e: Expr, over: Iterable[Symbol] | None = None) -> bool:
     """Whether a // or % is left in e; with `over`, one of an operand that depends on these symbols.
 

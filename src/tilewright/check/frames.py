@@ -137,7 +137,12 @@ class Frames:
             self.needless = needless(program, chain, self.tensors)
 
     def _place(self, program: Program) -> None:
-        own = [op.results[0] for op in program.walk() if op.name == "alloc" and _is_plain(op.attrs["type"])]
+        as_bits = {self._chain.root(op.operands[0]) for op in program.walk() if op.name == "bitcast"}
+        own = [
+            op.results[0]
+            for op in program.walk()
+            if op.name == "alloc" and _is_plain(op.attrs["type"]) and op.results[0] not in as_bits
+        ]
         ops = [op for op in program.walk() if op.name not in ("alloc", "view", "bitcast", "barrier", "let")]
         candidates = dict.fromkeys(own)
         for op in ops:
@@ -613,10 +618,12 @@ def _shared_out(threads: int, vectors: list[int], combined: bool, line: int, sha
     ([32, 8], [8, 32])
     >>> [_shared_out(256, each, False, 8, 8) for each in ([64, 32], [65, 32], [3, 5])]
     [[64, 4], [8, 32], [32, 8]]
+    >>> _shared_out(4, [64, 32], False, 8, 4)
+    [4, 1]
     """
     whole = [1 << (n - 1).bit_length() for n in vectors]
     rows = prod(whole[1:])
-    first = min(line, whole[0])
+    first = min(line, whole[0], threads)
     while combined and first < share and vectors[0] >= 2 * first * VECTORS:
         first *= 2
     if not combined:

@@ -52,6 +52,9 @@ def export(
     tvm_ffi: Annotated[
         bool, typer.Option("--tvm-ffi", help="Add the function __tvm_ffi_NAME, which TVM-FFI calls; CPUs only.")
     ] = False,
+    require_fast: Annotated[
+        bool, typer.Option("--require-fast", help="Fail if the plan is predicted far above its roofline.")
+    ] = False,
 ) -> None:
     """Write machine code, a C header and a manifest, which run without the compiler.
 
@@ -65,7 +68,7 @@ def export(
       tilewright export kernel.txt kernel.o --size M=64
     """
     try:
-        options = {"format": form, "name": name, "target": target, "tvm_ffi": tvm_ffi}
+        options = {"format": form, "name": name, "target": target, "tvm_ffi": tvm_ffi, "require_fast": require_fast}
         files = _exported(what, path, options, dt, plan, size or [], opened or [])
     except TilewrightError as fault:
         fail(str(fault))

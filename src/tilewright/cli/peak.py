@@ -79,7 +79,7 @@ def peak_text(atom: MultiplyAtom, machine: Machine, workers: int) -> tuple[str, 
     >>> row = machine("x86.avx512")
     >>> text, products = peak_text(row.multiply_atom("avx512.f32"), row, 2)
     >>> print(text.splitlines()[0])
-    block peak(%a: in global f32 (14, 64), %b: in global f32 (64, 32, 1), %y: out global f32 (2, 14, 32))
+    block peak(%a: in global f32 (13, 64), %b: in global f32 (64, 32, 1), %y: out global f32 (2, 13, 32))
     """
     from tilewright.machine import OpaqueOperand
     from tilewright.plan.vectors import fits
@@ -89,8 +89,8 @@ def peak_text(atom: MultiplyAtom, machine: Machine, workers: int) -> tuple[str, 
     if tiles:  # 2 x 2 tiles of sums, two of each factor: all that eight registers hold
         rows, columns, group, length = 2 * m, 2 * n, depth // m, depth
         count = max(1, CYCLES // (4 * m))
-    else:  # two vectors of sums for each row, as many rows as registers allow
-        rows = max(r for r in range(1, machine.limits.registers) if r == 1 or fits(r, 2, atom, machine))
+    else:  # two vectors of sums for each row; LLVM moves and spills them where they leave no register but what is read
+        rows = max(1, max(r for r in range(1, machine.limits.registers) if r == 1 or fits(r, 2, atom, machine)) - 1)
         columns, group, length = 2 * n, depth, _DEPTH
         count = max(1, CYCLES * depth // (rows * length))
     a, b, c = atom.a.dtype, atom.b.dtype, atom.c.dtype

@@ -34,6 +34,9 @@ def run(
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Compare with the reference: exact and real data.")] = False,
     timed: Annotated[bool, typer.Option("--time", help="The time, and its share of the peak.")] = False,
+    require_fast: Annotated[
+        bool, typer.Option("--require-fast", help="Fail if the plan is predicted far above its roofline.")
+    ] = False,
 ) -> None:
     """Plan and compile a problem; check its results, time it.
 
@@ -49,20 +52,21 @@ def run(
       tilewright run 4096x4096:4096x4096 --dt bf16 --target cuda --time
     """
     try:
-        right = _run(problem, dt, target, plan, check, timed)
+        right = _run(problem, dt, target, plan, check, timed, require_fast)
     except TilewrightError as fault:
         fail(str(fault))
     if not right:
         raise typer.Exit(1)
 
 
-def _run(problem: str, dt: str, target: str, plan: str | None, check: bool, timed: bool) -> bool:
+def _run(problem: str, dt: str, target: str, plan: str | None, check: bool, timed: bool, require_fast: bool) -> bool:
     from tilewright.cli.workload import known_target, read_problem, read_workload
+    from tilewright.compiler.required import Required
 
     known_target(target)
     work = read_workload(read_problem(problem), dt)
     before = time.perf_counter()
-    kernel = work.compiled(plan, target)
+    kernel = work.compiled(plan, target, Required.FAST if require_fast else Required.NOTHING)
     compiled = time.perf_counter() - before
     rows = [("problem", str(work.problem)), ("types", work.dt), ("target", target)]
     rows += [("plan", str(kernel.plan) + (", given" if plan is not None else ""))]

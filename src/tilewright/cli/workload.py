@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright.cli.printing import read_text
+from tilewright.compiler.required import Required
 from tilewright.errors import ArgumentError, ProblemError
 from tilewright.problems import (
     ConvProblem,
@@ -181,9 +182,12 @@ class Workload:
                 )
         return axes, p.m
 
-    def compiled(self, plan: str | None = None, target: str = "cpu") -> Compiled:
-        """The kernel for a target, by the best plan or a given one; its second factor is constant."""
-        return self._compiled(plan, target=target)
+    def compiled(self, plan: str | None = None, target: str = "cpu", required: Required = Required.NOTHING) -> Compiled:
+        """The kernel for a target, by the best plan or a given one; its second factor is constant.
+
+        A property that is `required` of the plan and lacking is an error.
+        """
+        return self._compiled(plan, target=target, required=required)
 
     def planned(self, machine: Machine, plan: str | None = None) -> Compiled:
         """The kernel as a machine would do it, without machine code."""

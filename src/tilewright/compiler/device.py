@@ -12,13 +12,15 @@ import numpy as np
 
 from tilewright.check.block import check
 from tilewright.check.loop import check_loop
+from tilewright.codegen.entry.plan import is_packed
 from tilewright.errors import ProgramError
 from tilewright.interpret import loop as loop_interpreter
 from tilewright.interpret.block.run import HANDLERS, interpret
 from tilewright.ir.binding import bind, open_parameters
 from tilewright.ir.block import BLOCK
-from tilewright.ir.core import Program
+from tilewright.ir.core import Program, Value
 from tilewright.ir.loop import LOOP
+from tilewright.ir.tensors import TensorType
 from tilewright.ir.verifier import verify
 from tilewright.limits import BUFFER, ELEMENTS, STEPS, Limit
 from tilewright.machine import Condition, Machine
@@ -26,6 +28,8 @@ from tilewright.runtime.device_arrays import common_device, followed_stream
 from tilewright.runtime.dump import Dump
 from tilewright.runtime.scripts import HostMemory, Memories
 from tilewright.runtime.sizes import sizes_of
+from tilewright.targets.cpu.entry import EntryMember
+from tilewright.targets.cpu.native import NativeKernel
 from tilewright.targets.names import is_gpu, is_native
 from tilewright.targets.registry import gpu, native
 from tilewright.targets.registry import machine as machine_named
@@ -70,6 +74,15 @@ class NativeDevice(HostMemory):
         return NativeProgram(self, *((program, ()) if self.checked else ready(program, params)))
 
 
+def why_copied(program: Program, argument: Value, given: TensorType) -> str | None:
+    """Why an array is copied before each launch of a program; None: it is passed as it lies."""
+    if is_packed(argument.type, given):
+        return None
+    return (
+        f"{program.name} takes %{argument.name}, {argument.type}, by strides or a swizzle: it is copied at each launch"
+    )
+
+
 class NativeProgram:
     """A program as machine code; `kernel` has its lower levels, `conditions` are what open sizes must meet."""
 
@@ -77,13 +90,33 @@ class NativeProgram:
         self.program, self.conditions = program, conditions
         dump = Dump.of(program.name)
         dump.write("bind", program.level.name, lambda: str(program))
-        self.kernel = device.target.kernel(program, machine_of(program), dump)
+        self.kernel = NativeKernel(program, machine_of(program), device.target, dump)
 
-    def launch(self, arrays: list[Array], workers: int | None, params: Mapping[str, int] | None) -> Callable[[], None]:
-        """The machine code bound to arrays; a call runs it."""
+    def make(self) -> None:
+        """Makes the machine code now where it runs, and otherwise what says whether it can be made."""
+        _ = self.kernel.entry if self.kernel.target.runs else self.kernel.loop
+
+    def require(self, arrays: Sequence[Array], params: Mapping[str, int] | None) -> list[int]:
+        """The values of open parameters for arrays; raises where they are not what the program takes."""
         if self.conditions:
             names = [a.name or "" for a in self.program.args]
             sizes_of(self.program, dict(zip(names, arrays, strict=False)), params, self.conditions)
+        values, _ = self.kernel.taken(arrays, params)
+        return values
+
+    @property
+    def why_script(self) -> str | None:
+        """Why its entry does not take arrays as they are; None: it does."""
+        return next((why for a in self.program.args if (why := why_copied(self.program, a, a.type))), None)
+
+    def member(self, arrays: Sequence[Array], params: Mapping[str, int] | None) -> EntryMember | None:
+        """The entry that launches it, for arrays; None: it does not take them as they are."""
+        values = self.require(arrays, params)
+        return None if self.why_script else EntryMember(self.program.name, self.kernel.entry, tuple(values))
+
+    def launch(self, arrays: list[Array], workers: int | None, params: Mapping[str, int] | None) -> Callable[[], None]:
+        """The machine code bound to arrays; a call runs it."""
+        self.require(arrays, params)
         found: Callable[[], None] = self.kernel.launch(arrays, workers, params)
         return found
 

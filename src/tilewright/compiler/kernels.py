@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self, overload
 
 from tilewright.algebra.expr import Const, Expr, Symbol, as_expr, symbol
 from tilewright.algebra.expr_use import Substitution
+from tilewright.compiler.required import Required
 from tilewright.compiler.symbols import bound_names, known_names, refuse_unknown
 from tilewright.compiler.whole_writes import with_whole_writes
 from tilewright.errors import (
@@ -78,6 +79,7 @@ def compile(
     strict: bool = False,
     lenient: bool = False,
     require_atoms: bool = False,
+    require_fast: bool = False,
 ) -> Executable: ...
 
 
@@ -92,6 +94,7 @@ def compile(
     strict: bool = False,
     lenient: bool = False,
     require_atoms: bool = False,
+    require_fast: bool = False,
     workers: int | None = None,
     seed: int | None = None,
 ) -> Executable | TextExecutable:
@@ -113,6 +116,10 @@ def compile(
     Where a product (`mma`) runs as plain loops although the machine has a multiplication atom for its types, a
     `FastPathLost` warning says why, once, at the product's line; `require_atoms` makes that an error.
 
+    Where the plan is predicted to take more than 4 times the roofline of the program, and more than 20 us above it, a
+    `SlowPlanWarning` says so at the line of the operation that takes the time, with the cause and a way out;
+    `require_fast` makes that an error. Neither is said of a plan that is given.
+
     A block kernel (a function under `@tb.kernel`) is taken too: `symbols` are its parameters, `workers` is how many
     workgroups share its tasks, and `seed` picks the interpreter's schedule; it has no plan (see `compiler.block`).
 
@@ -130,7 +137,7 @@ def compile(
     if isinstance(dynamic, str) or not isinstance(dynamic, Collection):
         raise ArgumentError(f"dynamic={written(dynamic, 80)}: a list of sizes, as in dynamic=['M']")
     dynamic = tuple(dynamic)
-    flags = {"strict": strict, "lenient": lenient, "require_atoms": require_atoms}
+    flags = {"strict": strict, "lenient": lenient, "require_atoms": require_atoms, "require_fast": require_fast}
     for name, value in flags.items():
         if not isinstance(value, bool):
             raise ArgumentError(f"{name}={written(value, 80)}: True or False")
@@ -152,6 +159,11 @@ def compile(
         raise ArgumentError(f"plan=: target={target!r} has no plans; leave it out")
     if require_atoms and target == EXECUTOR:
         raise ArgumentError(f"require_atoms=: target={target!r} has no atoms; leave it out")
+    if require_fast and target == EXECUTOR:
+        raise ArgumentError(f"require_fast=: target={target!r} has no plans to be timed; leave it out")
+    required = (Required.ATOMS if require_atoms else Required.NOTHING) | (
+        Required.FAST if require_fast else Required.NOTHING
+    )
     try:
         program = _program_of(kernel)
         if program.level is not TILE:
@@ -172,7 +184,7 @@ def compile(
         _require_tiles(program, known)
         _require_elements(program, known)
         left = _dynamic(program, known, dynamic, target)
-        return _executable(program, known, target, plan, left, require_atoms, lenient)
+        return _executable(program, known, target, plan, left, required, lenient)
     except ProgramError as fault:
         raise fault.with_traceback(None) from None
 
@@ -204,14 +216,14 @@ def _executable(
     target: str,
     plan: Any,
     dynamic: list[Symbol],
-    require_atoms: bool,
+    required: Required,
     lenient: bool,
 ) -> Executable:
     if target == EXECUTOR:
         return Executable(program, known, lenient)
     from tilewright.compiler.native import NativeExecutable  # what it needs of the CPU is loaded only here
 
-    return NativeExecutable(program, known, target, plan, dynamic, require_atoms, lenient)
+    return NativeExecutable(program, known, target, plan, dynamic, required, lenient)
 
 
 def restored(program: Program, lenient: bool) -> Executable:
@@ -419,8 +431,8 @@ class Executable:
         """The kernel's name."""
         return self.program.name
 
-    def text(self, level: str = "tile") -> str:
-        """The program on a level: "tile"."""
+    def text(self, level: str = "tile", symbols: Mapping[Any, int] | None = None) -> str:
+        """The program on a level: "tile". `symbols` are sizes, which no text of the executor depends on."""
         known_level(level, ("tile",), f"{self.name} on the executor")
         return program_text(self.program)
 

@@ -14,7 +14,9 @@ from tilewright.algebra.expr_use import Substitution, number_or
 from tilewright.compiler import kept
 from tilewright.compiler.compiled import Compiled
 from tilewright.compiler.kernels import Executable, resolve
+from tilewright.compiler.required import Required
 from tilewright.compiler.symbols import refuse_unknown
+from tilewright.compiler.whole_writes import with_whole_writes
 from tilewright.errors import ArgumentError
 from tilewright.interpret.grid import is_grid
 from tilewright.interpret.loops import accumulates_only, logs_iterations, tiling_of
@@ -39,6 +41,7 @@ from tilewright.targets.registry import gpu_machine, native
 if TYPE_CHECKING:  # a kernel that is found in the cache is not planned
     from tilewright.compiler.planned import PlannedKernel
     from tilewright.machine import Machine
+    from tilewright.passes.bound_plan import Realised
     from tilewright.passes.places import Size
     from tilewright.passes.request import Request
     from tilewright.passes.tile.opened import OpenSizes
@@ -60,7 +63,7 @@ class NativeExecutable(Executable):
         target: str,
         plan: str | Schedule | None = None,
         dynamic: Collection[Symbol] = (),
-        require_atoms: bool = False,
+        required: Required = Required.NOTHING,
         lenient: bool = False,
         *,
         constant: Collection[str] = (),
@@ -75,7 +78,7 @@ class NativeExecutable(Executable):
         self._grid = is_grid(program)
         self._free = {op for op in program.walk() if op.name == "iterate" and _is_free(program, op)}
         self.path = "best"
-        self._require_atoms, self._reported = require_atoms, False
+        self._required, self._reported = required, False
         self._whole = frozenset() if self._grid else frozenset(v for v in self.outputs if is_written_whole(program, v))
 
     def _forget(self) -> None:
@@ -90,14 +93,18 @@ class NativeExecutable(Executable):
         if not name.startswith("_"):
             self._forget()
 
-    def _report_loss(self, lost: Mapping[Op, str]) -> None:
-        """Says, once, that products run without atoms; not where a plan asked for that."""
-        asked = self.plan is not None and any(p.atom is None for p in self.plan.products)
-        if self._require_atoms or not (asked or self._reported):
-            self._reported = self._reported or bool(lost)
-            from tilewright.compiler.fast_path import report_loss
+    def _report(self, realised: Realised) -> None:
+        """Warn, once, of products without atoms or of a slow plan; not of those that a given plan asked for."""
+        warned = Required.NOTHING
+        if not self._reported:
+            asked = self.plan is not None and any(p.atom is None for p in self.plan.products)
+            warned = (Required.NOTHING if asked else Required.ATOMS) | (
+                Required.FAST if self.plan is None else Required.NOTHING
+            )
+        if warned or self._required:
+            from tilewright.compiler.reports import report_plan
 
-            report_loss(self.program, lost, self.machine, required=self._require_atoms)
+            self._reported |= report_plan(self.program, realised, self.machine, self._required, warned)
 
     def _near(self) -> Callable[[Sequence[Any]], Any] | None:
         """What gives the memory of the GPU that arguments lie on; None where it runs on the host."""
@@ -169,7 +176,7 @@ class NativeExecutable(Executable):
         request = asked()
         realised = run(request, Dump.of(self.name).write)
         if not request.logs:
-            self._report_loss(realised.lowered.lost)
+            self._report(realised)
         return PlannedKernel(request, realised, self.target)
 
     def _cache_key(self, symbols: Mapping[Symbol, int], shapes: Mapping[Value, tuple[int, ...]]) -> str | None:
@@ -431,14 +438,14 @@ class NativeExecutable(Executable):
             self._on_host.learn(plain, outputs, whole, [place[name] for name in whole.names])
 
     def _of(self, program: Program) -> Self:
-        options = (self.target, self.plan, self.dynamic, self._require_atoms, self.lenient)
+        options = (self.target, self.plan, self.dynamic, self._required, self.lenient)
         executable = type(self)(program, self.known, *options, constant=self._constant, machine=self._machine)
         executable.path = self.path
         return executable
 
     def __reduce__(self) -> tuple[Any, ...]:
         dynamic = tuple(s.name for s in self.dynamic)
-        made_of = (self.program, self.target, self.plan, dynamic, self._require_atoms, self.lenient)
+        made_of = (self.program, self.target, self.plan, dynamic, self._required, self.lenient)
         return _restored, (*made_of, self._constant, self._machine), {"path": self.path}
 
     def __repr__(self) -> str:
@@ -454,8 +461,9 @@ def kernel_for(
     plan: str | Schedule | None = None,
     dynamic: Collection[str] = (),
     constant: Collection[str] = (),
+    required: Required = Required.NOTHING,
 ) -> Compiled:
-    """A tile kernel for sizes by name, planned and compiled.
+    """A tile kernel for sizes by name, planned and compiled; what is `required` and lacking is an error.
 
     Of `dynamic` sizes the given ones are typical: it is planned for them and runs for all. `constant` arguments do not
     change once they are bound. With a `machine` it is planned for that one, whatever this CPU is, and its block
@@ -465,7 +473,9 @@ def kernel_for(
     >>> kernel_for(gemm("nn", "f32"), {"M": 3, "N": 4, "K": 5}, target="interpreter", constant=["b"])
     <kernel gemm(a: f32[3, 5], b: f32[5, 4], c: f32[3, 4]) by ... on interpreter>
     """
-    return _restored(kernel.trace(), target, plan, tuple(dynamic), False, False, constant, machine).of_sizes(sizes)
+    program = kernel.trace()
+    program = with_whole_writes(program, resolve(program.bindings))
+    return _restored(program, target, plan, tuple(dynamic), required, False, constant, machine).of_sizes(sizes)
 
 
 def constant_arguments(executable: NativeExecutable, constant: Collection[str]) -> NativeExecutable:
@@ -473,8 +483,8 @@ def constant_arguments(executable: NativeExecutable, constant: Collection[str]) 
     names = [a.name or "" for a in executable.program.args]
     if not all(name in names for name in constant):
         raise ArgumentError(f"constant={constant!r}: a list of arguments; {executable.name} takes {', '.join(names)}")
-    program, target, plan, dynamic, require_atoms, lenient, _, machine = executable.__reduce__()[1]
-    return _restored(program, target, plan, dynamic, require_atoms, lenient, tuple(constant), machine)
+    program, target, plan, dynamic, required, lenient, _, machine = executable.__reduce__()[1]
+    return _restored(program, target, plan, dynamic, required, lenient, tuple(constant), machine)
 
 
 def _restored(
@@ -482,7 +492,7 @@ def _restored(
     target: str,
     plan: str | Schedule | None,
     dynamic: tuple[str, ...],
-    require_atoms: bool,
+    required: Required,
     lenient: bool,
     constant: Collection[str],
     machine: Machine | None,
@@ -491,9 +501,7 @@ def _restored(
     known = resolve(program.bindings)
     named = {s.name: s for a in program.args for d in getattr(a.type, "dims", ()) for s in d.symbols}
     opened = [named[name] for name in dynamic]
-    return NativeExecutable(
-        program, known, target, plan, opened, require_atoms, lenient, constant=constant, machine=machine
-    )
+    return NativeExecutable(program, known, target, plan, opened, required, lenient, constant=constant, machine=machine)
 
 
 def _plan_of(plan: str | Schedule | None) -> Schedule | None:

@@ -11,12 +11,13 @@ from tilewright.compiler.device import (
     NativeDevice,
     NativeProgram,
 )
+from tilewright.compiler.module_executor import NativeExecutor, executor_of
 from tilewright.ir.core import Program
 from tilewright.passes.bound_plan import Realised
 from tilewright.passes.lower import lower
 from tilewright.passes.request import Request
 from tilewright.passes.waves.lower import lower_waves
-from tilewright.runtime.host import HostExecutor
+from tilewright.targets.cpu.entry import EntryMember
 from tilewright.targets.names import GPU, is_gpu, is_native
 
 
@@ -30,12 +31,18 @@ class PlannedKernel:
             device = NativeDevice(target, checked=True)
         elif is_gpu(target):  # programs that pack name no machine; they run where the others do
             device = GpuDevice(f"{GPU}:{request.machine.name}")
-        self.executor = HostExecutor(self.module, device)
+        self.executor = executor_of(self.module, device)
         self.executor.prepare()
         *_, name = self.module.programs
         found, _ = self.executor.prepared(name, {})
         assert isinstance(found, NativeProgram | InterpretedProgram | GpuProgram)
         self.launchable, self.main = found, found.program
+
+    @property
+    def member(self) -> EntryMember | None:
+        """The entry of a kernel whose sizes no call tells; None: the kernel does not run by one."""
+        executor = self.executor
+        return executor.member_of_closed_sizes() if isinstance(executor, NativeExecutor) else None
 
     def loop(self) -> Program:
         """The loop program of `main` for its machine, where it is no machine code."""

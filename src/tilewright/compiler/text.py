@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from tilewright.compiler.compiled import machine_code, machine_levels
-from tilewright.compiler.device import GpuDevice, InterpretingDevice, device_of, ready
+from tilewright.compiler.device import GpuDevice, InterpretingDevice, NativeProgram, device_of, ready
+from tilewright.compiler.module_executor import NativeExecutor, executor_of
 from tilewright.errors import ArgumentError, ProgramError
 from tilewright.ir.binding import allowed, open_sizes, parameters
 from tilewright.ir.block import BLOCK
@@ -28,10 +29,11 @@ from tilewright.runtime.eager import eager
 from tilewright.runtime.host import HostExecutor
 from tilewright.runtime.outputs import maker
 from tilewright.runtime.overlap import require_own_memory
-from tilewright.runtime.scripts import Launched, Script, Whole
+from tilewright.runtime.scripts import Whole
 from tilewright.runtime.sizes import extent, sizes_of
 from tilewright.runtime.tensors import Form, as_array, count_writes
 from tilewright.targets.calls.table import UNLIKE
+from tilewright.targets.cpu.entry import EntryMember
 from tilewright.targets.cpu.launch_cache import LaunchCache
 from tilewright.targets.gpu.again import Again
 from tilewright.targets.names import CPU, GPU, INTERPRETER
@@ -111,10 +113,12 @@ class TextExecutable:
         self._launchable, self._executor = None, None
         if programs[0].level is HOST:
             self.main, _ = ready(programs[0], params)
-            self._executor = HostExecutor(Module.of(self.main, programs[1:]), self.device)
+            self._executor = executor_of(Module.of(self.main, programs[1:]), self.device)
         else:
             self._launchable = self.device.prepare(programs[0], params)
             self.main = self._launchable.program
+            if isinstance(self._launchable, NativeProgram):
+                self._launchable.make()
         self._open, self._params = bool(open_sizes(self.main)), params
         types = {a.name or "": str(a.type) for a in self.main.args}
         self.__signature__ = signature_of(types, self._outputs, ["params"])
@@ -149,6 +153,12 @@ class TextExecutable:
     def _kernel(self) -> Any:
         """The machine code of a block or loop program; None where there is none."""
         return None if self._launchable is None else self._launchable.kernel
+
+    @property
+    def why_script(self) -> str | None:
+        """Why calls copy arrays or launch programs one by one, where one native call does not do all of it."""
+        why: str | None = getattr(self._executor or self._launchable, "why_script", None)
+        return why
 
     @property
     def launches(self) -> LaunchCache | None:
@@ -302,19 +312,18 @@ class TextExecutable:
         names, written = tuple(a.name or "" for a in args), tuple(a.type.role != "in" for a in args)
         return launch, Whole(names, tuple(given), written, ((launch, tuple(range(len(given)))),))
 
-    def script(self, *args: Any, params: Mapping[str, int] | None = None) -> tuple[Script, dict[str, Any]]:
-        """Return the steps of a call with arrays such as these, and its arrays, outputs too, by name.
+    def member(self, *args: Any, params: Mapping[str, int] | None = None) -> tuple[EntryMember, dict[str, Any]]:
+        """Return the entry for arrays such as these, and the arrays of a call, outputs too, by name; for CPUs.
 
         Nothing is run and no element is read.
         """
         arrays, _ = self._arguments(args, params, {})
         given = [arrays[a.name or ""] for a in self.main.args]
-        if self._executor is not None:
-            return self._executor.script(given, params), arrays
-        assert self._launchable is not None
-        late = tuple((params or {}).items())
-        launched = Launched(self._launchable, tuple(range(len(given))), self.workers or WORKERS.most, late)
-        return Script(each=[launched]), arrays
+        made: NativeExecutor | NativeProgram = self._executor or self._launchable  # type: ignore[assignment]
+        member = made.member(given, params)
+        if member is None:
+            raise ArgumentError(f"{self.name}: {made.why_script}, which tilewright.jax does not do")
+        return member, arrays
 
     def parameters(self) -> dict[str, int | range | None]:
         """The parameters of the first program, and their defaults; of an open one, the numbers that it may be."""
@@ -327,7 +336,8 @@ class TextExecutable:
 
     def __repr__(self) -> str:
         given = ", ".join(f"{a.name}: {a.type}" for a in self.main.args)
-        return f"<executable {self.name}({given}) on {self.target}>"
+        why = f"; {self.why_script}" if self.why_script else ""
+        return f"<executable {self.name}({given}) on {self.target}{why}>"
 
 
 def _shown(action: Callable[[], None]) -> Callable[[], None]:

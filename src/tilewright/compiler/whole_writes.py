@@ -18,29 +18,32 @@ def with_whole_writes(program: Program, known: Mapping[Symbol, Expr]) -> Program
     Dimensions that constraints cut to one coordinate are left as they are: the write is at that coordinate. Any other
     operation that leaves out or adds a dimension which is not cut so raises `DimensionMismatch`.
     """
-    single = _single(program, known)
-    if all(found is None or found[0] <= single for found in map(loose, program.walk())):
+    if all(loose(op) is None for op in program.walk()):
         return program
-    return replace(program, body=_written(program.body, single))
+    tasks, loops = (_cut_to_one(program, known, name) for name in ("workgroup", "tiling"))
+    walked = {op.attrs["axis"] for op in program.walk() if op.name == "iterate" and op.attrs.get("start")}
+    return replace(program, body=_written(program.body, tasks | walked, loops))
 
 
-def _single(program: Program, known: Mapping[Symbol, Expr]) -> set[Expr]:
-    """The dimensions that constraints, or while loops, cut to one coordinate."""
+def _cut_to_one(program: Program, known: Mapping[Symbol, Expr], name: str) -> set[Expr]:
+    """The dimensions that constraints of a name cut to one coordinate."""
     bound = Substitution(known)
-    cut = {
+    return {
         record.attrs["dim"]
         for record in program.records
-        if record.name in ("workgroup", "tiling") and "tile" in record.attrs and bound(record.attrs["tile"]) is ONE
+        if record.name == name and "tile" in record.attrs and bound(record.attrs["tile"]) is ONE
     }
-    return cut | {op.attrs["axis"] for op in program.walk() if op.name == "iterate" and op.attrs.get("start")}
 
 
-def _written(block: Block, single: set[Expr]) -> Block:
+def _written(block: Block, single: set[Expr], loops: set[Expr]) -> Block:
+    """The block with its writes whole: dimensions of `single` are cut to one coordinate, those of `loops` are so within
+    a loop over them."""
     ops: list[Op] = []
     for op in block.ops:
         found = loose(op)
-        if found is None or found[0] <= single:
-            ops.append(_with_blocks(op, single))
+        around = single | ({op.attrs["axis"]} & loops if op.name == "iterate" else set())
+        if found is None or found[0] <= around:
+            ops.append(_with_blocks(op, around, loops))
             continue
         if op.name != "write" or not set(op.operands[0].type.dims) < set(op.operands[1].type.dims):
             raise DimensionMismatch(found[1], op.loc)
@@ -52,8 +55,8 @@ def _written(block: Block, single: set[Expr]) -> Block:
     return Block(block.args, ops)
 
 
-def _with_blocks(op: Op, single: set[Expr]) -> Op:
+def _with_blocks(op: Op, single: set[Expr], loops: set[Expr]) -> Op:
     """The operation, with its blocks written again; its results stay the same values."""
     if not op.blocks:
         return op
-    return Op(op.spec, op.operands, op.attrs, op.results, tuple(_written(b, single) for b in op.blocks), op.loc)
+    return Op(op.spec, op.operands, op.attrs, op.results, tuple(_written(b, single, loops) for b in op.blocks), op.loc)

@@ -25,6 +25,8 @@ SUFFIXES = {"object": ".o", "shared": ".so"}
 """The formats that a kernel for a CPU can be exported in, and their files."""
 GPU_SUFFIXES = {"ptx": ".ptx", "cubin": ".cubin"}
 """The same for a GPU."""
+OF_TILE_KERNELS = ("plan", "dynamic", "constant", "require_fast")
+"""Options of kernels that are planned."""
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _WORDS = re.compile(
     "auto|bool|break|case|catch|char|class|const|continue|default|delete|do|double|else|enum|extern|false|float|for|goto|"
@@ -46,12 +48,15 @@ def export(
     dynamic: Collection[Any] = (),
     constant: Collection[str] = (),
     tvm_ffi: bool = False,
+    require_fast: bool = False,
 ) -> Exported:
     """Writes a kernel as files that run without the compiler: `tilewright.load` takes them, and C calls them.
 
     `kernel` is one that was compiled, with the sizes it was called with last, or with `sizes`; or a kernel, a tile
     program or a text, which is compiled for `target` ("cpu", or another machine by name, "cpu:x86.avx512") with
     `plan`, `dynamic` sizes, and arguments that are `constant`: those are packed once, by the function that binds.
+
+    With `require_fast` a plan that is predicted far above its roofline is an error, as `compile` has it.
 
     `path` names the code; header and manifest lie beside it, with the suffixes .h and .json. `format` is "object" (.o),
     for a linker, or "shared" (.so), a library that is loaded as it is; for a GPU "ptx", or "cubin" where NVIDIA's
@@ -71,7 +76,9 @@ def export(
     place = named_path(path)
     if not isinstance(tvm_ffi, bool):
         raise ArgumentError(f"tvm_ffi={written(tvm_ffi, 60)}: True or False")
-    compiled = _compiled(kernel, sizes, target, plan, dynamic, constant)
+    if not isinstance(require_fast, bool):
+        raise ArgumentError(f"require_fast={written(require_fast, 60)}: True or False")
+    compiled = _compiled(kernel, sizes, target, plan, dynamic, constant, require_fast)
     source = source_of(compiled)
     called = _c_name(source.name if name is None else name)
     if isinstance(source.device, GpuDevice):
@@ -93,6 +100,7 @@ def _compiled(
     plan: Any,
     dynamic: Collection[Any],
     constant: Collection[str],
+    require_fast: bool,
 ) -> Compiled | TextExecutable:
     for key, value in (("dynamic", dynamic), ("constant", constant)):
         if isinstance(value, str) or not isinstance(value, Collection):
@@ -100,6 +108,7 @@ def _compiled(
     if sizes is not None and not isinstance(sizes, Mapping):
         raise ArgumentError(f"sizes={written(sizes, 60)}: a dictionary of sizes, {{'M': 64}}")
     options = {"target": target, "plan": plan, "dynamic": tuple(dynamic) or None, "constant": tuple(constant) or None}
+    options["require_fast"] = require_fast or None
     if isinstance(kernel, Compiled | TextExecutable | Executable):
         said = [f"{key}={written(value, 60)}" for key, value in options.items() if value is not None]
         if said:
@@ -112,14 +121,14 @@ def _compiled(
         return _of_executable(kernel, sizes)
     if isinstance(kernel, str) and not kernel.lstrip().startswith("tile"):
         given = {k if isinstance(k, str) else getattr(k, "name", str(k)): v for k, v in (sizes or {}).items()}
-        _refuse(options, ("plan", "dynamic", "constant"), "a text of the block, loop or host level")
+        _refuse(options, OF_TILE_KERNELS, "a text of the block, loop or host level")
         return compile_text(kernel, target or CPU, given)
     from tilewright.block.kernel import BlockKernel
 
     if isinstance(kernel, BlockKernel):
-        _refuse(options, ("plan", "dynamic", "constant"), "a block kernel")
+        _refuse(options, OF_TILE_KERNELS, "a block kernel")
         return compile(kernel, sizes, target=target or CPU)
-    executable = compile(kernel, target=target or CPU, plan=plan, dynamic=dynamic)
+    executable = compile(kernel, target=target or CPU, plan=plan, dynamic=dynamic, require_fast=require_fast)
     if constant and isinstance(executable, NativeExecutable):
         executable = constant_arguments(executable, constant)
     return _of_executable(executable, sizes)

@@ -16,10 +16,9 @@ from tilewright.compiler.device import GpuDevice, NativeDevice
 from tilewright.compiler.text import TextExecutable
 from tilewright.deploy.manifest import digest
 from tilewright.errors import ArgumentError
-from tilewright.ir.attrs import attr_text
+from tilewright.ir.alone import alone
 from tilewright.ir.binding import allowed, open_parameters, open_sizes
 from tilewright.ir.core import Block, MemoryType, Op, Program, Value
-from tilewright.ir.host import parse_host
 from tilewright.ir.printer import program_text
 from tilewright.ir.tile import TILE
 from tilewright.machine import Machine
@@ -116,7 +115,7 @@ def _of_text(executable: TextExecutable) -> ExportSource:
         host, launches = main, _launches(executable.executor)
     else:
         launchable = executable.launchable
-        host = _alone(main, executable.workers or int(launchable.kernel.target.machine.limits.cores or 1))
+        host = alone(main, executable.workers or int(launchable.kernel.target.machine.limits.cores or 1))
         launches = {op: launchable for op in host.walk() if op.name == "launch"}
     args = tuple(Value(MemoryType(a.type.dtype, tuple(map(_plain, a.type.shape))), a.name) for a in host.args)
     sizes = [s.name for a in args for d in a.type.dims for s in d.symbols]
@@ -133,22 +132,6 @@ def _plain(e: Expr) -> Expr:
     while any(s.definition is not None for s in e.symbols):
         e = Substitution({s: s.definition for s in e.symbols if s.definition is not None})(e)
     return Substitution({s: symbol(s.name, 0) for s in e.symbols})(e)
-
-
-def _alone(program: Program, workers: int) -> Program:
-    """The host program that launches one program and no other."""
-    args = ", ".join(f"%{a.name}: {a.type}" for a in program.args)
-    records = "".join(f"\n  {line.strip()}" for line in _parameters(program))
-    given = ", ".join(f"%{a.name}" for a in program.args)
-    told = ", ".join(f"{s.name} = {s.name}" for s in open_parameters(program))
-    launch = f"launch {program.name}({given}) workers {workers}{f' with {told}' if told else ''}"
-    return parse_host(f"host {program.name}_host({args}){records}\n{{\n  {launch}\n}}\n")
-
-
-def _parameters(program: Program) -> list[str]:
-    """The lines of a program's header that a host program has too."""
-    left = tuple((s, None) for s in open_parameters(program))
-    return [f"param {attr_text('parameters', left)}"] if left else []
 
 
 def _launches(executor: HostExecutor) -> dict[Op, Any]:

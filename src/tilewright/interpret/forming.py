@@ -59,7 +59,7 @@ def bitcast(run: Run, op: Op) -> tuple[TileValue, ...]:
     """The same bits in another element type."""
     (tile,) = run.tiles(op)
     to = op.attrs["dtype"]
-    array = _same_bits(np.ascontiguousarray(tile.array), tile.dtype, to)
+    array = _same_bits(np.asarray(tile.array, order="C"), tile.dtype, to)
     starts = tile.starts
     if starts and to.bits != tile.dtype.bits:
         starts = (*starts[:-1], starts[-1] * tile.dtype.bits // to.bits)

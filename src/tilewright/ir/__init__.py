@@ -14,6 +14,7 @@
 | block    | the block level: where things live and who does them, the program of one workgroup        |
 | loop, loop_waves | the loop level of one wave; its words for workgroups of many waves                |
 | host, module | the host level: what happens at bind and at every launch; it and what it launches     |
+| alone    | the host program that launches one program and does nothing else                          |
 | tensors, loop_types | types of the block level, and of the loop level                                |
 | formula  | scalars computed from scalars, for `map`, `reduce` and `scan`                             |
 | builder, notation | programs written operation by operation; how an operation is written             |

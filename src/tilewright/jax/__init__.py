@@ -12,7 +12,7 @@ Array([[3., 3., 3., 3.],
 | file      | subject                                                              |
 |-----------|----------------------------------------------------------------------|
 | handler   | FFI handlers in LLVM text, and how they are loaded                   |
-| table     | the steps of a program, as the handler reads them                    |
+| entries   | the entry of a kernel, as the handler calls it                       |
 | frames    | XLA's call frames, read by Python                                    |
 | gpu       | a kernel on a GPU: launched on the buffers and the stream of a frame |
 | registry  | programs that XLA calls by name                                      |

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from functools import cached_property, lru_cache, partial
 from typing import Any
@@ -12,9 +13,9 @@ import numpy as np
 
 from tilewright.errors import ArgumentError, MissingBackward, TracedArgument
 from tilewright.ir.dtypes import from_numpy, plain_number
+from tilewright.jax.entries import XlaBuffer, XlaCall
 from tilewright.jax.members import XlaArgument, kernel_of
 from tilewright.jax.registry import alike, buffer_of, called, registered, require_held
-from tilewright.jax.table import XlaBuffer, XlaCall
 from tilewright.limits import written
 from tilewright.runtime.calls import arranged
 from tilewright.runtime.scalars import scalar
@@ -56,6 +57,14 @@ class JaxFunction:
     def __init__(self, executable: Any, backward: Backward | None, params: Mapping[str, int] | None):
         if backward is not None and not callable(backward):
             raise ArgumentError(f"backward={written(backward, 80)}: a function of inputs, outputs and cotangents")
+        if backward is not None:
+            parameters = inspect.signature(backward)
+            try:
+                parameters.bind((), (), ())
+            except TypeError as fault:
+                raise ArgumentError(
+                    f"backward is called with (inputs, outputs, cotangents), and takes {parameters}: {fault}"
+                ) from None
         self._kernel, self._backward = kernel_of(executable, params), backward
         self.__name__ = self._kernel.name
         self.__signature__ = executable.__signature__

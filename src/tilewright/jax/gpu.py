@@ -14,9 +14,9 @@ from math import prod
 from typing import Any
 
 from tilewright.errors import TilewrightError
+from tilewright.jax.entries import XlaBuffer, XlaCall
 from tilewright.jax.frames import INVALID_ARGUMENT, CallFrame, FrameBuffer
 from tilewright.jax.handler import CALLBACK
-from tilewright.jax.table import XlaBuffer, XlaCall
 from tilewright.runtime.device_arrays import DeviceArray, packed_steps
 from tilewright.runtime.host import HostExecutor
 

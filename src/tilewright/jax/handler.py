@@ -1,8 +1,8 @@
 """XLA FFI handlers: machine code that XLA calls with a call frame.
 
-One runs the steps of a program on a CPU, one calls a function in Python, one refuses. Each is LLVM text, made into an
+One calls the entry of a kernel on a CPU, one calls a function in Python, one refuses. Each is LLVM text, made into an
 object once and kept in the cache; a program gets a copy of its own, which our linker loads, and whose variable
-`program` points at the program's table (`table.py` writes it). No C compiler takes part, and on CPUs no Python runs
+`program` points at the program's table (`entries.py` writes it). No C compiler takes part, and on CPUs no Python runs
 during a call.
 
 The offsets are those of the structures in `xla/ffi/api/c_api.h`, version 0.3: a call frame has the API at 16, the stage
@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 
 from tilewright.targets.cpu.load import Code, link, object_of
-from tilewright.targets.cpu.pool import pool
 
 API_VERSION = (0, 3)
 """The version of XLA's FFI whose structures the handler reads."""
@@ -81,16 +80,21 @@ execute:
 }
 """
 
-# A table has these words: 0 arguments, 1 results, 2 steps, 3 number of steps, 4 dimensions and 5 bytes of each
-# buffer (one word each), 6 words of the largest launch, 7 bytes of workspace, 8 the pool's function that runs a launch,
-# 9 the pool's control block, 10 where the spare workspace is kept.
-# A step has 6 words; the first says what it does, and places are pairs: the number of a base, an offset. Bases are the
-# buffers, then the workspace, then address 0.
-#   0 launch: function, workers, words, pointer to a place for each word
-#   1 zeros: place, bytes
-#   2 copy: place, bytes, address of what is copied
-#   3 check: place, bytes, address of the text that is reported where one of them is not 0
-_STEPS_TEXT = """
+TABLE = (
+    "arguments", "results",  # how many buffers XLA passes
+    "ranks", "bytes",  # dimensions and bytes of each buffer, one word each
+    "buffers", "places",  # how many arguments the entry takes, and which buffer each of them is
+    "zeroed", "zeros",  # the buffers that are filled with zeros first, and how many they are
+    "call", "bind", "sizes",  # the entry's functions, and what they get
+    "kept",  # bytes of `kept`, with which the workspace begins
+    "room",  # bytes of both
+    "pool",  # the `tw_pool`
+    "fault", "faults",  # (code, text) of all codes that the entry returns, and how many they are
+    "spare",  # where the spare workspace is kept
+)  # fmt: skip
+"""The words of a kernel's table."""
+
+_ENTRY_TEXT = """
 declare ptr @malloc(i64)
 declare void @free(ptr)
 declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
@@ -98,6 +102,8 @@ declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 
 @other_counts = internal constant [COUNTS_LENGTH x i8] c"COUNTS\\00"
 @no_memory = internal constant [MEMORY_LENGTH x i8] c"MEMORY\\00"
+@no_code = internal constant [CODE_LENGTH x i8] c"CODE\\00"
+@nothing = internal constant [64 x i8] zeroinitializer, align 64
 
 define internal i64 @word(ptr %from, i64 %n) alwaysinline {
   %p = getelementptr i64, ptr %from, i64 %n
@@ -109,12 +115,6 @@ define internal ptr @address(ptr %from, i64 %n) alwaysinline {
   %p = getelementptr ptr, ptr %from, i64 %n
   %v = load ptr, ptr %p
   ret ptr %v
-}
-
-define internal ptr @place(ptr %bases, i64 %base, i64 %offset) alwaysinline {
-  %start = call ptr @address(ptr %bases, i64 %base)
-  %p = getelementptr i8, ptr %start, i64 %offset
-  ret ptr %p
 }
 
 ; A workspace: at its start, which is aligned, minus 16 its bytes, minus 8 what malloc gave. One is kept for the next
@@ -172,99 +172,86 @@ out:
   ret void
 }
 
-define internal ptr @run_steps(ptr %frame, ptr %table, ptr %bases, ptr %block, ptr %record) {
+; A kernel on one member of a batch: zeros, then the function that binds, then the call. `given` is for its buffers.
+define internal ptr @run_entry(ptr %frame, ptr %table, ptr %bases, ptr %given, ptr %space) {
 entry:
-  %first = call ptr @address(ptr %table, i64 2)
-  %count = call i64 @word(ptr %table, i64 3)
-  %run = call ptr @address(ptr %table, i64 8)
-  %control = call ptr @address(ptr %table, i64 9)
-  br label %head
-head:
-  %n = phi i64 [0, %entry], [%next, %done]
-  %ended = icmp eq i64 %n, %count
-  br i1 %ended, label %fine, label %body
-body:
-  %skip = mul i64 %n, 6
-  %step = getelementptr i64, ptr %first, i64 %skip
-  %kind = call i64 @word(ptr %step, i64 0)
-  %base = call i64 @word(ptr %step, i64 1)
-  %offset = call i64 @word(ptr %step, i64 2)
-  %bytes = call i64 @word(ptr %step, i64 3)
-  %from = call ptr @address(ptr %step, i64 4)
-  switch i64 %kind, label %launch [i64 1, label %zeros i64 2, label %copy i64 3, label %check]
-
-launch:
-  br label %words
-words:
-  %w = phi i64 [0, %launch], [%w1, %fill]
-  %full = icmp eq i64 %w, %bytes
-  br i1 %full, label %start, label %fill
-fill:
-  %twice = shl i64 %w, 1
-  %after = add i64 %twice, 1
-  %b = call i64 @word(ptr %from, i64 %twice)
-  %o = call i64 @word(ptr %from, i64 %after)
-  %value = call ptr @place(ptr %bases, i64 %b, i64 %o)
-  %goal = getelementptr ptr, ptr %block, i64 %w
-  store ptr %value, ptr %goal
-  %w1 = add i64 %w, 1
-  br label %words
-start:
-  %rarg = getelementptr i8, ptr %record, i64 8
-  %rmany = getelementptr i8, ptr %record, i64 16
-  %rctl = getelementptr i8, ptr %record, i64 24
-  %rlock = getelementptr i8, ptr %record, i64 32
-  store i64 %base, ptr %record
-  store ptr %block, ptr %rarg
-  store i64 %offset, ptr %rmany
-  store ptr %control, ptr %rctl
-  store i64 0, ptr %rlock
-  call void %run(ptr %record)
-  br label %done
-
-zeros:
-  %zgoal = call ptr @place(ptr %bases, i64 %base, i64 %offset)
-  call void @llvm.memset.p0.i64(ptr %zgoal, i8 0, i64 %bytes, i1 false)
-  br label %done
-
-copy:
-  %cgoal = call ptr @place(ptr %bases, i64 %base, i64 %offset)
-  call void @llvm.memcpy.p0.p0.i64(ptr %cgoal, ptr %from, i64 %bytes, i1 false)
-  br label %done
-
-check:
-  %seen = call ptr @place(ptr %bases, i64 %base, i64 %offset)
-  br label %look
-look:
-  %k = phi i64 [0, %check], [%k1, %zero]
-  %all = icmp eq i64 %k, %bytes
-  br i1 %all, label %done, label %one
-one:
-  %pbyte = getelementptr i8, ptr %seen, i64 %k
-  %byte = load i8, ptr %pbyte
-  %wrong = icmp ne i8 %byte, 0
-  br i1 %wrong, label %report, label %zero
+  %zeroed = call ptr @address(ptr %table, i64 W_ZEROED)
+  %zeros = call i64 @word(ptr %table, i64 W_ZEROS)
+  %bytes = call ptr @address(ptr %table, i64 W_BYTES)
+  %places = call ptr @address(ptr %table, i64 W_PLACES)
+  %buffers = call i64 @word(ptr %table, i64 W_BUFFERS)
+  %call = call ptr @address(ptr %table, i64 W_CALL)
+  %bind = call ptr @address(ptr %table, i64 W_BIND)
+  %sizes = call ptr @address(ptr %table, i64 W_SIZES)
+  %kept = call i64 @word(ptr %table, i64 W_KEPT)
+  %pool = call ptr @address(ptr %table, i64 W_POOL)
+  %workspace = getelementptr i8, ptr %space, i64 %kept
+  br label %zeroing
+zeroing:
+  %z = phi i64 [0, %entry], [%z1, %zero]
+  %clear = icmp eq i64 %z, %zeros
+  br i1 %clear, label %placing, label %zero
 zero:
-  %k1 = add i64 %k, 1
-  br label %look
-report:
-  %e = call ptr @fault(ptr %frame, ptr %from, i32 10)
-  ret ptr %e
-
-done:
-  %next = add i64 %n, 1
-  br label %head
-fine:
+  %zplace = call i64 @word(ptr %zeroed, i64 %z)
+  %zgoal = call ptr @address(ptr %bases, i64 %zplace)
+  %zbytes = call i64 @word(ptr %bytes, i64 %zplace)
+  call void @llvm.memset.p0.i64(ptr %zgoal, i8 0, i64 %zbytes, i1 false)
+  %z1 = add i64 %z, 1
+  br label %zeroing
+placing:
+  %p = phi i64 [0, %zeroing], [%p1, %place]
+  %placed = icmp eq i64 %p, %buffers
+  br i1 %placed, label %start, label %place
+place:
+  %which = call i64 @word(ptr %places, i64 %p)
+  %memory = call ptr @address(ptr %bases, i64 %which)
+  %goal = getelementptr ptr, ptr %given, i64 %p
+  store ptr %memory, ptr %goal
+  %p1 = add i64 %p, 1
+  br label %placing
+start:
+  %bound = call i32 %bind(ptr %given, ptr %sizes, ptr %space, ptr %workspace, ptr %pool)
+  %right = icmp eq i32 %bound, 0
+  br i1 %right, label %go, label %wrong
+go:
+  %called = call i32 %call(ptr %given, ptr %sizes, ptr %space, ptr %workspace, ptr %pool)
+  %fine = icmp eq i32 %called, 0
+  br i1 %fine, label %out, label %wrong
+out:
   ret ptr null
+wrong:
+  %code = phi i32 [%bound, %start], [%called, %go]
+  %wide = sext i32 %code to i64
+  %fault = call ptr @address(ptr %table, i64 W_FAULT)
+  %faults = call i64 @word(ptr %table, i64 W_FAULTS)
+  br label %looking
+looking:
+  %f = phi i64 [0, %wrong], [%f1, %other]
+  %unknown = icmp eq i64 %f, %faults
+  br i1 %unknown, label %report, label %look
+look:
+  %twice = shl i64 %f, 1
+  %after = add i64 %twice, 1
+  %number = call i64 @word(ptr %fault, i64 %twice)
+  %text = call ptr @address(ptr %fault, i64 %after)
+  %is = icmp eq i64 %number, %wide
+  br i1 %is, label %report, label %other
+other:
+  %f1 = add i64 %f, 1
+  br label %looking
+report:
+  %says = phi ptr [@no_code, %looking], [%text, %look]
+  %e = call ptr @fault(ptr %frame, ptr %says, i32 10)
+  ret ptr %e
 }
 
 ; The buffers' memory for one member of a batch. Under vmap every buffer has as many further dimensions in front, each
 ; of the batch's extent or 1; those of the first result are the batch's. `member` counts through them.
 define internal void @set_bases(ptr %table, ptr %buffers, i64 %count, ptr %bases, i64 %member) {
 entry:
-  %ranks = call ptr @address(ptr %table, i64 4)
-  %sizes = call ptr @address(ptr %table, i64 5)
-  %nargs = call i64 @word(ptr %table, i64 0)
+  %ranks = call ptr @address(ptr %table, i64 W_RANKS)
+  %sizes = call ptr @address(ptr %table, i64 W_BYTES)
+  %nargs = call i64 @word(ptr %table, i64 W_ARGUMENTS)
   %result = call ptr @address(ptr %buffers, i64 %nargs)
   %rdims = call ptr @address(ptr %result, i64 5)
   br label %head
@@ -274,7 +261,9 @@ head:
   br i1 %ended, label %out, label %one
 one:
   %buffer = call ptr @address(ptr %buffers, i64 %n)
-  %memory = call ptr @address(ptr %buffer, i64 3)
+  %given = call ptr @address(ptr %buffer, i64 3)
+  %empty = icmp eq ptr %given, null
+  %memory = select i1 %empty, ptr @nothing, ptr %given
   %rank = call i64 @word(ptr %buffer, i64 4)
   %dims = call ptr @address(ptr %buffer, i64 5)
   %plain_rank = call i64 @word(ptr %ranks, i64 %n)
@@ -327,7 +316,7 @@ entry:
 
 define internal i64 @members(ptr %table, ptr %result, i64 %nargs) {
 entry:
-  %ranks = call ptr @address(ptr %table, i64 4)
+  %ranks = call ptr @address(ptr %table, i64 W_RANKS)
   %rank = call i64 @word(ptr %result, i64 4)
   %dims = call ptr @address(ptr %result, i64 5)
   %plain_rank = call i64 @word(ptr %ranks, i64 %nargs)
@@ -349,8 +338,8 @@ out:
 
 define internal ptr @execute(ptr %frame, ptr %table) {
 entry:
-  %nargs = call i64 @word(ptr %table, i64 0)
-  %nrets = call i64 @word(ptr %table, i64 1)
+  %nargs = call i64 @word(ptr %table, i64 W_ARGUMENTS)
+  %nrets = call i64 @word(ptr %table, i64 W_RESULTS)
   %pna = getelementptr i8, ptr %frame, i64 56
   %pnr = getelementptr i8, ptr %frame, i64 96
   %na = load i64, ptr %pna
@@ -364,48 +353,40 @@ other:
   ret ptr %e0
 counted:
   %count = add i64 %nargs, %nrets
-  %two = add i64 %count, 2
-  %words = call i64 @word(ptr %table, i64 6)
+  %many_given = call i64 @word(ptr %table, i64 W_BUFFERS)
   %buffers = alloca ptr, i64 %count, align 8
-  %bases = alloca ptr, i64 %two, align 8
-  %block = alloca i64, i64 %words, align 64
-  %record = alloca [8 x i64], align 64
+  %bases = alloca ptr, i64 %count, align 8
+  %given = alloca ptr, i64 %many_given, align 8
   call void @gather(ptr %frame, i64 %nargs, i64 %nrets, ptr %buffers)
   %result = call ptr @address(ptr %buffers, i64 %nargs)
   %many = call i64 @members(ptr %table, ptr %result, i64 %nargs)
-  %one = add i64 %count, 1
-  %pspace = getelementptr ptr, ptr %bases, i64 %count
-  %pzero = getelementptr ptr, ptr %bases, i64 %one
-  store ptr null, ptr %pspace
-  store ptr null, ptr %pzero
-  %bytes = call i64 @word(ptr %table, i64 7)
-  %spare = call ptr @address(ptr %table, i64 10)
+  %bytes = call i64 @word(ptr %table, i64 W_ROOM)
+  %spare = call ptr @address(ptr %table, i64 W_SPARE)
   %frugal = icmp eq i64 %bytes, 0
   br i1 %frugal, label %head, label %take
 take:
-  %space = call ptr @take(ptr %spare, i64 %bytes)
-  store ptr %space, ptr %pspace
-  %poor = icmp eq ptr %space, null
+  %taken = call ptr @take(ptr %spare, i64 %bytes)
+  %poor = icmp eq ptr %taken, null
   br i1 %poor, label %refuse, label %head
 refuse:
   %e1 = call ptr @fault(ptr %frame, ptr @no_memory, i32 8)
   ret ptr %e1
 head:
+  %space = phi ptr [null, %counted], [%taken, %take], [%space, %member]
   %n = phi i64 [0, %counted], [0, %take], [%next, %member]
   %ended = icmp eq i64 %n, %many
   br i1 %ended, label %finish, label %member
 member:
   call void @set_bases(ptr %table, ptr %buffers, i64 %count, ptr %bases, i64 %n)
   %next = add i64 %n, 1
-  %e2 = call ptr @run_steps(ptr %frame, ptr %table, ptr %bases, ptr %block, ptr %record)
+  %e2 = call ptr @run_entry(ptr %frame, ptr %table, ptr %bases, ptr %given, ptr %space)
   %good = icmp eq ptr %e2, null
   br i1 %good, label %head, label %finish
 finish:
   %e = phi ptr [null, %head], [%e2, %member]
   br i1 %frugal, label %out, label %back
 back:
-  %used = load ptr, ptr %pspace
-  call void @give_back(ptr %spare, ptr %used)
+  call void @give_back(ptr %spare, ptr %space)
   br label %out
 out:
   ret ptr %e
@@ -443,21 +424,25 @@ define internal ptr @execute(ptr %frame, ptr %text) {
 """
 _COUNTS = "tilewright: this custom call has other numbers of arguments or results than the kernel of its name"
 _MEMORY = "tilewright: there is no memory for the workspace of a kernel"
+_CODE = "tilewright: a kernel returned a code that it does not explain"
 _ENDED = "tilewright: the call of a kernel on a GPU raised an error of Python, which is printed"
 
 
 def handler_text() -> str:
-    """The LLVM text of the handler that runs the steps of a table, the same for all programs."""
-    return _with_numbers(_FRAME_TEXT + _STEPS_TEXT)
+    """The LLVM text of the handler that calls the entry of a table, the same for all kernels."""
+    return _with_numbers(_FRAME_TEXT + _ENTRY_TEXT)
 
 
 def _with_numbers(text: str) -> str:
     numbers = {
+        **{f"W_{word.upper()})": f"{place})" for place, word in enumerate(TABLE)},
         "COUNTS_LENGTH": len(_COUNTS) + 1,
         "MEMORY_LENGTH": len(_MEMORY) + 1,
+        "CODE_LENGTH": len(_CODE) + 1,
         "ENDED_LENGTH": len(_ENDED) + 1,
         "COUNTS": _COUNTS,
         "MEMORY": _MEMORY,
+        "CODE": _CODE,
         "ENDED": _ENDED,
         "ROOM": ALIGNMENT + 16,
         "MASK": -ALIGNMENT,
@@ -489,10 +474,9 @@ class FfiHandler:
         return self.code.address("handler")
 
 
-def steps_handler(table: np.ndarray[Any, np.dtype[np.uint64]]) -> FfiHandler:
-    """Return a handler that runs the steps of a table."""
-    workers = pool()
-    table[8:11] = [workers.code.address("pool_run"), workers.address, spare_workspace().ctypes.data]
+def entry_handler(table: np.ndarray[Any, np.dtype[np.uint64]]) -> FfiHandler:
+    """Return a handler that calls the entry of a table."""
+    table[TABLE.index("spare")] = spare_workspace().ctypes.data
     return FfiHandler(handler_text(), table)
 
 

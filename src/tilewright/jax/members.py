@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.compiler.device import GpuDevice, NativeDevice
+from tilewright.compiler.compiled import Compiled
+from tilewright.compiler.device import NativeDevice
 from tilewright.compiler.kernels import Executable
 from tilewright.compiler.native import NativeExecutable
 from tilewright.compiler.text import TextExecutable
@@ -16,13 +17,14 @@ from tilewright.errors import ArgumentError
 from tilewright.interpret.grid import is_grid
 from tilewright.ir.core import MemoryType, Program, Value
 from tilewright.ir.dtypes import DType
+from tilewright.jax.entries import EntrySteps, XlaBuffer
 from tilewright.jax.gpu import GpuSteps
-from tilewright.jax.table import XlaBuffer
 from tilewright.limits import written
 from tilewright.runtime.arguments import Arguments
-from tilewright.runtime.host import HostExecutor
-from tilewright.runtime.scripts import Script
+from tilewright.targets.cpu.entry import EntryMember
+from tilewright.targets.cpu.entry_executor import EntryExecutor
 from tilewright.targets.names import is_gpu
+from tilewright.targets.registry import native
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class KernelMember:
     """A kernel for arrays of some shapes: its steps (None: nothing is computed), a text that tells it from others, and
     all its arrays."""
 
-    steps: Script | GpuSteps | None
+    steps: EntrySteps | GpuSteps | None
     text: str
     arrays: tuple[XlaBuffer, ...]
 
@@ -87,8 +89,7 @@ class TileKernel:
         if bound.is_empty:
             return KernelMember(None, "", arrays)
         compiled, params = executable.member(bound)
-        steps = steps_of(compiled.executor, arrays, params, self.name)
-        return KernelMember(steps, f"{compiled.module}{params}", arrays)
+        return KernelMember(*steps_of(compiled, arrays, params, self.name), arrays)
 
 
 class TextKernel:
@@ -105,33 +106,46 @@ class TextKernel:
     def member(self, given: tuple[Any, ...]) -> KernelMember:
         """The program for arrays such as these, None for outputs that are left out."""
         executable = self._executable
-        script, arrays = executable.script(*given, params=self._params)
         device = executable.device
         assert isinstance(device, NativeDevice)
         device.target.require(self.name)
+        member, arrays = executable.member(*given, params=self._params)
         buffers = tuple(XlaBuffer(arrays[a.name].shape, a.dtype.numpy) for a in self.arguments)
-        text = "\n".join(map(str, executable.programs.values()))
-        return KernelMember(script, f"{executable.main}{text}{self._params}{executable.workers}", buffers)
+        steps = EntrySteps(member, executable.workers)
+        return KernelMember(steps, f"{text_of(member)}{executable.workers}", buffers)
 
 
 def steps_of(
-    executor: HostExecutor, arrays: Sequence[XlaBuffer], params: Mapping[str, int] | None, name: str
-) -> Script | GpuSteps:
-    """Return the steps of a host program for arrays; raises where its code does not run here."""
+    compiled: Compiled, arrays: Sequence[XlaBuffer], params: Mapping[str, int] | None, name: str
+) -> tuple[EntrySteps | GpuSteps, str]:
+    """Return the steps of a kernel for arrays, and a text that tells them from others.
+
+    It raises where its code does not run here.
+    """
     likes = [np.broadcast_to(np.zeros((), b.dtype), b.shape) for b in arrays]
-    if isinstance(executor.device, GpuDevice):
-        executor.script(likes, params)  # raises where arrays are not what the program takes
-        return GpuSteps(executor, params)
-    assert isinstance(executor.device, NativeDevice)
-    executor.device.target.require(name)
-    return executor.script(likes, params)
+    if is_gpu(compiled.target):
+        compiled.executor.script(likes, params)  # raises where arrays are not what the program takes
+        return GpuSteps(compiled.executor, params), f"{compiled.module}{params}"
+    native(compiled.target).require(name)
+    running = compiled.running
+    assert isinstance(running, EntryExecutor)
+    member = running.member(likes, params)
+    if member is None:
+        raise ArgumentError(f"{name}: {running.why_script}; tilewright.jax calls kernels of packed arrays only")
+    return EntrySteps(member), text_of(member)
+
+
+def text_of(member: EntryMember) -> str:
+    """Return a text that tells an entry from others, in every process."""
+    return f"{member.code.key}{member.sizes}"
 
 
 def kernel_of(executable: Any, params: Mapping[str, int] | None) -> TileKernel | TextKernel:
     """A compiled kernel that is machine code for a CPU or a GPU; an error that says what else it is."""
     if not isinstance(executable, Executable | TextExecutable):
         raise ArgumentError(
-            f"tilewright.jax takes what tilewright.compile or compile_text gives, not {written(executable, 80)}"
+            f"tilewright.jax takes what tilewright.compile or compile_text gives, not {written(executable, 80)}: "
+            "compile it first"
         )
     target = getattr(executable, "target", "executor")
     if is_gpu(target) and isinstance(executable, TextExecutable):

@@ -20,8 +20,9 @@ from jax.custom_batching import custom_vmap
 from tilewright.compiler.compiled import Compiled
 from tilewright.errors import ArgumentError
 from tilewright.ir.dtypes import DType, from_numpy
+from tilewright.jax.entries import XlaBuffer, XlaCall
+from tilewright.jax.members import steps_of
 from tilewright.jax.registry import buffer_of, called, registered, require_held
-from tilewright.jax.table import XlaBuffer, XlaCall
 
 ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "relu": jax.nn.relu,
@@ -48,7 +49,7 @@ def array_like(value: Any, name: str, ranks: tuple[int, ...] = ()) -> Any:
 def call_kernel(kernel: Compiled, arrays: Mapping[str, Any], result: str, shape: tuple[int, ...], kind: DType) -> Any:
     """The result of a kernel for arrays by argument name; `shape` and `kind` are those of the argument `result`."""
     require_held(XlaBuffer(shape, kind.numpy), "the result")
-    arguments = kernel.executor.arguments
+    arguments = kernel.running.arguments
     names = [arg.name for arg in arguments]
     taken = [n for n in names if n != result]
     shapes = {arg.name: arg.shape for arg in arguments}  # a kernel may see an array in another shape than callers do
@@ -56,9 +57,8 @@ def call_kernel(kernel: Compiled, arrays: Mapping[str, Any], result: str, shape:
     inputs = tuple(XlaBuffer(a.shape, np.dtype(a.dtype)) for a in given)
     outputs = (XlaBuffer(shapes[result] or shape, kind.numpy),)
     call = XlaCall(inputs, outputs, tuple(len(taken) if n == result else taken.index(n) for n in names))
-    likes = [np.broadcast_to(np.zeros((), b.dtype), b.shape) for b in (call.buffers[place] for place in call.places)]
-    script = kernel.executor.script(likes)
-    (output,) = called(registered(kernel.name, str(kernel.module), script, call), call, {}, given)
+    steps, text = steps_of(kernel, [call.buffers[place] for place in call.places], None, kernel.name)
+    (output,) = called(registered(kernel.name, text, steps, call), call, {}, given)
     return jnp.reshape(output, shape)
 
 

@@ -14,13 +14,12 @@ import numpy as np
 from tilewright._version import __version__
 from tilewright.errors import ArgumentError
 from tilewright.ir.dtypes import from_numpy
+from tilewright.jax.entries import EntrySteps, EntryTable, XlaBuffer, XlaCall
 from tilewright.jax.gpu import GpuCalls, GpuSteps
-from tilewright.jax.handler import FfiHandler, callback_handler, refusing_handler, steps_handler
-from tilewright.jax.table import StepTable, XlaBuffer, XlaCall
-from tilewright.runtime.scripts import Script
+from tilewright.jax.handler import FfiHandler, callback_handler, entry_handler, refusing_handler
 from tilewright.targets.cpu.pool import pool
 
-_registered: dict[str, tuple[FfiHandler, StepTable | GpuCalls]] = {}
+_registered: dict[str, tuple[FfiHandler, EntryTable | GpuCalls]] = {}
 """What XLA may call, by name; nothing is ever taken back, as an executable of XLA's may hold the address."""
 _lock = Lock()
 ON_CPUS, ON_GPUS = "cpu", "CUDA"
@@ -34,22 +33,22 @@ _ELSEWHERE = {
 """What a call says on the platform that a kernel is not for."""
 
 
-def registered(name: str, text: str, steps: Script | GpuSteps, call: XlaCall) -> str:
+def registered(name: str, text: str, steps: EntrySteps | GpuSteps, call: XlaCall) -> str:
     """The name under which XLA calls the steps of a kernel.
 
     `text` is the program with its sizes, which together with the call and the number of workers tells it from all
     others, in every process. On the platform that the kernel is not for, a call is refused.
     """
-    platform, other = (ON_CPUS, ON_GPUS) if isinstance(steps, Script) else (ON_GPUS, ON_CPUS)
+    platform, other = (ON_CPUS, ON_GPUS) if isinstance(steps, EntrySteps) else (ON_GPUS, ON_CPUS)
     workers = pool().workers if platform == ON_CPUS else 0
     told = repr((__version__, text, call, workers, platform))
     target = f"tilewright.{name}.{sha256(told.encode()).hexdigest()[:24]}"
     with _lock:
         if target not in _registered:
-            kept: StepTable | GpuCalls
-            if isinstance(steps, Script):
-                kept = StepTable(name, steps, call)
-                handler = steps_handler(kept.words)
+            kept: EntryTable | GpuCalls
+            if isinstance(steps, EntrySteps):
+                kept = EntryTable(name, steps, call)
+                handler = entry_handler(kept.words)
             else:
                 kept = GpuCalls(name, steps, call)
                 handler = callback_handler(ctypes.cast(kept.callback, ctypes.c_void_p).value or 0)

@@ -97,7 +97,9 @@ class Limits:
     it; `last_store` how many times as long as by the second cache's own rate results of the last task take to leave.
     `meeting` are the cycles in which all waves of a workgroup wait for each other, between iterations of a K loop.
     `line_bytes` is what memory is moved by: what two cores write lies at least so far apart. Rows that lie a multiple
-    of `conflict_bytes` apart meet in the same lines of the first cache; None: that is not counted.
+    of `conflict_bytes` apart meet in the same lines of the first cache; None: that is not counted. Products of vectors
+    ask for the lines of a packed operand that lie `prefetch_bytes` after those that they load; 0: they ask for none.
+    `l2_share` is the share of the second cache that data of a kernel can use.
     """
 
     registers: int
@@ -106,6 +108,7 @@ class Limits:
     l1_bytes: int = 0
     l1_ways: int | None = None
     l2_bytes: int = 0
+    l2_share: float = 1.0
     cores: int | None = None
     clock_ghz: float = 1.0
     results_kept: tuple[float, float] = (0.0, 0.0)
@@ -146,6 +149,7 @@ class Limits:
     load_cycles: float = 1.0
     line_bytes: int = 1
     conflict_bytes: int | None = None
+    prefetch_bytes: int = 0
     launch_cycles: int = 0
     following_cycles: int = 0
     start_cycles: float = 0.0

@@ -249,6 +249,7 @@ class HostExecutor(ScriptExecutor):
                 self.prepared(op.attrs["program"], {name: int(e) for name, e in self._closed(op)})
 
     def _closed(self, op: Op) -> list[tuple[str, Any]]:
+        """The settings of a launch that make its program another one."""
         late = {s.name for s in open_parameters(self.module.programs[op.attrs["program"]])}
         return [(name, e) for name, e in op.attrs.get("settings", ()) if name not in late]
 
@@ -266,18 +267,22 @@ class HostExecutor(ScriptExecutor):
     def _written(self, values: tuple[tuple[str, int], ...]) -> Script:
         return _Writing(self, dict(values)).script
 
-    def script(self, arrays: Sequence[Array], params: Mapping[str, int] | None = None) -> Script:
-        """The script for arrays; raises where they are not what the program takes."""
+    def sizes(self, arrays: Sequence[Array], params: Mapping[str, int] | None = None) -> tuple[tuple[str, int], ...]:
+        """(name, value) of each size that a call tells; raises where arrays are not what the program takes."""
         self.require(arrays)
         if not self._open:
-            return self._scripts(())
+            return ()
         host = self.module.host
         named = {a.name or "": array for a, array in zip(host.args, arrays, strict=True)}
-        return self._scripts(tuple(sizes_of(host, named, params).items()))
+        return tuple(sizes_of(host, named, params).items())
 
-    def script_of_closed_sizes(self) -> Script:
-        """The script of a program whose sizes no call tells."""
-        return self._scripts(())
+    def script(self, arrays: Sequence[Array], params: Mapping[str, int] | None = None) -> Script:
+        """The script for arrays; raises where they are not what the program takes."""
+        return self._scripts(self.sizes(arrays, params))
+
+    def script_of(self, sizes: tuple[tuple[str, int], ...]) -> Script:
+        """The script for values of the sizes that a call tells, by name."""
+        return self._scripts(sizes)
 
     def near(self, arrays: Sequence[Any], passing: bool = False) -> Memories:
         """The memory of its device."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -63,3 +64,14 @@ def require_own_memory(array: Array, where: str) -> None:
             f"{where} is written, but its shape {array.shape} and strides {array.strides} make elements coincide; "
             "pass an array whose elements each have memory of their own, as numpy.empty gives"
         )
+
+
+def require_apart(name: str, args: Sequence[tuple[str, str | None]], arrays: Sequence[Array]) -> None:
+    """Raises where an array that is written shares memory with another; `args` are (name, role) of each."""
+    for place, (own, role) in enumerate(args):
+        for other in range(len(arrays)):
+            if role != "in" and other != place and np.may_share_memory(arrays[place], arrays[other]):
+                raise ArgumentError(
+                    f"{name}: {own}, which is written, shares memory with {args[other][0]}; "
+                    "give them memory of their own"
+                )

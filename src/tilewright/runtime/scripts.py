@@ -202,7 +202,7 @@ class Script:
 class Kept:
     """The outcome of what is done once for some arguments: the workspaces it filled, and how they came about."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[object, ...]
     made: tuple[SlotMemory, ...]
     arrays: dict[int, Array]
     given: tuple[Any, ...] = ()
@@ -365,11 +365,6 @@ class Whole:
     launches: tuple[tuple[Any, tuple[int, ...]], ...]
     fixed: frozenset[int] = frozenset()
     workspaces: Mapping[int, Any] = field(default_factory=dict)
-
-    @property
-    def room(self) -> int:
-        """Bytes of the workspaces."""
-        return sum(array.nbytes for array in self.workspaces.values())
 
 
 class Bound:

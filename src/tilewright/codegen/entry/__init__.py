@@ -7,6 +7,7 @@
 | plan     | what they are made from: launches, conditions, bytes, codes      |
 | call     | those that bind and call                                         |
 | table    | those that fill tensors by an expression                         |
+| decided  | branches that sizes do not decide, taken                         |
 | sizes    | arithmetic of sizes                                              |
 | memory   | where workspaces lie: kept from bind to bind, or a call's own    |
 | texts    | constants that hold texts                                        |

@@ -62,14 +62,17 @@ class HostMemoryMap:
         return written
 
 
-def memory_map(host: Program, roles: dict[str, list[str]]) -> HostMemoryMap:
-    """The memory of a host program; `roles` are those of each program's arguments."""
+def memory_map(host: Program, roles: dict[str, list[str]], *, apart: bool = False) -> HostMemoryMap:
+    """The memory of a host program; `roles` are those of each program's arguments.
+
+    `apart` says that calls with one `kept` take turns, so that they may write to it.
+    """
     memory = HostMemoryMap({a: a for a in host.args})
     workspaces: list[tuple[Value, bool]] = []
     _walk(host.body, False, memory, workspaces)
     lasting = memory.written(True, roles)
     again = memory.written(False, roles)
-    for value, once in workspaces:
+    for value, once in () if apart else workspaces:
         if value in again and (once or value in lasting):
             raise ProgramError(
                 f"%{value.name} is written by `bind` and by every call; exported, what `bind` writes is shared by "

@@ -10,10 +10,13 @@ from tilewright.algebra.expr_conditions import eq
 from tilewright.algebra.expr_rules import maximum, minimum
 from tilewright.algebra.expr_use import Substitution
 from tilewright.codegen.entry.abi import ALIGNMENT, EntryFault, ErrorKind
+from tilewright.codegen.entry.decided import decided
 from tilewright.codegen.entry.memory import HostMemoryMap, in_lines, memory_map
 from tilewright.errors import ProgramError
 from tilewright.ir.binding import allowed, open_parameters, open_sizes
 from tilewright.ir.core import Op, Program
+from tilewright.ir.loop import LOOP
+from tilewright.ir.tensors import TensorType
 from tilewright.limits import WORKERS
 from tilewright.machine import Condition
 
@@ -39,7 +42,9 @@ class LaunchedFunction:
 class EntryPlan:
     """A host program under a name; `launched` tells the function of a launch, `configuration` that of tile registers.
 
-    Functions that are written add what they return, call and declare: `faults`, `tables`, `declared`.
+    `apart` says that calls with one `kept` take turns; `laid_out` that buffers lie as the programs' arguments say, with
+    strides or a swizzle, and are not packed. Functions that are written add what they return, call and declare:
+    `faults`, `tables`, `declared`.
     """
 
     def __init__(
@@ -48,12 +53,16 @@ class EntryPlan:
         host: Program,
         launched: Callable[[Op], LaunchedFunction],
         configuration: bytes | None = None,
+        *,
+        apart: bool = False,
+        laid_out: bool = False,
     ):
-        self.name, self.host, self.configuration = name, host, configuration
+        self.name, self.host, self.configuration = name, decided(host), configuration
+        self.laid_out = laid_out
         self.sizes = open_sizes(host)
-        self.launches = {op: launched(op) for op in host.walk() if op.name == "launch"}
+        self.launches = {op: launched(op) for op in self.host.walk() if op.name == "launch"}
         self.roles = {f.program.name: [a.type.role or "inout" for a in f.program.args] for f in self.launches.values()}
-        self.memory: HostMemoryMap = memory_map(host, self.roles)
+        self.memory: HostMemoryMap = memory_map(self.host, self.roles, apart=apart)
         self.parameters = {op: self._parameters(op, function) for op, function in self.launches.items()}
         self.tables: dict[Op, str] = {}
         self.declared: dict[str, None] = {}
@@ -74,6 +83,11 @@ class EntryPlan:
         """The code of a check of the program."""
         place = self._checks.setdefault(op, len(self._checks))
         return self.fault(ErrorKind.CHECK, place, op.attrs["says"])
+
+    @property
+    def checks(self) -> dict[int, Op]:
+        """The checks of the program, by the codes that they return."""
+        return {self._faults[ErrorKind.CHECK, place].code: op for op, place in self._checks.items()}
 
     @property
     def faults(self) -> tuple[EntryFault, ...]:
@@ -103,13 +117,16 @@ class EntryPlan:
         conditions: list[tuple[Expr, str]] = []
         for arg, value in zip(program.args, op.operands, strict=True):
             kind = arg.type
-            if kind.strides is not None or kind.swizzle is not None or value.type.strides is not None:
+            if not self.laid_out and not is_packed(kind, value.type):
                 raise ProgramError(
                     f"launch {program.name}: %{arg.name} is {kind}; an exported program takes packed memory", op.loc
                 )
-            if len(kind.shape) != len(value.type.shape) or kind.dtype is not value.type.dtype:
+            shapes = kind.shape, value.type.shape
+            if program.level is LOOP and len(shapes[0]) != len(shapes[1]):  # memory is flat there
+                shapes = (kind.room(),), (value.type.room(),)
+            if len(shapes[0]) != len(shapes[1]) or kind.dtype is not value.type.dtype:
                 raise ProgramError(f"launch {program.name}: %{arg.name} is {kind}, not {value.type}", op.loc)
-            for mine, given in zip(kind.shape, value.type.shape, strict=True):
+            for mine, given in zip(*shapes, strict=True):
                 same = images(mine)
                 if same is not given:
                     conditions.append((eq(same, given), f"{program.name}: {given} of {value.name} must be {same}"))
@@ -146,6 +163,11 @@ class EntryPlan:
         """The workers that a launch asks for at most."""
         asked = [as_expr(op.attrs["workers"]) for op in self.launches]
         return int(min(max((e.hi for e in asked), default=1), WORKERS.most))
+
+
+def is_packed(kind: TensorType, given: TensorType) -> bool:
+    """True if an argument of a program, of type `kind`, and the memory that a launch gives for it are both packed."""
+    return kind.strides is None and kind.swizzle is None and given.strides is None
 
 
 def in_range(value: Expr, parameter: Symbol) -> list[tuple[Expr, str]]:

@@ -71,7 +71,7 @@ class ProgramTexts:
         for part in parts:
             renamed = pattern.sub(lambda match: f"@{names[match[1]]}", part)
             defined = _defined(renamed)
-            if defined is not None and self._taken.get(defined) not in ("", renamed):
+            if defined is not None and self._taken.get(defined) not in ("", part, renamed):
                 raise CodeGenerationError(f"two programs of {self.name} define {defined} in different ways")
             if defined is not None:
                 self._taken[defined] = renamed

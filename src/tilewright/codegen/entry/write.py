@@ -7,6 +7,7 @@ parameters. All sizes are worked out first, so what depends on them is straight 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tilewright.algebra.expr import Expr
@@ -16,6 +17,7 @@ from tilewright.codegen.entry.plan import COUNT, EntryPlan
 from tilewright.codegen.entry.sizes import HostWriter, load_sizes
 from tilewright.codegen.entry.texts import TextConstants
 from tilewright.codegen.entry.tvm_ffi import PackedFunction
+from tilewright.ir.core import Op
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,8 @@ class WrittenEntry:
     """The text of a kernel's functions, and what a caller must know of them.
 
     Byte counts are expressions of the sizes; `workspace_bytes` of the number of workers too (`COUNT`).
-    `bound` are the arguments that the function that binds reads or writes, `called` those of the call.
+    `bound` are the arguments that the function that binds reads or writes, `called` those of the call. `checks` are the
+    checks of the host program, by the codes that they return.
     """
 
     text: str
@@ -33,6 +36,7 @@ class WrittenEntry:
     most_workers: int
     bound: tuple[str, ...]
     called: tuple[str, ...]
+    checks: Mapping[int, Op]
 
 
 def write_entry(plan: EntryPlan, *, tvm_ffi: bool = False) -> WrittenEntry:
@@ -50,7 +54,7 @@ def write_entry(plan: EntryPlan, *, tvm_ffi: bool = False) -> WrittenEntry:
     used = {once: plan.memory.used(once) for once in (True, False)}
     bound, called = (tuple(a.name or "" for a in plan.host.args if a in used[once]) for once in (True, False))
     text = "\n".join([*plan.declared, *functions]) + "\n"
-    return WrittenEntry(text, plan.faults, kept, workspace, plan.most_workers, bound, called)
+    return WrittenEntry(text, plan.faults, kept, workspace, plan.most_workers, bound, called, plan.checks)
 
 
 def _task(name: str) -> str:

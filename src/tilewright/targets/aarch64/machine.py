@@ -25,6 +25,7 @@ def row(name: str, features: frozenset[str]) -> Machine:
             l1_bytes=64 << 10,
             l1_ways=4,
             l2_bytes=1 << 20,
+            l2_share=0.6,
             cores=1,
             clock_ghz=2.5,
             l2_rate=18.0,

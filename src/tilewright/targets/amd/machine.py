@@ -31,6 +31,7 @@ MACHINES = {
             l1_bytes=32 << 10,
             # the Infinity Cache, which all cores share; before it each die has 4 MiB of its own, at `l2_rate`
             l2_bytes=256 << 20,
+            l2_share=0.6,
             cores=304,
             clock_ghz=2.1,
             l2_rate=48.0,  # 0.9 of 2048 bytes a cycle for the 38 cores of a die

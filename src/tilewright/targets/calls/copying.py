@@ -11,6 +11,23 @@ def _strided(size: int) -> str:
 
     The function returns the end of the contiguous ones.
     """
+    kind = f"i{8 * size}"
+
+    def elements(name: str, source: str, goal: str) -> str:
+        """Return the loop over the elements of the innermost dimension, in one direction."""
+        return f"""
+{name}:
+  %{name}_i = phi i64 [0, %innermost], [%{name}_i_next, %{name}]
+  %{name}_p = phi ptr [%packed, %innermost], [%{name}_p_next, %{name}]
+  %{name}_f = phi ptr [%far, %innermost], [%{name}_f_next, %{name}]
+  %{name}_value = load {kind}, ptr %{name}_{source}, align 1
+  store {kind} %{name}_value, ptr %{name}_{goal}, align 1
+  %{name}_p_next = getelementptr i8, ptr %{name}_p, i64 {size}
+  %{name}_f_next = getelementptr i8, ptr %{name}_f, i64 %step
+  %{name}_i_next = add i64 %{name}_i, 1
+  %{name}_more = icmp ult i64 %{name}_i_next, %extent
+  br i1 %{name}_more, label %{name}, label %done"""
+
     return f"""
 define internal ptr @strided_{size}(ptr %packed, ptr %far, ptr %dims, i64 %rank, i64 %unit, i1 %back) {{
 entry:
@@ -21,32 +38,24 @@ entry:
   %inner = getelementptr i64, ptr %dims, i64 2
   %less = sub i64 %rank, 1
   %is_last = icmp eq i64 %less, 0
-  br label %each
-each:
-  %i = phi i64 [0, %entry], [%i_next, %next]
-  %p = phi ptr [%packed, %entry], [%p_next, %next]
-  %f = phi ptr [%far, %entry], [%f_next, %next]
-  %i_next = add i64 %i, 1
-  %more = icmp ult i64 %i, %extent
-  br i1 %more, label %one, label %done
-one:
-  br i1 %is_last, label %element, label %row
-element:
-  %from = select i1 %back, ptr %p, ptr %f
-  %to = select i1 %back, ptr %f, ptr %p
-  %value = load i{8 * size}, ptr %from, align 1
-  store i{8 * size} %value, ptr %to, align 1
-  %p_element = getelementptr i8, ptr %p, i64 {size}
-  br label %next
+  %is_empty = icmp eq i64 %extent, 0
+  br i1 %is_empty, label %done, label %some
+some:
+  br i1 %is_last, label %innermost, label %row
 row:
-  %p_row = call ptr @strided_{size}(ptr %p, ptr %f, ptr %inner, i64 %less, i64 %unit, i1 %back)
-  br label %next
-next:
-  %p_next = phi ptr [%p_element, %element], [%p_row, %row]
+  %i = phi i64 [0, %some], [%i_next, %row]
+  %p = phi ptr [%packed, %some], [%p_next, %row]
+  %f = phi ptr [%far, %some], [%f_next, %row]
+  %p_next = call ptr @strided_{size}(ptr %p, ptr %f, ptr %inner, i64 %less, i64 %unit, i1 %back)
   %f_next = getelementptr i8, ptr %f, i64 %step
-  br label %each
+  %i_next = add i64 %i, 1
+  %more = icmp ult i64 %i_next, %extent
+  br i1 %more, label %row, label %done
+innermost:
+  br i1 %back, label %to_far, label %to_packed{elements("to_packed", "f", "p")}{elements("to_far", "p", "f")}
 done:
-  ret ptr %p
+  %end = phi ptr [%packed, %entry], [%p_next, %row], [%to_packed_p_next, %to_packed], [%to_far_p_next, %to_far]
+  ret ptr %end
 }}
 """
 

@@ -88,6 +88,23 @@ class SmallCopy(NamedTuple):
         return itemsize in SIZES and itemsize * elements < LEAST
 
 
+def merged_dims(dims: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the fewest (extent, stride) that visit the same elements in the same order.
+
+    >>> merged_dims([(1, 512), (8, 8), (8, 1), (8, 64)])  # an image [n, c, h, w], channels last
+    [(64, 1), (8, 64)]
+    >>> merged_dims([(1, 3)])
+    [(1, 3)]
+    """
+    merged: list[tuple[int, int]] = []
+    for extent, stride in dims:
+        if merged and merged[-1][1] == extent * stride:
+            merged[-1] = merged[-1][0] * extent, stride
+        elif extent != 1:
+            merged.append((extent, stride))
+    return merged or list(dims[-1:])
+
+
 class Copy(NamedTuple):
     """An argument of which a call uses a contiguous copy, made by `make`; `back` writes it to the argument again."""
 
@@ -170,11 +187,11 @@ class CallRecord:
         threads = environment.THREADS.text()
         value = None if threads is None else ctypes.create_string_buffer(threads.encode())
         large, small = [c for c in copies if isinstance(c, Copy)], [c for c in copies if isinstance(c, SmallCopy)]
-        dims = [np.array(c.dims, np.int64) for c in small]
+        dims = [np.array(merged_dims(c.dims), np.int64) for c in small]
         tables = {
             "small": np.array(
                 [
-                    (c.place, d.ctypes.data, len(c.dims), c.itemsize, c.unit, c.nbytes, c.read, c.written)
+                    (c.place, d.ctypes.data, len(d), c.itemsize, c.unit, c.nbytes, c.read, c.written)
                     for c, d in zip(small, dims, strict=True)
                 ],
                 np.int64,

@@ -16,8 +16,10 @@
 | vector_atoms  | multiply-adds of vector registers as atoms                                           |
 | conversions   | 16-bit floats where the CPU has no instruction for them                              |
 | native        | loop programs as machine code                                                        |
-| launch        | machine code bound to arrays; machine code that the cache kept                       |
-| calling       | the launches of a call like one before, as its record names them                     |
+| entry         | the entry of a module: its functions in this process, and calls of them               |
+| entry_object  | the object of a module's entry: from the cache, or made                               |
+| entry_executor | entries bound to arrays                                                              |
+| calling       | entries called by machine code: on arrays as they are, or on those of a call          |
 | launch_cache  | what is learnt from a call: copies, outputs and launches of others like it           |
 | operator_cache | the same for an operator of torch: from its arguments to its results               |
 | load          | object code into this process                                                        |
@@ -25,6 +27,7 @@
 | support       | functions that LLVM calls by itself, for objects that need no library                |
 | objects       | ELF objects, read, and linked to a shared library                                    |
 | relocation    | places in machine code that hold addresses                                           |
+| openmp        | the threads of PyTorch, on which launches run where it is loaded                     |
 | own_pool      | the worker pool inside an exported object                                            |
 | pool, waiting | the threads that run tasks, and how they wait                                        |
 | vector_views  | when a vector copy can move elements between views                                  |

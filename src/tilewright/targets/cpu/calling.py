@@ -1,6 +1,7 @@
-"""The launches of a call on this CPU, as records of calls name them: addresses are written to them, then they are made.
+"""Entries called on memory that is set out beforehand: by bound launches, and by records of calls, which write the
+addresses of new arrays first.
 
-Other threads of Python run meanwhile. Threads may call one record at the same time: they take turns, by a lock.
+Other threads of Python run meanwhile. Threads may call one of them at the same time: they take turns, by a lock.
 """
 
 from __future__ import annotations
@@ -15,21 +16,40 @@ from tilewright.targets.calls.llvm_text import fields, loop, row
 from tilewright.targets.calls.table import CallLaunch
 from tilewright.targets.calls.words import PATCH
 
+ENTRY = ("function", "buffers", "sizes", "kept", "workspace", "lock", "context", "run", "workers")
+"""The words of an entry's call; the last three are the `tw_pool` that it is given."""
 FIELDS = (
-    "patches", "patched",  # (array, address of the word) of every address in a launch
-    "launches", "launch",  # the pool's records
-    "lock",
+    "patches", "patched",  # (array, address of the word) of every address
+    "launch",  # the words of the entry's call
 )  # fmt: skip
-"""The words of the launches of a call."""
+"""The words of the launch of a call."""
+_LOCK, _POOL = (8 * ENTRY.index(name) for name in ("lock", "context"))
 
 TEXT = f"""
 declare ptr @PyEval_SaveThread()
 declare void @PyEval_RestoreThread(ptr)
 {following.TEXT}
-define i32 @launch_all(ptr %record, ptr %at) {{
+define internal i32 @call_entry(ptr %words) {{
 entry:
-{fields(FIELDS[:4], FIELDS, "record", {"patched", "launch"})}
-  %lock = getelementptr i64, ptr %record, i64 {FIELDS.index("lock")}
+{fields(ENTRY[:5], ENTRY, "words", set(ENTRY))}
+  %pool = getelementptr i8, ptr %words, i64 {_POOL}
+  %code = call i32 %function(ptr %buffers, ptr %sizes, ptr %kept, ptr %workspace, ptr %pool)
+  ret i32 %code
+}}
+
+define i32 @launch_entry(ptr %words) {{
+entry:
+  %lock = getelementptr i8, ptr %words, i64 {_LOCK}
+  call void @lock(ptr %lock)
+  %code = call i32 @call_entry(ptr %words)
+  call void @unlock(ptr %lock)
+  ret i32 %code
+}}
+
+define i32 @launch_like(ptr %record, ptr %at) {{
+entry:
+{fields(FIELDS, FIELDS, "record", {"patched", "launch"})}
+  %lock = getelementptr i8, ptr %launch, i64 {_LOCK}
   %state = call ptr @PyEval_SaveThread()
   call void @lock(ptr %lock)
   br label %patching
@@ -40,49 +60,36 @@ patch:
   %new = load i64, ptr %new_in
   store i64 %new, ptr %where
   br label %patching
-{loop("launching", "l", "launches", after="patching", body="start", end="done")}
-start:
-  %what_in = getelementptr ptr, ptr %launch, i64 %l
-  %what = load ptr, ptr %what_in
-  call void @pool_run(ptr %what)
-  br label %launching
-done:
+launching:
+  %code = call i32 @call_entry(ptr %launch)
   call void @unlock(ptr %lock)
   call void @PyEval_RestoreThread(ptr %state)
-  ret i32 0
+  ret i32 %code
 }}
 """
 
 
 class MovableLaunch(Protocol):
-    """A launch whose arrays may be others: `words` is where their addresses stand, `pointer` the pool's record."""
+    """A launch whose arrays may be others: `words` is where their addresses stand, `pointer` the entry's call.
+
+    `trouble` raises for what the entry returns, if that is not 0.
+    """
 
     words: int
     pointer: int
 
+    def trouble(self, code: int, arrays: tuple[Any, ...] = ()) -> None:
+        """Raises for a code."""
 
-def call_launch(pool: Any, launches: Sequence[tuple[MovableLaunch, Sequence[int | None]]]) -> CallLaunch:
-    """Launches, each with the places of its arrays among those of a call; None: an array that stays.
+
+def call_launch(pool: Any, launch: MovableLaunch, places: Sequence[int | None]) -> CallLaunch:
+    """A launch, with the places of its arrays among those of a call; None: an array that stays.
 
     `pool` is the machine code of the pool.
     """
-    patched = np.array(
-        [
-            (place, launch.words + 8 * word)
-            for launch, places in launches
-            for word, place in enumerate(places)
-            if place is not None
-        ],
-        np.int64,
-    )
-    pointers = np.array([launch.pointer for launch, _ in launches], np.int64)
-    words = {
-        "patches": len(patched),
-        "patched": patched.ctypes.data,
-        "launches": len(pointers),
-        "launch": pointers.ctypes.data,
-        "lock": 0,
-    }
-    record = np.array([words[name] for name in FIELDS], np.int64)
-    kept = (pool, record, patched, pointers, tuple(launches))
-    return CallLaunch(pool.address("launch_all"), int(record.ctypes.data), kept)
+    moved = [(place, launch.words + 8 * word) for word, place in enumerate(places) if place is not None]
+    patched = np.array(moved, np.int64)
+    record = np.array([len(patched), patched.ctypes.data, launch.pointer], np.int64)
+    trouble = launch.trouble
+    kept = (pool, record, patched, launch, trouble)
+    return CallLaunch(pool.address("launch_like"), int(record.ctypes.data), kept, trouble)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from tilewright.codegen.entry.plan import EntryPlan, LaunchedFunction
 from tilewright.codegen.entry.programs import ProgramTexts
@@ -12,17 +13,17 @@ from tilewright.codegen.entry.write import WrittenEntry, write_entry
 from tilewright.errors import CodeGenerationError
 from tilewright.ir.core import Op, Program
 from tilewright.machine import Condition, Machine
-from tilewright.runtime import cache as disk
-from tilewright.runtime.codegen import HELPER
 from tilewright.targets.cpu.families import family_of
-from tilewright.targets.cpu.load import versions
-from tilewright.targets.cpu.native import NativeKernel
+from tilewright.targets.cpu.load import object_of
 from tilewright.targets.cpu.objects import read_object
 from tilewright.targets.cpu.own_pool import pool_entry, pool_text
 from tilewright.targets.cpu.support import support_for
 from tilewright.targets.cpu.target import CodeOptions, named
 
-Launched = Callable[[Op], tuple[NativeKernel, tuple[Condition, ...]]]
+if TYPE_CHECKING:
+    from tilewright.targets.cpu.native import NativeKernel
+
+Launched = Callable[[Op], "tuple[NativeKernel, tuple[Condition, ...]]"]
 """A description of the machine code of a launch, and the conditions that its open sizes must meet."""
 
 
@@ -43,12 +44,19 @@ def object_options(machine: Machine) -> CodeOptions:
     return replace(options, triple=triple)
 
 
-def exported_object(
-    name: str, host: Program, launched: Launched, machine: Machine, *, tvm_ffi: bool = False
-) -> ExportedObject:
-    """The object of a host program under a name; `launched` tells the machine code of its launches.
+def entry_texts(
+    name: str,
+    host: Program,
+    launched: Launched,
+    machine: Machine,
+    *,
+    tvm_ffi: bool = False,
+    apart: bool = False,
+    laid_out: bool = False,
+) -> tuple[ProgramTexts, WrittenEntry]:
+    """The programs that a host program launches and the functions that launch them, as one text.
 
-    With `tvm_ffi` it also holds the function that TVM-FFI calls.
+    `launched` tells the machine code of launches; `apart` and `laid_out` are those of `EntryPlan`.
     """
     texts = ProgramTexts(name)
     symbols: dict[NativeKernel, str] = {}
@@ -60,8 +68,20 @@ def exported_object(
             symbols[kernel] = texts.add(emitted.text, emitted.name)
         return LaunchedFunction(symbols[kernel], kernel.program, emitted.scratch_bytes, emitted.open_bytes, conditions)
 
-    entry = write_entry(EntryPlan(name, host, function, _configuration(machine)), tvm_ffi=tvm_ffi)
+    plan = EntryPlan(name, host, function, _configuration(machine), apart=apart, laid_out=laid_out)
+    entry = write_entry(plan, tvm_ffi=tvm_ffi)
     texts.add_entry(entry.text)
+    return texts, entry
+
+
+def exported_object(
+    name: str, host: Program, launched: Launched, machine: Machine, *, tvm_ffi: bool = False
+) -> ExportedObject:
+    """The object of a host program under a name; `launched` tells the machine code of its launches.
+
+    With `tvm_ffi` it also holds the function that TVM-FFI calls.
+    """
+    texts, entry = entry_texts(name, host, launched, machine, tvm_ffi=tvm_ffi)
     pool = pool_text(family_of(machine))
     if pool is not None:
         texts.add(pool, "pool_run")
@@ -73,12 +93,12 @@ def exported_object(
 
 def complete_object(text: str, options: CodeOptions) -> tuple[str, bytes]:
     """An LLVM text that holds all that it calls, and its object; functions that LLVM calls by itself are added."""
-    code = _generated(text, options)
+    code = object_of(text, options)
     missing = set(read_object(code).undefined)
     support = support_for(missing)
     if support:
         text += support
-        code = _generated(text, options)
+        code = object_of(text, options)
         missing = set(read_object(code).undefined)
     if missing:
         raise CodeGenerationError(f"it cannot be exported: its code needs {', '.join(sorted(missing))} of a library")
@@ -89,13 +109,3 @@ def _configuration(machine: Machine) -> bytes | None:
     """The configuration of tile registers; None where the machine has none."""
     tiles = family_of(machine).tiles
     return None if tiles is None or not machine.limits.tile_registers else bytes(tiles.configuration())
-
-
-def _generated(text: str, options: CodeOptions) -> bytes:
-    """The object code of LLVM text, from the cache where it is there."""
-    key = disk.key_of("llvm", text, versions(options))
-    found = disk.load(key)
-    if found is None:
-        found = HELPER.ask(options.request("object"), text)
-        disk.store(key, found)
-    return found

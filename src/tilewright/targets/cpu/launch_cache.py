@@ -28,7 +28,7 @@ from tilewright.targets.calls.table import (
     pair_of,
 )
 from tilewright.targets.cpu.calling import call_launch
-from tilewright.targets.cpu.launch import NativeLaunch
+from tilewright.targets.cpu.entry import EntryLaunch
 from tilewright.targets.cpu.pool import pool
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -72,15 +72,14 @@ class LaunchCache(LearntCalls):
         if copied is None:
             return
         written = {n for n, writes in zip(moved, whole.written, strict=True) if n is not None and writes}
-        arguments = dict(enumerate(moved))  # workspaces stay
-        launches = [(launch, [arguments.get(n) for n in slots]) for launch, slots in whole.launches]
+        launch, _ = whole.launches[0]
         given = [n for n in range(len(args)) if addresses[n]]
         extents = [_extent_of(args[n]) if n in given else Extent(0, 0) for n in range(len(args))]
         pairs = [pair_of(w, other, extents, addresses) for w in written if w in given for other in given if other != w]
         form = Form(args)
         record = CallRecord(
             len(args),
-            call_launch(code, launches),
+            call_launch(code, launch, moved),
             [Output(maker(a.shape, a.dtype, zeroed), form.finisher(a.dtype)) for a, zeroed in outputs],
             copies_of(dict(enumerate(args)), copied, written),
             pairs,
@@ -88,16 +87,17 @@ class LaunchCache(LearntCalls):
             telling_of(sys.modules.get("torch")),
             room=room,
         )
-        for launch, slots in launches:
-            launch.let_go(slots)
+        launch.let_go(moved)
         self.remember(described, record, KINDS, ROOM)
 
 
 def room_of(whole: Whole) -> int | None:
     """Bytes that stay with the launches of a host program; None: they cannot be learnt."""
-    if not reads_arrays() or not all(isinstance(launch, NativeLaunch) for launch, _ in whole.launches):
+    (launch, slots), *others = whole.launches
+    is_entry = isinstance(launch, EntryLaunch) and slots == tuple(range(len(whole.arrays)))
+    if not reads_arrays() or others or not is_entry:
         return None
-    room = whole.room + sum(launch.scratch_bytes for launch, _ in whole.launches)
+    room: int = launch.room
     return room if room <= ROOM and all(a.size for a in whole.arrays) else None
 
 

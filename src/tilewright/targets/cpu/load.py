@@ -58,9 +58,9 @@ def versions(options: CodeOptions) -> str:
     return f"{toolchain()} {options}"
 
 
-def object_of(text: str) -> bytes:
-    """The object code of LLVM IR text for the CPU at hand."""
-    options = host_options()
+def object_of(text: str, options: CodeOptions | None = None) -> bytes:
+    """The object code of LLVM IR text, from the cache if it is there; `options` default to the CPU at hand."""
+    options = options or host_options()
     key = disk.key_of("llvm", text, versions(options))
     code = disk.load(key)
     if code is None:

@@ -207,14 +207,12 @@ def _record(
         through += [] if small is None else [small]
     of_args = {n: dtype for n, dtype in copied.items() if n < len(args)}
     copies = [_seen(copy, args, views) for copy in copies_of(views, of_args)]
-    arguments = dict(enumerate(moved))  # workspaces stay
-    launches = [(launch, [arguments.get(n) for n in slots]) for launch, slots in whole.launches]
+    launch, _ = whole.launches[0]
     alive = weights[0].life.alive if weights else None
     record = CallRecord(
-        len(args), call_launch(code, launches), outputs, [*copies, *through], room=room, fixed=fixed, alive=alive
+        len(args), call_launch(code, launch, moved), outputs, [*copies, *through], room=room, fixed=fixed, alive=alive
     )
-    for launch, slots in launches:
-        launch.let_go(slots)
+    launch.let_go(moved)
     return record
 
 

@@ -14,50 +14,10 @@ from tilewright.targets.cpu.waiting import CALLS, text_without_library
 ENTRIES = {"pool_worker": "pool_worker", "pool_run": "pool_launch"}
 """The functions of `pool`, and what comes after a kernel's name for each."""
 
-# record for pool_run: 0 function, 8 arguments, 16 workers, 24 control block, 32 lock
-# what a task gets: 0 the caller's task, 8 its argument, 16 workers; where there are no threads, one worker does all
 _ENTRY = """
-define internal void @NAME.pool_task(ptr %given, i64 %me, i64 %many) nounwind {
-entry:
-  %pargument = getelementptr i8, ptr %given, i64 8
-  %pworkers = getelementptr i8, ptr %given, i64 16
-  %task = load ptr, ptr %given
-  %argument = load ptr, ptr %pargument
-  %workers = load i64, ptr %pworkers
-  br label %look
-look:
-  %worker = phi i64 [%me, %entry], [%next, %call]
-  %some = icmp slt i64 %worker, %workers
-  br i1 %some, label %call, label %done
-call:
-  %number = trunc i64 %worker to i32
-  call void %task(ptr %argument, i32 %number)
-  %next = add i64 %worker, %many
-  br label %look
-done:
-  ret void
-}
-
 define void @NAME_pool_run(ptr %control, ptr %task, ptr %argument, i32 %workers) nounwind {
 entry:
-  %given = alloca [24 x i8], align 8
-  %record = alloca [40 x i8], align 8
-  %many = sext i32 %workers to i64
-  %given1 = getelementptr i8, ptr %given, i64 8
-  %given2 = getelementptr i8, ptr %given, i64 16
-  store ptr %task, ptr %given
-  store ptr %argument, ptr %given1
-  store i64 %many, ptr %given2
-  %record1 = getelementptr i8, ptr %record, i64 8
-  %record2 = getelementptr i8, ptr %record, i64 16
-  %record3 = getelementptr i8, ptr %record, i64 24
-  %record4 = getelementptr i8, ptr %record, i64 32
-  store ptr @NAME.pool_task, ptr %record
-  store ptr %given, ptr %record1
-  store i64 %many, ptr %record2
-  store ptr %control, ptr %record3
-  store i64 0, ptr %record4
-  call void @NAME.pool_run(ptr %record)
+  call void @pool_tasks(ptr %control, ptr %task, ptr %argument, i32 %workers)
   ret void
 }
 

@@ -9,8 +9,11 @@ after an acquire of their count: no order of memory is taken for granted beyond 
 counts itself before it looks for the last time, and a launch counts up before it looks for sleepers; both are
 sequentially consistent, so that one of them sees the other.
 
+Where PyTorch is loaded, a launch runs on its OpenMP threads instead (`openmp`), on as many of them as PyTorch would use
+and at most as many as it asks for. The pool's own threads are asleep then.
+
 Threads of Python may launch at the same time: launches that share workers take turns, by a lock in the control block; a
-launch of one worker runs on the thread that asks for it, and only takes turns with itself.
+launch of one worker runs on the thread that asks for it.
 """
 
 from __future__ import annotations
@@ -30,15 +33,21 @@ from tilewright.runtime.outputs import LARGE_PAGE, private_pages
 from tilewright.targets.calls import table as call_table
 from tilewright.targets.cpu import calling
 from tilewright.targets.cpu.host import features, host_family
+from tilewright.targets.cpu.openmp import team_functions
 from tilewright.targets.cpu.waiting import text_of_waiting
 
 SPINS = 200000
 """Looks before a worker falls asleep: some milliseconds, as waking it takes longer than most kernels run."""
+TEAM = 768
+"""The place in the control block of the address of a table of OpenMP's functions."""
 
 # control block: 0 launches, 128 workers still at work, 256 function, 264 arguments, 272 workers asked for,
-# 384 sleepers, 512 lock, 640 threads (0 in a forked process, and after the end: then worker 0 does everything); lines
-# are 64 bytes long, or 128, and what different threads write lies in lines of its own
+# 384 sleepers, 512 lock, 640 threads (0 in a forked process, and after the end: then worker 0 does everything), 768
+# table of OpenMP's functions (0: there is none), one word that changes at once, since other threads may be launching;
+# lines are 64 bytes long, or 128, and what different threads write lies in lines of its own
 # launch record: 0 function, 8 arguments, 16 workers asked for, 24 control block, 32 lock
+# `pool_tasks` is `run` of a `tw_pool` whose context is the control block: what each of its tasks gets is 0 the caller's
+# task, 8 its argument, 16 workers; a worker does several tasks where there are fewer threads
 # locks: 0 free, 1 held, 2 held and somebody sleeps
 TEXT = """
 define void @pool_worker(ptr %ctl, i64 %me) {
@@ -132,6 +141,36 @@ out:
   ret void
 }
 
+define internal void @team_member(ptr %record) {
+entry:
+  %qarg = getelementptr i8, ptr %record, i64 8
+  %qmany = getelementptr i8, ptr %record, i64 16
+  %qctl = getelementptr i8, ptr %record, i64 24
+  %fn = load ptr, ptr %record
+  %arg = load ptr, ptr %qarg
+  %asked = load i64, ptr %qmany
+  %ctl = load ptr, ptr %qctl
+  %ptable = getelementptr i8, ptr %ctl, i64 768
+  %table = load atomic ptr, ptr %ptable acquire, align 8
+  %pme = getelementptr i8, ptr %table, i64 8
+  %pcount = getelementptr i8, ptr %table, i64 16
+  %get_me = load ptr, ptr %pme
+  %get_count = load ptr, ptr %pcount
+  %me32 = call i32 %get_me()
+  %count32 = call i32 %get_count()
+  %me = zext i32 %me32 to i64
+  %count = zext i32 %count32 to i64
+  %fewer = icmp ult i64 %count, %asked
+  %many = select i1 %fewer, i64 %count, i64 %asked
+  %in = icmp ult i64 %me, %many
+  br i1 %in, label %call, label %out
+call:
+  call void %fn(ptr %arg, i64 %me, i64 %many)
+  br label %out
+out:
+  ret void
+}
+
 define void @pool_run(ptr %record) {
 entry:
   %qarg = getelementptr i8, ptr %record, i64 8
@@ -161,11 +200,24 @@ several:
   %end = icmp eq ptr %fn, null
   %others = load atomic i32, ptr %pthreads acquire, align 4
   %alone = icmp eq i32 %others, 0
-  br i1 %alone, label %lonely, label %start
+  br i1 %alone, label %lonely, label %threads
 lonely:
   br i1 %end, label %out, label %all
 all:
   call void %fn(ptr %arg, i64 0, i64 1)
+  br label %out
+threads:
+  %ptable = getelementptr i8, ptr %ctl, i64 768
+  %table = load atomic ptr, ptr %ptable acquire, align 8
+  %apart = icmp eq ptr %table, null
+  %pool = or i1 %apart, %end
+  br i1 %pool, label %start, label %openmp
+openmp:
+  %pmost = getelementptr i8, ptr %table, i64 24
+  %team = load ptr, ptr %table
+  %get_most = load ptr, ptr %pmost
+  %most = call i32 %get_most()
+  call void %team(ptr @team_member, ptr %record, i32 %most, i32 0)
   br label %out
 start:
   store ptr %fn, ptr %pfn
@@ -209,6 +261,50 @@ out:
   call void @unlock(ptr %plock)
   ret void
 }
+
+define internal void @pool_task(ptr %given, i64 %me, i64 %many) {
+entry:
+  %pargument = getelementptr i8, ptr %given, i64 8
+  %pworkers = getelementptr i8, ptr %given, i64 16
+  %task = load ptr, ptr %given
+  %argument = load ptr, ptr %pargument
+  %workers = load i64, ptr %pworkers
+  br label %look
+look:
+  %worker = phi i64 [%me, %entry], [%next, %call]
+  %some = icmp slt i64 %worker, %workers
+  br i1 %some, label %call, label %done
+call:
+  %number = trunc i64 %worker to i32
+  call void %task(ptr %argument, i32 %number)
+  %next = add i64 %worker, %many
+  br label %look
+done:
+  ret void
+}
+
+define void @pool_tasks(ptr %control, ptr %task, ptr %argument, i32 %workers) {
+entry:
+  %given = alloca [24 x i8], align 8
+  %record = alloca [40 x i8], align 8
+  %many = sext i32 %workers to i64
+  %given1 = getelementptr i8, ptr %given, i64 8
+  %given2 = getelementptr i8, ptr %given, i64 16
+  store ptr %task, ptr %given
+  store ptr %argument, ptr %given1
+  store i64 %many, ptr %given2
+  %record1 = getelementptr i8, ptr %record, i64 8
+  %record2 = getelementptr i8, ptr %record, i64 16
+  %record3 = getelementptr i8, ptr %record, i64 24
+  %record4 = getelementptr i8, ptr %record, i64 32
+  store ptr @pool_task, ptr %record
+  store ptr %given, ptr %record1
+  store i64 %many, ptr %record2
+  store ptr %control, ptr %record3
+  store i64 0, ptr %record4
+  call void @pool_run(ptr %record)
+  ret void
+}
 """.replace("SPINS", str(SPINS))
 
 
@@ -234,6 +330,13 @@ class PoolCode(Protocol):
         """The address of `pool_run` or `pool_worker`."""
 
 
+class LockedLaunch(Protocol):
+    """A launch that one thread makes at a time."""
+
+    def unlock(self) -> None:
+        """Frees its lock: who held it is gone."""
+
+
 def _generated() -> PoolCode:
     from tilewright.targets.cpu.load import load_text
 
@@ -252,8 +355,9 @@ class Pool:
         self.address = self.control.ctypes.data
         self.run = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self.code.address("pool_run"))
         self.enter = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(self.code.address("pool_worker"))
-        self.records: weakref.WeakSet[PoolRecord] = weakref.WeakSet()
+        self.launches: weakref.WeakSet[LockedLaunch] = weakref.WeakSet()
         self.owner = 0
+        self.team: np.ndarray[Any, np.dtype[np.uint64]] | None = None
         self.start()
 
     def start(self) -> None:
@@ -269,31 +373,31 @@ class Pool:
         self.workers = count + 1
         self.control[640:644].view(np.uint32)[0] = count
 
-    def record(self, function: int | None, arguments: int | None, count: int) -> PoolRecord:
-        """What a launch of so many workers is."""
-        record = PoolRecord(self, function, arguments, count)
-        self.records.add(record)
-        return record
+    def add(self, launch: LockedLaunch) -> None:
+        """Takes note of a launch, whose lock is free in a forked process."""
+        self.join_openmp()
+        self.launches.add(launch)
+
+    def join_openmp(self) -> None:
+        """Lets launches run on PyTorch's threads from now on, those of earlier records too, if it is loaded."""
+        if self.team is None and self.owner == os.getpid():
+            self.team = team_functions()
+            if self.team is not None:
+                self.control[TEAM : TEAM + 8].view(np.uint64)[0] = self.team.ctypes.data
 
     def stop(self) -> None:
         """Ends the threads; a launch after that runs on the thread that asks for it."""
-        self.run(self.record(None, None, self.workers + 1).pointer)
+        record = aligned(64, 64).view(np.uint64)  # without a function
+        record[2:4] = [self.workers + 1, self.address]
+        self.run(record.ctypes.data)
 
     def after_fork(self) -> None:
         """In a forked process there are no threads, and nobody holds a lock."""
         self.control[:] = 0
-        for record in list(self.records):
-            record.data[4] = 0
+        self.team = None
+        for launch in list(self.launches):
+            launch.unlock()
         self.owner = 0
-
-
-class PoolRecord:
-    """A launch as the machine code takes it."""
-
-    def __init__(self, pool: Pool, function: int | None, arguments: int | None, count: int):
-        self.data = aligned(64, 64).view(np.uint64)
-        self.data[:4] = [function or 0, arguments or 0, count, pool.address]
-        self.pointer = ctypes.c_void_p(self.data.ctypes.data)
 
 
 _pool: Pool | None = None

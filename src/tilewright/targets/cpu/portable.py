@@ -40,6 +40,7 @@ def row(name: str, features: frozenset[str]) -> Machine:
             instructions=3000,
             l1_bytes=32 << 10,
             l2_bytes=256 << 10,
+            l2_share=0.6,
             cores=1,
             clock_ghz=2.0,
             l2_rate=16.0,

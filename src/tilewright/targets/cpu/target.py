@@ -12,9 +12,7 @@ from tilewright.targets.cpu.families import family_of
 from tilewright.targets.cpu.host import cpu_name, features, host_family, host_machine
 
 if TYPE_CHECKING:
-    from tilewright.ir.core import Program
     from tilewright.machine import Machine
-    from tilewright.runtime.dump import Dump
 
 FLAGS = (
     "--disable-lsr",  # addresses are placed by the compiler; the search for better ones took half the time
@@ -46,12 +44,6 @@ class CpuTarget:
     machine: Machine
     options: CodeOptions
     why_not: str | None = None
-
-    def kernel(self, program: Program, described: Machine | None, dump: Dump) -> Any:
-        """Machine code of a block or loop program that was written for a machine, or for none."""
-        from tilewright.targets.cpu.native import NativeKernel
-
-        return NativeKernel(program, described, self, dump)
 
     @cached_property
     def runs(self) -> bool:

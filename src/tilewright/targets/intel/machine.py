@@ -31,6 +31,7 @@ MACHINES = {
             instructions=3000,
             l1_bytes=512 << 10,
             l2_bytes=408 << 20,
+            l2_share=0.6,
             cores=128,
             clock_ghz=1.6,
             l2_rate=56.0,  # 0.9 of 64 bytes a cycle

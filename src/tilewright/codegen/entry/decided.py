@@ -1,0 +1,57 @@
+"""Host programs without what never runs: branches whose condition is a number, and all that follows a `return`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright.algebra.expr import Const
+from tilewright.ir.core import Block, Op, Program
+
+
+def decided(host: Program) -> Program:
+    """Return a host program whose `if`s all depend on a size; taken branches stand in their place.
+
+    >>> from tilewright.ir.host import parse_host
+    >>> host = parse_host('''host f(%y: out global f32 (4)) {
+    ...   if (1 < 2) {
+    ...     fill %y 0
+    ...     return
+    ...   } else {
+    ...     fill %y 1
+    ...   }
+    ...   fill %y 2
+    ... }''')
+    >>> print(decided(host))
+    host f(%y: out global f32 (4))
+    {
+      fill %y 0
+      return
+    }
+    <BLANKLINE>
+    """
+    block, _ = _decided(host.body)
+    return replace(host, body=block)
+
+
+def _decided(block: Block) -> tuple[Block, bool]:
+    """The block without what never runs, and whether it surely ends the program."""
+    ops: list[Op] = []
+    for op in block.ops:
+        inner = [_decided(b) for b in op.blocks]
+        if op.name == "if" and isinstance(when := op.attrs["when"], Const):
+            taken = inner[0] if when.value else inner[1] if len(inner) == 2 else None
+            if taken is not None:
+                ops += taken[0].ops
+                if taken[1]:
+                    return Block(block.args, ops), True
+            continue
+        if all(a is b for (a, _), b in zip(inner, op.blocks, strict=True)):
+            ops.append(op)
+        else:
+            new = Op(op.spec, op.operands, op.attrs, loc=op.loc)
+            new.results, new.blocks = op.results, tuple(b for b, _ in inner)
+            ops.append(new)
+        if op.name == "return" or (op.name == "bind" and inner[0][1]):
+            return Block(block.args, ops), True
+    same = len(ops) == len(block.ops) and all(a is b for a, b in zip(ops, block.ops, strict=True))
+    return (block if same else Block(block.args, ops)), False

@@ -1,0 +1,119 @@
+"""The executor of a module on a CPU: its entry is made, and bound to arrays; what it cannot say runs by its script."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from tilewright.algebra.expr import as_expr
+from tilewright.codegen.entry.decided import decided
+from tilewright.compiler.device import Device, NativeDevice, NativeProgram, why_copied
+from tilewright.interpret.evaluation import evaluated
+from tilewright.ir.core import Op
+from tilewright.ir.module import Module
+from tilewright.runtime.host import SCRIPTS, HostExecutor
+from tilewright.runtime.scripts import Launched, Script
+from tilewright.targets.cpu.entry import EntryCode, EntryMember
+from tilewright.targets.cpu.entry_executor import EntryExecutor
+from tilewright.targets.cpu.entry_object import entry_code
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Sizes = tuple[tuple[str, int], ...]
+
+
+def executor_of(module: Module, device: Device) -> HostExecutor:
+    """The executor that runs a module on a device."""
+    return NativeExecutor(module, device) if isinstance(device, NativeDevice) else HostExecutor(module, device)
+
+
+class NativeExecutor(EntryExecutor, HostExecutor):
+    """A module on a CPU.
+
+    Its script says what it does for some sizes, and is checked once for them; the entry, machine code for all sizes,
+    does it.
+    """
+
+    device: NativeDevice
+
+    def __init__(self, module: Module, device: NativeDevice):
+        super().__init__(module, device)
+        self._host = decided(module.host)
+        self._launches = [op for op in self._host.walk() if op.name == "launch"]
+        self._is_one = not any(as_expr(e).symbols for op in self._launches for _, e in self._closed(op))
+        """True if one object serves all sizes: none of them decides which program is launched."""
+        self._codes: dict[Sizes, EntryCode] = {}
+        self._members = lru_cache(SCRIPTS)(self._member)
+        self.why_script: str | None = None if device.target.runs else device.target.why_not
+        """Why the module runs by its script: the entry has no words for it. None: it has."""
+        for op in self._launches:
+            for arg, value in zip(module.programs[op.attrs["program"]].args, op.operands, strict=True):
+                self.why_script = self.why_script or why_copied(module.programs[op.attrs["program"]], arg, value.type)
+
+    def prepare(self) -> None:
+        """Makes the machine code now, unless a call decides which programs there are."""
+        super().prepare()
+        if self.why_script is None and self._is_one:
+            self._code(())
+        elif self.why_script is not None:
+            for program in self._prepared.values():
+                assert isinstance(program, NativeProgram)
+                program.make()
+
+    def member(self, arrays: Sequence[Array], params: Mapping[str, int] | None = None) -> EntryMember | None:
+        """Return the module's machine-code entry (its C function) for these arrays; None: the host executor runs it.
+
+        Raise an error if shapes or types of the arrays are not those of the arguments.
+        """
+        return None if self.why_script is not None else self._members(self.sizes(arrays, params))
+
+    def member_of_closed_sizes(self) -> EntryMember | None:
+        """Return the machine-code entry of a module without dynamic sizes; None: the host executor runs it."""
+        return None if self.why_script is not None else self._members(())
+
+    def _member(self, sizes: Sizes) -> EntryMember:
+        script = self.script_of(sizes)
+        self._check_launches(script, dict(sizes))
+        code = self._code(sizes)
+        ops = list(self._host.walk())
+        once = [m for m in script.memory if m.slot in script.held]
+        return EntryMember(
+            self.name,
+            code,
+            tuple(n for _, n in sizes),
+            tuple(script.once),
+            tuple(once),
+            script.lasting,
+            frozenset(script.fixed),
+            {number: ops[place].loc for number, place in code.checks.items()},
+        )
+
+    def _check_launches(self, script: Script, values: Mapping[str, int]) -> None:
+        """Raises where a program does not take what it is launched on."""
+        memory = [_like([int(evaluated(e, values)) for e in a.type.shape], a.type.dtype.numpy) for a in self._host.args]
+        memory += [_like(m.shape, m.dtype) for m in script.memory]
+        for step in (*script.once, *script.each):
+            if isinstance(step, Launched):
+                assert isinstance(step.program, NativeProgram)
+                step.program.require([memory[n] for n in step.slots], dict(step.params))
+
+    def _code(self, sizes: Sizes) -> EntryCode:
+        key = () if self._is_one else sizes
+        if key not in self._codes:
+            values = dict(sizes)
+
+            def launched(op: Op) -> Any:
+                settings = {name: int(evaluated(e, values)) for name, e in self._closed(op)}
+                program, _ = self.prepared(op.attrs["program"], settings)
+                assert isinstance(program, NativeProgram)
+                return program.kernel, program.conditions
+
+            self._codes[key] = entry_code(self._host, launched, self.device.target)
+        return self._codes[key]
+
+
+def _like(shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
+    """An array that only has a shape and a type."""
+    return np.broadcast_to(np.zeros((), dtype), tuple(shape))
