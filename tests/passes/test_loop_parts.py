@@ -97,3 +97,75 @@ def test_states_that_do_not_merge_stay_in_one_kernel():
     made, result, wanted = result_of(attention(both=True), (1, 8, 1, 4096, 64, 64))
     assert made.plan.parts is None
     assert np.array_equal(result, wanted)
+
+
+def columns(dtype: Any) -> Any:
+    """Of each column: the sum of elements times their row's largest, plus 1; the largest; the sum of powers of two."""
+
+    @tkw.wave([tkw.TilingConstraint(M, 4)])
+    def columns(
+        x: tkl.Memory[M, N, GLOBAL, dtype],
+        total: tkl.Memory[N, GLOBAL, f32],
+        largest: tkl.Memory[N, GLOBAL, f32],
+        powers: tkl.Memory[N, GLOBAL, f32],
+    ) -> None:
+        start = [tkl.Register[N, f32](number) for number in (0.0, -64.0, 0.0)]
+
+        @tkw.iterate(M, init_args=start)
+        def walk(added: Any, highest: Any, weight: Any) -> Any:
+            row = tkw.cast(tkw.read(x), f32)
+            top = tkw.max(row, dim=N)
+            higher = tkw.max(row, highest, dim=M)
+            weight = tkw.sum(tkw.exp2(row - higher), weight * tkw.exp2(highest - higher), dim=M)
+            return tkw.sum(row * top + 1.0, added, dim=M), higher, weight
+
+        added, highest, weight = walk
+        tkw.write(added, total)
+        tkw.write(highest, largest)
+        tkw.write(weight, powers)
+
+    return columns
+
+
+@pytest.mark.parametrize(("extents", "dtype"), [((1024, 40), f32), ((1009, 33), bf16)])
+def test_a_loop_without_products_was_done_by_one_workgroup(extents: tuple[int, int], dtype: Any):
+    """Past the end of a last, shorter part, rows are zeros, which would add 1 to the sums, and 0 to the largest."""
+    rows, length = extents
+    x = np.random.default_rng(rows).integers(-9, -3, extents).astype(dtype.numpy)
+    made = kernel_for(columns(dtype), {"M": rows, "N": length}, machine=HOPPER)
+    assert made.plan.parts is not None
+    wanted, written = ([np.full(length, np.nan, np.float32) for _ in range(3)] for _ in range(2))
+    tilewright.compile(columns(dtype), target="executor")(x, *wanted)
+    made.executor.bind([x, *written])()
+    assert all(map(np.array_equal, written, wanted))
+
+
+def test_elements_past_the_end_of_a_part_count_for_nothing_without_a_mask():
+    """The loop carries the largest score, the weights and one score: each reduction has a number that adds nothing."""
+
+    @tkw.wave([tkw.TilingConstraint(N, 128)])
+    def chosen(
+        q: tkl.Memory[M, D, GLOBAL, bf16], k: tkl.Memory[N, D, GLOBAL, bf16], y: tkl.Memory[M, GLOBAL, f32]
+    ) -> None:
+        start = [tkl.Register[M, f32](number) for number in (-64.0, 0.0, 0.0)]
+
+        @tkw.iterate(N, init_args=start)
+        def walk(highest: Any, total: Any, at_seven: Any) -> Any:
+            scores = tkw.mma(tkw.read(q), tkw.read(k), tkl.Register[M, N, f32](0)) - 8.0
+            higher = tkw.max(scores, highest, dim=N)
+            total = tkw.sum(tkw.exp2(scores - higher), total * tkw.exp2(highest - higher), dim=N)
+            is_seven = tkw.self_index(N) == 7
+            return higher, total, tkw.sum(tkw.select(is_seven, scores, 0.0), at_seven, dim=N)
+
+        highest, total, at_seven = walk
+        tkw.write(total * 64.0 + highest + at_seven, y)
+
+    rng = np.random.default_rng(3)
+    q, k = ((rng.random(size) < 0.1).astype(bf16.numpy) for size in ((5, 64), (5003, 64)))
+    made = kernel_for(chosen, {"M": 5, "N": 5003, "D": 64}, machine=HOPPER)
+    assert made.plan.parts is not None
+    assert made.plan.parts[0] == "N"
+    wanted, written = np.full(5, np.nan, np.float32), np.full(5, np.nan, np.float32)
+    tilewright.compile(chosen, target="executor")(q, k, wanted)
+    made.executor.bind([q, k, written])()
+    assert np.array_equal(written, wanted)

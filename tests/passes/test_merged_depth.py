@@ -32,6 +32,16 @@ def wanted(x: Any, dy: Any, stride: int) -> Any:
     return dw
 
 
+def check(kernel: Compiled, stride: int, seed: int) -> None:
+    """Compares a result with NumPy's, for small integers."""
+    rng = np.random.default_rng(seed)
+    *given, result = kernel.module.host.args
+    x, dy = (rng.integers(-2, 3, [int(n) for n in a.type.shape]).astype(a.type.dtype.numpy) for a in given)
+    dw = np.full([int(n) for n in result.type.shape], np.nan, np.float32).astype(result.type.dtype.numpy)
+    kernel.bind({"x": x, "dy": dy, "dw": dw})()
+    assert np.array_equal(dw.astype(np.float32), wanted(x, dy, stride).astype(dw.dtype).astype(np.float32))
+
+
 @pytest.mark.parametrize(
     "shape",
     [(3, 7, 9, 1, 64, 72), (2, 9, 6, 2, 72, 64), (5, 16, 16, 1, 64, 64), (4, 5, 3, 3, 128, 64)],
@@ -43,12 +53,7 @@ def test_steps_over_pixels_ended_with_each_row(shape: tuple[int, ...]):
     assert kernel.plan.pipeline is not None
     assert kernel.plan.pipeline.producer[0] == 1
     assert any(axis.name.startswith("N_P_Q") for axis in kernel.plan.axes)
-    rng = np.random.default_rng(sum(shape))
-    *given, result = kernel.module.host.args
-    x, dy = (rng.integers(-2, 3, [int(n) for n in a.type.shape]).astype(a.type.dtype.numpy) for a in given)
-    dw = np.full([int(n) for n in result.type.shape], np.nan, np.float32).astype(result.type.dtype.numpy)
-    kernel.bind({"x": x, "dy": dy, "dw": dw})()
-    assert np.array_equal(dw.astype(np.float32), wanted(x, dy, shape[3]).astype(dw.dtype).astype(np.float32))
+    check(kernel, shape[3], seed=sum(shape))
 
 
 def test_parts_of_merged_pixels_are_read_from_a_plan():
@@ -63,3 +68,22 @@ def test_parts_of_merged_pixels_are_read_from_a_plan():
         plan=kernel.text("plan"),
     )
     assert again.text("block") == kernel.text("block")
+
+
+def test_the_last_part_of_merged_pixels_is_shorter():
+    """315 pixels are five K steps: a part of three, and one of two that ends past the last image."""
+    sizes = {"N": 5, "H": 7, "W": 9, "P": 7, "Q": 9, "C": 64, "F": 72}
+    whole = kernel_for(kernels.conv_filter_gradient((3, 3), "bf16", padding=1), sizes, machine=HOPPER)
+    lines = [line for line in whole.text("plan").splitlines() if not line.startswith(("axis N_P_Q", "grid", "parts"))]
+    split = [
+        "axis N_P_Q_split = (N_P_Q_split 2): task 1",
+        *lines[:4],
+        "axis N_P_Q_part = (N_P_Q_part 192): loop 64",
+        "grid N_P_Q_split, F, R, S, C",
+        *(line for line in lines[4:] if not line.startswith("launch")),
+        "parts N_P_Q 2",
+    ]
+    kernel = kernel_for(
+        kernels.conv_filter_gradient((3, 3), "bf16", padding=1), sizes, machine=HOPPER, plan="\n".join(split)
+    )
+    check(kernel, 1, seed=3)

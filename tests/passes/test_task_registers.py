@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from ml_dtypes import bfloat16
@@ -16,9 +14,9 @@ from tilewright.compiler.native import kernel_for
 from tilewright.errors import ProgramError
 from tilewright.passes import kernels
 from tilewright.passes.tile.general import lower_tiles
-from tilewright.plan.general import Cuts
-from tilewright.plan.microkernel import Microkernel, axes_in
-from tilewright.plan.tiled import Depth, Tiled, Walk
+from tilewright.plan.bound import BoundKernel
+from tilewright.plan.kernel import KernelProgram
+from tilewright.plan.text import parse_plan
 from tilewright.targets.registry import machine
 
 GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
@@ -53,32 +51,32 @@ def chained(
     tkw.write(tkw.mma(tkw.cast(hidden, tkl.bf16), tkw.read(u), tkl.Register[M, P, tkl.f32](0)), y)
 
 
-def pinned(monkeypatch, cuts_of):
-    """Has every program lowered by what `cuts_of` gives for its products and sizes, instead of what was planned."""
+def pinned(monkeypatch, plan):
+    """Has every program lowered by a schedule of its dimensions, instead of what was planned."""
 
-    def lower(program, symbols, shapes, row, cuts, *rest, **options):
-        products = [op for op in program.walk() if op.name == "mma"]
-        pinned_cuts = cuts_of(products, lambda d: int(symbols.get(d, 1)))
-        return lower_tiles(program, symbols, shapes, row, pinned_cuts, *rest, **options)
+    def lower(program, symbols, shapes, row, planned, *rest, **options):
+        bound = BoundKernel(KernelProgram(program, symbols, row), parse_plan(plan))
+        return lower_tiles(program, symbols, shapes, row, bound, *rest, **options)
 
     monkeypatch.setattr(kernels, "lower_tiles", lower)
 
 
-def in_registers(products, size, walk=None, overlap="delayed store", tiled=None):
-    """The parameters of a lowering in which a task keeps tile registers for products of the same M and N."""
-    axes = {op: axes_in(op, size) for op in products}
-    tiled = products if tiled is None else tiled
-    m, n, k = (getattr(axes[tiled[0]], name) for name in "mnk")
-    return Cuts(
-        {m: 48 if walk is None else walk.width},
-        {n: COLUMNS, m: ROWS},
-        products={op: Microkernel(ATOM, ROWS, COLUMNS) for op in products},
-        extended={n: COLUMNS},
-        depth=(Depth(k, 32, False),),
-        packed=True,
-        overlap=overlap,
-        tiled={op: Tiled(axes[op], (False, False), walk=walk) for op in tiled},
-    )
+def gated_plan(m, n, k, staged=False, overlap="delayed store", rows=ROWS):
+    """The schedule of a gated unit in which a task keeps tile registers for both products."""
+    return f"""
+        axis M = (M {m}): task 48, loop {ROWS}; axis N = (N {n}): loop {COLUMNS}; axis K = (K {k}): loop 32
+        grid M; loops N, M, K
+        x {"strip at task" if staged else "in place"}; g packed at bind; u packed at bind
+        mma by {ATOM.name}, tile {rows}x{COLUMNS}; mma2 by {ATOM.name}, tile {rows}x{COLUMNS}
+        {"" if overlap == "none" else f"overlap {overlap}"}"""
+
+
+def chained_plan(m, n, k, p, axes, loops, values):
+    """The schedule of two products, the second of which reads the sums of the first."""
+    return f"""
+        axis M = (M {m}): task 48, loop {ROWS}; axis P = (P {p}): loop {COLUMNS}; axis N = (N {n}): {axes[0]}
+        axis K = (K {k}): {axes[1]}; grid M; loops {loops}; {values}
+        mma by {ATOM.name}, tile {ROWS}x{COLUMNS}; mma2 by {ATOM.name}, tile {ROWS}x{COLUMNS}; overlap delayed store"""
 
 
 def run(kernel, sizes, shapes, plan=None):
@@ -96,8 +94,7 @@ def run(kernel, sizes, shapes, plan=None):
 @pytest.mark.parametrize(("m", "n", "k"), [(96, 64, 64), (75, 70, 96)])
 def test_both_products_of_a_gated_unit_are_staged_and_stored_late(monkeypatch, m, n, k, staged, overlap):
     """Only a program of one product could stage its rows and store its results beside the next block."""
-    walk = Walk(1, -(-m // 48), 48, 48) if staged else None
-    pinned(monkeypatch, lambda products, size: in_registers(products, size, walk, overlap))
+    pinned(monkeypatch, gated_plan(m, n, k, staged, overlap))
     text, y, (x, g, u) = run(gated, {"M": m, "N": n, "K": k}, {"x": (m, k), "g": (n, k), "u": (n, k)})
     np.testing.assert_array_equal(y, np.maximum(x @ g.T, 0) * (x @ u.T))
     assert text.count("-> %staged") == int(staged)
@@ -109,10 +106,10 @@ def test_a_k_that_ends_within_a_step_is_staged_or_refused(monkeypatch):
     """What lies behind the end of a row was multiplied too, or was no memory at all."""
     m, n, k = 75, 70, 50
     sizes, shapes = {"M": m, "N": n, "K": k}, {"x": (m, k), "g": (n, k), "u": (n, k)}
-    pinned(monkeypatch, lambda products, size: in_registers(products, size, Walk(1, 2, 48, 48)))
+    pinned(monkeypatch, gated_plan(m, n, k, staged=True))
     _, y, (x, g, u) = run(gated, sizes, shapes)
     np.testing.assert_array_equal(y, np.maximum(x @ g.T, 0) * (x @ u.T))
-    pinned(monkeypatch, in_registers)
+    pinned(monkeypatch, gated_plan(m, n, k))
     with pytest.raises(ProgramError, match="K = 50 ends within a step of 32: stage its rows"):
         run(gated, sizes, shapes)
 
@@ -122,18 +119,14 @@ def test_the_sums_of_a_product_are_there_for_the_next_one(monkeypatch):
     m, n, k, p = 75, 40, 64, 70
     sizes = {"M": m, "N": n, "K": k, "P": p}
     one_kernel = first_plan(chained, sizes, AMX, lambda plan: plan.split_after is None)
-    pinned(monkeypatch, lambda products, size: in_registers(products, size, tiled=products[1:]))
+    pinned(monkeypatch, chained_plan(m, n, k, p, ("loop 32", "whole"), "P, M, N", "u packed at bind"))
     text, y, (x, g, u) = run(chained, sizes, {"x": (m, k), "g": (n, k), "u": (p, n)}, one_kernel)
     np.testing.assert_array_equal(y, (x @ g.T).astype(bfloat16).astype(np.float32) @ u.T)
     assert "overlap defer" in text
 
 
 def test_an_accumulator_tile_is_the_block_of_its_task(monkeypatch):
-    def other_tile(products, size):
-        cuts = in_registers(products, size)
-        return replace(cuts, products={op: Microkernel(ATOM, 32, COLUMNS) for op in products})
-
-    pinned(monkeypatch, other_tile)
+    pinned(monkeypatch, gated_plan(64, 64, 64, rows=32))
     with pytest.raises(ProgramError, match="accumulator tile is 32 x 32, the task's blocks are 16 x 32"):
         run(gated, {"M": 64, "N": 64, "K": 64}, {"x": (64, 64), "g": (64, 64), "u": (64, 64)})
 
@@ -145,15 +138,9 @@ def test_two_products_of_a_chain_have_registers_of_the_task(monkeypatch, staged)
     sizes = {"M": m, "N": n, "K": k, "P": p}
     one_kernel = first_plan(chained, sizes, AMX, lambda plan: plan.split_after is None)
 
-    def both(products, size):
-        first, second = (axes_in(op, size) for op in products)
-        cuts = in_registers(products, size, Walk(1, 2, 48, 48) if staged else None)
-        tiled = {**cuts.tiled, products[1]: replace(cuts.tiled[products[1]], walk=None)}
-        blocks, extended = {second.n: COLUMNS, **cuts.blocks}, {first.n: COLUMNS, second.n: COLUMNS}
-        depth = Depth(first.k, 32, False), Depth(second.k, 32, False)
-        return replace(cuts, blocks=blocks, extended=extended, depth=depth, tiled=tiled)
-
-    pinned(monkeypatch, both)
+    values = f"x {'strip at task' if staged else 'in place'}; g packed at bind; u packed at bind"
+    axes = f"loop {COLUMNS}, loop 32", "loop 32"
+    pinned(monkeypatch, chained_plan(m, n, k, p, axes, "P, N, M, K, N.2", values))
     text, y, (x, g, u) = run(chained, sizes, {"x": (m, k), "g": (n, k), "u": (p, n)}, one_kernel)
     np.testing.assert_array_equal(y, (x @ g.T).astype(bfloat16).astype(np.float32) @ u.T)
     assert text.index("copy %sums -> %scratch") < text.index("mma %sums_1 ")

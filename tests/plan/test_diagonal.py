@@ -32,7 +32,7 @@ Sizes = dict[str, int]
 def planned(kernel: Any, sizes: Sizes, count: int) -> str:
     """The best plan with `count` blocks on a diagonal, whatever others should take."""
     request = request_of(Problem("test", "kernel", lambda: kernel, sizes), HOPPER)
-    repacked = repacking._repack(request, None, f"block-diagonal {count}")
+    repacked = repacking.repacked(request, None, f"block-diagonal {count}")
     assert not isinstance(repacked, str), repacked
     (product,) = names_of(repacked.main.program).values()
     n = product.result.type.dims[-1]

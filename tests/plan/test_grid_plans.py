@@ -134,6 +134,15 @@ def test_what_is_not_done_is_refused_by_its_line(words: tuple[str, str, str], me
         kernel_for(grid_gemm(32), numbers, target="interpreter", machine=AMX, plan=edited(plan, words))
 
 
+@pytest.mark.parametrize("line", ["waves 4", "raster 2", "loops N, M", "overlap delayed store"])
+def test_a_line_that_grids_do_not_have_is_refused(line: str) -> None:
+    """It was taken, and did nothing."""
+    numbers = {"M": 64, "N": 64, "K": 96}
+    plan = kernel_for(grid_gemm(32), numbers, target="interpreter", machine=AMX).plan
+    with pytest.raises(ArgumentError, match=f"`{line}`: a grid program's plan has no such line"):
+        kernel_for(grid_gemm(32), numbers, target="interpreter", machine=AMX, plan=f"{plan}; {line}")
+
+
 def test_a_plan_with_other_axes_is_refused() -> None:
     numbers = {"M": 64, "N": 64, "K": 96}
     plan = kernel_for(grid_gemm(32), numbers, target="interpreter", machine=AMX).plan

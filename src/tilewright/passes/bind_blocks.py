@@ -7,7 +7,10 @@ from tilewright.passes.bound_plan import OneKernel
 from tilewright.passes.request import Request, SizedProgram
 from tilewright.passes.request_facts import facts_of_request
 from tilewright.passes.tile.normal import over_digits
-from tilewright.plan.cutting import cuts_of, digits_of, in_lines
+from tilewright.plan.bound import BoundKernel
+from tilewright.plan.contraction import dimension, size
+from tilewright.plan.cutting import digits_of, in_lines, plan_over_digits
+from tilewright.plan.kernel import KernelProgram
 from tilewright.plan.refusals import refused
 from tilewright.plan.schedule import Schedule
 from tilewright.plan.search import blocking_of_plan, product_space
@@ -15,7 +18,7 @@ from tilewright.plan.search import blocking_of_plan, product_space
 
 def bind_blocks(request: Request, plan: Schedule) -> OneKernel:
     """Return the kernel of a plan of blocks: its product with what follows, over digits (mixed-radix parts of
-    dimensions), and the parameters of its lowering.
+    dimensions), and the plan over these.
     """
     line = f"atom {plan.atom}"
     if request.machine.lanes is not None:
@@ -34,6 +37,8 @@ def bind_blocks(request: Request, plan: Schedule) -> OneKernel:
     variant, blocking = blocking_of_plan(facts, space, request.machine, plan)
     walked = in_lines(variant.space, blocking)
     program, extents, shapes = over_digits(walked, digits_of(walked, blocking))
-    (product,) = (op for op in program.walk() if op.name == "mma")
     sized = SizedProgram(program, {**request.sizes, **extents}, shapes)
-    return OneKernel(sized, cuts_of(variant.space, blocking, product), dims=space.dims)
+    numbers = {**request.sizes, **{dimension(d): size(d) for d in digits_of(walked, blocking)}}
+    kernel = KernelProgram(program, numbers, request.machine)
+    bound = BoundKernel(kernel, plan_over_digits(plan, variant.space, blocking))
+    return OneKernel(sized, bound, dims=space.dims)

@@ -2,6 +2,7 @@
 
 | line of the plan                                     | rewrite                                                     |
 |------------------------------------------------------|-------------------------------------------------------------|
+| `whole N`                                            | the author's loop over N in one iteration, before all others |
 | `split kernel after mma`, `split kernel before mma`  | two kernels, with a value in memory between them            |
 | `repack x: aligned rows`, `repack w: block-diagonal 4` | kernels that repack operands first, and the kernel on these |
 | `parts K 4`                                          | a kernel over parts of K, and one that merges them          |
@@ -30,6 +31,7 @@ from tilewright.passes.lane_rows import LaneRows
 from tilewright.passes.parts import bind_two, part_of
 from tilewright.passes.repacking import bind_repacked
 from tilewright.passes.request import Request, SizedProgram
+from tilewright.passes.tile.dissolving import dissolved
 from tilewright.passes.tile.loop_parts import loop_halves
 from tilewright.passes.tile.looping import has_only_tile, in_a_loop, summed_between, with_tile
 from tilewright.passes.tile.memory import is_ordered
@@ -58,13 +60,14 @@ def bind_plan(writings: Writings, plan: Schedule, choose: Choose) -> tuple[Reque
     `choose` plans kernels of which the plan says nothing.
     """
     request = writings[0]
+    if plan.whole is not None:
+        return bind_plan((_without_loop(request, plan),), replace(plan, whole=None), choose)
     if plan.atom is not None and plan.split_at is None:
         return request, bind_blocks(request, plan)
     plan = plan.with_open(()) if plan.split_at is not None else replace(plan.with_open(()), early=None)
     if request.workgroups is not None:
-        opened = request.open_extents
-        cuts = bind_grid(request.program, request.sizes, request.machine, request.free, opened, plan)
-        return request, OneKernel(request.sized, cuts)
+        kernel = replace(kernel_of(request, request.program, request.sizes, request.free), in_grid=True)
+        return request, OneKernel(request.sized, bind_grid(kernel, plan))
     if plan.split_at is not None:
         return request, bind_two(request, plan, choose)
     if any(line.at == LAUNCH for line in plan.values):
@@ -74,6 +77,17 @@ def bind_plan(writings: Writings, plan: Schedule, choose: Choose) -> tuple[Reque
     if plan.pipeline is not None and plan.pipeline.halo_stages:
         return request, bind_halo(request, plan)
     return _bind_one(writings, plan)
+
+
+def _without_loop(request: Request, plan: Schedule) -> Request:
+    """Return the request for the program without the loop that a plan has in one iteration."""
+    program = dissolved(request.program)
+    if isinstance(program, str):
+        raise refused(f"whole {plan.whole}", program)
+    loop = next(op for op in request.program.walk() if op.name == "iterate")
+    if str(loop.attrs["axis"]) != plan.whole:
+        raise refused(f"whole {plan.whole}", f"the loop is over {loop.attrs['axis']}")
+    return request.rewritten(program, ())
 
 
 def kernel_of(request: Request, program: Program, sizes: Mapping[Symbol, int], free: Collection[Op]) -> KernelProgram:
@@ -88,11 +102,12 @@ def _bind_parts(request: Request, plan: Schedule, choose: Choose, name: str, cou
     `name` is the split dimension. Raise a refusal of the plan's line if the program cannot be split so.
     """
     line, program, machine = f"parts {name} {count}", request.program, request.machine
-    if not names_of(program):
+    part = next((a for a in plan.axes if a.name == f"{name}_part"), None)
+    loop = None if part is None else part.split("loop")
+    whole = sum_of(program, request.free, request.sizes) if names_of(program) else "it has no product"
+    if not names_of(program) and loop is None:
         split = parted(program, request.sizes, count, machine)
-    elif isinstance(whole := sum_of(program, request.free, request.sizes), str):
-        part = next((a for a in plan.axes if a.name == f"{name}_part"), None)
-        loop = None if part is None else part.split("loop")
+    elif isinstance(whole, str):
         if loop is None:
             raise refused(line, whole)
         split = loop_halves(program, request.sizes, count, loop.size)
@@ -111,8 +126,8 @@ def _bind_parts(request: Request, plan: Schedule, choose: Choose, name: str, cou
         raise refused((line, *parts), f"its axes are {expected}")
     merge = choose((part_of(request, split, split.second),))
     sizes, shapes = {**request.sizes, **split.sizes}, {**request.sized.shapes, **split.memories}
-    cuts = bind(kernel_of(request, split.first, sizes, ()), replace(plan, parts=None))
-    return MergedParts(OneKernel(SizedProgram(split.first, sizes, shapes), cuts), merge)
+    bound = bind(kernel_of(request, split.first, sizes, ()), replace(plan, parts=None))
+    return MergedParts(OneKernel(SizedProgram(split.first, sizes, shapes), bound), merge)
 
 
 def _bind_one(writings: Writings, plan: Schedule) -> tuple[Request, OneKernel]:
@@ -120,14 +135,14 @@ def _bind_one(writings: Writings, plan: Schedule) -> tuple[Request, OneKernel]:
     request = _writing_of(writings, plan)
     if plan.pipeline is not None:
         program = _with_loop_tiles(request, plan, _with_loop_between(request, plan))
-        cuts = bind(kernel_of(request, program, request.sizes, request.free), plan)
-        return request, OneKernel(replace(request.sized, program=program), cuts)
+        bound = bind(kernel_of(request, program, request.sizes, request.free), plan)
+        return request, OneKernel(replace(request.sized, program=program), bound)
     request = _in_steps(request, plan)
     by_lanes = _bind_lanes(request, (request, *writings[1:])[-1], plan)
     if by_lanes is not None:
         return request, by_lanes
-    cuts = bind(kernel_of(request, request.program, request.sizes, request.free), plan)
-    return request, OneKernel(request.sized, cuts)
+    bound = bind(kernel_of(request, request.program, request.sizes, request.free), plan)
+    return request, OneKernel(request.sized, bound)
 
 
 def _writing_of(writings: Writings, plan: Schedule) -> Request:
@@ -175,15 +190,15 @@ def _bind_lanes(request: Request, whole: Request, plan: Schedule) -> OneKernel |
         return None
     box = lane_box_of(plan, str(product.rows[0])) if len(product.rows) == 1 else None
     if box is None:
-        cuts = bind(kernel_of(request, program, sizes, request.free), plan, product.terms)
-        return OneKernel(request.sized, cuts)
+        kernel = replace(kernel_of(request, program, sizes, request.free), simt=product.terms)
+        return OneKernel(request.sized, bind(kernel, plan))
     rows = LaneRows.of(whole, product)
     if isinstance(rows, str):
         raise refused(plan.axis(str(product.rows[0])), rows)
     terms, patched, inner = rows.bound(plan, box)
-    cuts = bind(kernel_of(request, patched.program, patched.sizes, patched.free), inner, terms)
+    kernel = replace(kernel_of(request, patched.program, patched.sizes, patched.free), simt=terms)
     sized = SizedProgram(patched.program, {**sizes, **patched.sizes}, request.sized.shapes, patched.free)
-    return OneKernel(sized, cuts, in_boxes=True)
+    return OneKernel(sized, bind(kernel, inner), in_boxes=True)
 
 
 def _with_loop_between(request: Request, plan: Schedule) -> Program:

@@ -17,7 +17,8 @@ from typing import Protocol
 from tilewright.ir.module import Module
 from tilewright.passes.request import Request, SizedProgram
 from tilewright.passes.tile.general import Lowered
-from tilewright.plan.general import Cuts, GeneralChoice
+from tilewright.plan.bound import BoundKernel
+from tilewright.plan.general import GeneralChoice
 from tilewright.plan.planner import Choice
 from tilewright.plan.schedule import Schedule
 
@@ -27,10 +28,10 @@ ProductDims = tuple[tuple[str, ...], tuple[str, ...], str]
 
 @dataclass(frozen=True)
 class OneKernel:
-    """The program of one kernel, as it is lowered, and the parameters that its lowering reads."""
+    """The program of one kernel, as it is lowered, and its plan, bound to that program."""
 
     sized: SizedProgram
-    cuts: Cuts
+    bound: BoundKernel
     in_boxes: bool = False
     """True if its rows are boxes of their digits: halo tiles, or boxes of lanes."""
     dims: ProductDims | None = None

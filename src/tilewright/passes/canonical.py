@@ -9,8 +9,9 @@ from tilewright.passes.request import Request, SizedProgram
 from tilewright.passes.tile.dim_order import in_dim_order
 from tilewright.passes.tile.equal_reads import with_equal_reads_once
 from tilewright.passes.tile.fission import with_sums_apart
-from tilewright.passes.tile.merging import Sized, merged
+from tilewright.passes.tile.merging import Sized, least_rows, merged
 from tilewright.passes.tile.phases import in_phases
+from tilewright.passes.tile.unit_taps import without_unit_taps
 from tilewright.plan.general import dims_of
 from tilewright.plan.schedule import Schedule
 
@@ -19,9 +20,9 @@ def canonical(request: Request) -> Request:
     """Return the request with its program in the canonical form, so that programs that mean the same get the same plan.
 
     Equal reads are one; products with zeros by a congruence are taken apart into phases; tiles are in the order of
-    results; on GPUs a loop has only sums that no MMA needs before the others; dimensions of MMAs and reductions are
-    merged if they are contiguous in memory. Programs with logs and grid programs stay: they are over the author's
-    dimensions.
+    results, on CPUs with taps of windows first; on GPUs a loop has only sums that no MMA needs before the others, and
+    windows of one element are none; dimensions of MMAs and reductions are merged if they are contiguous in memory.
+    Programs with logs and grid programs stay: they are over the author's dimensions.
     """
     if request.logs or request.workgroups is not None:
         return request
@@ -29,14 +30,16 @@ def canonical(request: Request) -> Request:
     is_sized = not request.opened and request.longer() is None
     if is_sized:
         request = _in_phases(request)
-    request = request.rewritten(*in_dim_order(request.program, request.free))
+    along = request.machine.lanes is None  # vectors go along the last dimension of a tile
+    request = request.rewritten(*in_dim_order(request.program, request.free, taps_first=along))
     if request.machine.lanes is not None:
         request = request.rewritten(*with_sums_apart(request.program, request.free))
+        request = request.rewritten(*without_unit_taps(request.program, request.sized.extents, request.free))
     if not is_sized:
         return request
     shapes = {a: tuple(int(n) for n in shape) for a, shape in request.sized.shapes.items()}
     divides = request.machine.lanes is not None  # on CPUs what accesses divide is split into digits again
-    rows = min((atom.shape[0] for atom in request.machine.multiply.values() if atom.slab is not None), default=1)
+    rows = least_rows(request.machine)
     form = merged(Sized(request.program, request.sizes, shapes, request.free, rows), divides=divides)
     if request.pinned is not None and _names_dims(request.pinned, request.program, form.program):
         return request

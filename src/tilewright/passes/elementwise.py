@@ -435,15 +435,10 @@ class _Loops:
                 if step is None:
                     continue
                 worst = Substitution({lane: 0 if step > 0 else self.shape[self.vector] - 1})(c.parts[0])
-                form = linear_form(worst, [axis])
-                factor = None if form is None else form[0].get(axis)
-                if form is None or not isinstance(factor, Const):
-                    continue
-                seen.append(condition)
-                if factor.value > 0:
-                    lo = maximum(lo, minimum(-(form[1] // factor.value), size))
-                else:
-                    hi = minimum(hi, maximum(form[1] // -factor.value + 1, 0))
+                limited = _at_least_zero(worst, axis, size, (lo, hi))
+                if limited is not None:
+                    seen.append(condition)
+                    lo, hi = limited
         return (lo, maximum(lo, hi), frozenset(seen)) if seen else None
 
     def _span(
@@ -466,15 +461,10 @@ class _Loops:
             c = images(condition)
             if axis not in c.symbols or c.symbols & later or not isinstance(c, AtLeastZero):
                 continue
-            form = linear_form(c.operand, [axis])
-            factor = None if form is None else form[0].get(axis)
-            if form is None or not isinstance(factor, Const):
-                continue
-            seen.append(condition)
-            if factor.value > 0:
-                lo = maximum(lo, minimum(-(form[1] // factor.value), size))
-            else:
-                hi = minimum(hi, maximum(form[1] // -factor.value + 1, 0))
+            limited = _at_least_zero(c.operand, axis, size, (lo, hi))
+            if limited is not None:
+                seen.append(condition)
+                lo, hi = limited
         return (lo, maximum(lo, hi), frozenset(seen)) if seen else None
 
     def _innermost(self, job: ElementwiseJob, known: dict[Symbol, Expr]) -> None:
@@ -635,3 +625,18 @@ def store(low: LoopLowering, register: Value, over: tuple[Symbol, ...], where: W
         return
     when = all_of(*where.conditions) if where.conditions else None
     low.emit("store", (register, where.buffer), over=over, at=(where.offset,), when=when, stream=stream or None)
+
+
+def _at_least_zero(e: Expr, axis: Symbol, size: Size, span: tuple[Expr, Expr]) -> tuple[Expr, Expr] | None:
+    """Return (first, end) of the indices in `span` along `axis` at which `e` is at least 0; None if it is not linear.
+
+    The axis has `size` indices.
+    """
+    form = linear_form(e, [axis])
+    factor = None if form is None else form[0].get(axis)
+    if form is None or not isinstance(factor, Const):
+        return None
+    lo, hi = span
+    if factor.value > 0:
+        return maximum(lo, minimum(-(form[1] // factor.value), size)), hi
+    return lo, minimum(hi, maximum(form[1] // -factor.value + 1, 0))

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 
 from tilewright.algebra.expr import Expr, Symbol
 from tilewright.algebra.expr_rules import maximum, minimum
-from tilewright.algebra.expr_use import Substitution, linear_form
+from tilewright.algebra.expr_use import Substitution, indices_in_bounds, linear_form
 from tilewright.ir.attrs import Range, kind_of
 from tilewright.ir.core import Op, Program, Value, walk_block
 
@@ -115,11 +115,7 @@ def _limits(copy: Op, loop: Op, makers: Mapping[Value, Op]) -> Iterator[Rounds]:
         factor = form[0].get(r.symbol) if form is not None else None
         if form is None or factor is None or not factor.is_constant:
             continue
-        step, rest = int(factor), form[1]
-        if step > 0:  # 0 <= step*k + rest < extent
-            yield -(rest // step), -((rest - extent) // step)
-        else:
-            yield -((extent - 1 - rest) // -step), rest // -step + 1
+        yield indices_in_bounds(int(factor), form[1], extent)
 
 
 def _loose(view: Op, makers: Mapping[Value, Op]) -> Iterator[tuple[Expr, Expr]]:

@@ -14,23 +14,26 @@ from tilewright.passes.tile.digits import digits_of
 from tilewright.passes.tile.looping import without_k_loops
 from tilewright.passes.tile.patches import Patched, in_patches
 from tilewright.plan.bind_axes import loop_tile_size
+from tilewright.plan.bound import BoundKernel
 from tilewright.plan.boxes import may_overrun, numbers_of
-from tilewright.plan.general import Cuts, dims_of
+from tilewright.plan.general import dims_of
 from tilewright.plan.halo_windows import SlidingWindow, image_rows, operand_reads, sliding_window
+from tilewright.plan.kernel import KernelProgram
 from tilewright.plan.legality import check_blocks, check_pipeline, check_registers, check_sharing, groups_of
 from tilewright.plan.microkernel import Axes, Microkernel, axes_in, names_of
 from tilewright.plan.pipelined import atoms_of, product_of
 from tilewright.plan.refusals import refused, tasks_line
-from tilewright.plan.schedule import Axis, ProductUnit, Schedule, ValuePlacement
+from tilewright.plan.schedule import Axis, Digit, ProductUnit, Schedule, Split, ValuePlacement
 from tilewright.plan.tiled import Walk
 
 
 def bind_halo(request: Request, plan: Schedule) -> OneKernel:
-    """Return the kernel over the boxes of rows that the plan says, and the parameters that its lowering reads."""
-    patched, cuts = HaloKernel.of(request, plan).bound()
+    """Return the kernel over the boxes of rows that the plan says, with the plan over these."""
+    patched, boxed = HaloKernel.of(request, plan).over_boxes()
     extents = {**request.sizes, **patched.sizes}
     sized = SizedProgram(patched.program, extents, request.sized.shapes, patched.free)
-    return OneKernel(sized, cuts, in_boxes=True)
+    kernel = KernelProgram(patched.program, extents, request.machine, patched.free)
+    return OneKernel(sized, BoundKernel(kernel, boxed), in_boxes=True)
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,8 @@ class HaloKernel:
     program: Program
     sizes: dict[Symbol, int]
     digits: tuple[Symbol, ...]
+    line: ProductUnit
+    """The plan's line of the product."""
     op: Op
     axes: Axes
     rows: Axis
@@ -51,13 +56,14 @@ class HaloKernel:
         """Return the HaloKernel of a request: its program with rows split into digits (mixed-radix parts); refuse a
         program without overlapping rows.
         """
-        whole = without_k_loops(
-            request.program, request.free
-        )  # a halo tile stays for loops over taps, which the plan says
-        products = list(names_of(whole).values())
-        if len(products) != 1:
-            raise refused(plan.pipeline, "a halo tile is for one product")
-        axes = axes_in(products[0], numbers_of(request.sizes))
+        whole, _ = without_k_loops(request.program, request.free)  # it stays for loops over taps, which the plan says
+        products = names_of(whole)
+        for other in (x for x in plan.products if x.name not in products):
+            raise refused(other, f"there is no product {other.name}; there is {', '.join(products)}")
+        if len(products) != 1 or len(plan.products) != 1:
+            raise refused(plan.pipeline, "lowering lacks halo tiles of several products")
+        (line,) = plan.products
+        axes = axes_in(products[line.name], numbers_of(request.sizes))
         if isinstance(axes, str):
             raise refused(plan.pipeline, axes)
         counted = digits_of(whole, request.sizes, (), axes.m)
@@ -67,15 +73,14 @@ class HaloKernel:
         product = product_of(program, numbers_of(sizes), ())
         if isinstance(product, str):
             raise refused(plan.pipeline, product)
-        return cls(request, plan, program, sizes, digits, *product, plan.axis(str(axes.m)))
+        return cls(request, plan, program, sizes, digits, line, *product, plan.axis(str(axes.m)))
 
-    def bound(self) -> tuple[Patched, Cuts]:
-        """Return (the program over boxes, the parameters of its lowering); refuse lines of the plan that do not fit the
-        program.
+    def over_boxes(self) -> tuple[Patched, Schedule]:
+        """Return (the program with M in boxes of output pixels, the plan of that program).
+
+        Refuse a line of the plan that does not fit the program.
         """
-        (line,) = self.plan.products
-        if line.name not in names_of(self.program):
-            raise refused(line, f"there is no product {line.name}; there is {', '.join(names_of(self.program))}")
+        line = self.line
         if line.atom is None:
             raise refused(line, "a pipeline needs an atom for the product")
         operands = self._line(0), self._line(1)
@@ -97,27 +102,26 @@ class HaloKernel:
         box, walk = self.box(slides, microkernel)
         lines = None if walk is None else (image_rows(walk, microkernel), walk.pitch)
         patched = in_patches(self.program, self.sizes, self.rows.name, self.digits, box, lines)
-        (product,) = names_of(patched.program).values()
-        widths = self._widths(product, patched, microkernel)
-        cuts = Cuts(
-            widths,
-            products={product: microkernel},
-            roles=self.plan.pipeline,
-            group=self.plan.raster,
-            schedule=self.plan.order,
-            halo=self._offsets(),
-            walk=walk,
-        )
-        return replace(patched, sizes={**self.sizes, **patched.sizes}), cuts
+        self._check_copies()
+        return replace(patched, sizes={**self.sizes, **patched.sizes}), self._boxed_plan(patched, box, walk)
 
-    def _widths(self, product: Op, patched: Patched, how: Microkernel) -> dict[Expr, int]:
-        """Return {dimension: extent of a task}, in the order of the plan's `grid`; the boxes stand for their rows.
+    def _boxed_plan(self, patched: Patched, box: tuple[int, ...], walk: Walk | None) -> Schedule:
+        """Return the plan with two axes instead of that of the rows: one counts boxes, one is for rows within a box.
 
-        The dimension inside a box comes first. It has one task, so raster groups are of the last two axes.
+        If rows run on from line to line, the second has digits (mixed-radix parts): those of a box, the last with the
+        padding. It comes first in `grid` and has one task, so raster groups are of the last two axes.
         """
-        names = {self.rows.name if d is patched.outer else str(d): d for d in product.operands[2].type.dims}
-        tasks = {names[name]: how.columns if names[name] is self.axes.n else 1 for name in self.plan.grid}
-        return {patched.inner[0]: how.rows, **tasks}
+        (inner,), statement = map(str, patched.inner), self.line
+        outer, count = str(patched.outer), patched.sizes[patched.outer]
+        places = [Digit(inner, statement.rows, statement.rows)]
+        if walk is not None:
+            places = [Digit(str(d), n, n) for d, n in zip(self.digits, box, strict=True)]
+            places[-1] = replace(places[-1], walked=walk.pitch)
+        inner_axis = Axis(inner, tuple(places), (Split("task", statement.rows),))
+        outer_axis = Axis(outer, (Digit(outer, count, count),), (Split("task", 1),))
+        axes = [x for axis in self.plan.axes for x in ((outer_axis, inner_axis) if axis is self.rows else (axis,))]
+        grid = (inner, *(outer if name == self.rows.name else name for name in self.plan.grid))
+        return replace(self.plan, axes=tuple(axes), grid=grid)
 
     def _check_axes(self) -> None:
         """Refuse a plan unless each dimension has an axis of its extent, split as halo tiles need.
@@ -160,7 +164,7 @@ class HaloKernel:
 
     def _width(self, d: Expr) -> int:
         """Return the extent of a task along a dimension of C: the MMA's columns along N, else 1."""
-        return self.plan.products[0].columns if d is self.axes.n else 1
+        return self.line.columns if d is self.axes.n else 1
 
     def _atom(self, line: ProductUnit) -> MultiplyAtom:
         """Return the atom that the plan's `mma` line names; refuse one that cannot read a halo tile, or another K
@@ -225,17 +229,17 @@ class HaloKernel:
                 raise refused(rows, "rows run on in whole images only")
         count = prod(box) if walk is None else prod(box[:-2]) * image_rows(walk, how)
         if count != how.rows:
-            raise refused(rows, f"a box of {count} rows; `{self.plan.products[0]}` has {how.rows}")
+            raise refused(rows, f"a box of {count} rows; `{self.line}` has {how.rows}")
         for d, n in zip(self.digits, box, strict=True):
             if self.sizes[d] % n and not may_overrun(d, self.program, size):
                 raise refused(rows, f"{d} ends within a box, and what lies past it is not outside the result")
         batched = prod(size(d) for d in self.axes.around if d not in self.digits) > 1
         if batched and size(self.axes.n) % how.columns and not may_overrun(self.axes.n, self.program, size):
-            raise refused(self.plan.products[0], f"{self.axes.n} ends within a tile, and the next group lies behind it")
+            raise refused(self.line, f"{self.axes.n} ends within a tile, and the next group lies behind it")
         return box, walk
 
-    def _offsets(self) -> int:
-        """Return the number of filter taps per stage of B; 0 if all of B is copied before the first task."""
+    def _check_copies(self) -> None:
+        """Refuse a plan unless A is copied for a K step, and B for one too, for filter taps, or at the start."""
         a, b = self._line(0), self._line(1)
         order = [str(d) for d in (self.axes.k, *self.axes.deep)]
         if a.at != order[0]:
@@ -250,15 +254,14 @@ class HaloKernel:
                 raise refused(self.plan.axis(str(d)), f"a stage has one tap of {d}, or all of the last")
         if b.at == "start":
             self._check_start(b, loops)
-            return 0
+            return
         if b.at not in order[-2:]:
             raise refused(b, f"B is a panel at start, {', '.join(order[-2:])}")
         if not isinstance(last, Symbol):
-            return 1
+            return
         taps = 1 if b.at == order[-1] else self.sizes[last]
         if loops[last] != taps:
             raise refused((b, self.plan.axis(str(last))), f"at {b.at} a stage has {taps} of {last}: `loop {taps}`")
-        return taps
 
     def _check_start(self, b: ValuePlacement, loops: dict[Symbol, int]) -> None:
         """Refuse a B that is resident for all tasks if tasks read different parts of it, or several taps at a time."""

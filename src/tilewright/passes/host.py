@@ -72,6 +72,19 @@ class _Host:
             name, shape = arg.name or "", tuple(self.written_out(as_expr(n)) for n in request.sized.shapes[arg])
             kind = TensorType("global", arg.type.dtype, shape, role=roles.get(name, "in"))
             self.args[name] = self.b.argument(name, kind)
+        self.of_caller = frozenset(self.args)
+
+    def is_new(self, name: str, kind: TensorType) -> bool:
+        """True if a launch that takes memory of type `kind` by this name needs a new workspace.
+
+        Either no launch has taken memory of that name, or a launch before has a workspace of another size, and this one
+        writes its own: kernels that a program was split into may be split again, each with parts of its own.
+        """
+        known = self.args.get(name)
+        if known is None or name in self.of_caller or kind.role != "out":
+            return known is None
+        room = [prod(map(self.written_out, shape), start=as_expr(1)) for shape in (known.type.shape, kind.shape)]
+        return room[0] is not room[1] or known.type.dtype is not kind.dtype
 
     def workspace(self, dtype: DType, shape: Sequence[Any], name: str) -> Value:
         """Emit a workspace of the host program and return it."""
@@ -189,7 +202,7 @@ def _launch_with_packs(host: _Host, request: Request, lowered: Lowered) -> None:
             host.launch(pack.program, (source, packed[-1]), _workers(host, pack.program))
     operands = []
     for arg, program_arg in zip(lowered.arguments, block.args, strict=False):
-        if arg.name not in host.args:
+        if host.is_new(arg.name or "", program_arg.type):
             host.args[arg.name or ""] = host.workspace(program_arg.type.dtype, program_arg.type.shape, arg.name or "")
         with host.once(arg.name in request.constant and host.is_copied(arg.name or "", program_arg.type)):
             operands.append(host.as_taken(arg.name or "", program_arg.type))

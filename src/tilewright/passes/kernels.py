@@ -21,6 +21,7 @@ from tilewright.passes.roles import with_roles
 from tilewright.passes.tile.general import Lowered, lower_tiles
 from tilewright.passes.tile.ordering import in_order
 from tilewright.passes.tile.roles import role_of
+from tilewright.plan.schedule import AHEAD, ORDERED
 
 
 def lower_kernels(bound: BoundPlan, lower: Lower) -> tuple[BoundPlan, Lowered]:
@@ -86,13 +87,13 @@ def _lower_one(request: Request, kernel: OneKernel) -> tuple[Lowered, tuple[str,
 
 def _lowered(request: Request, kernel: OneKernel, written: Collection[Value] = ()) -> tuple[Lowered, tuple[str, ...]]:
     """Return (the block program of a kernel for the machine of a request, notes for `explain`)."""
-    sized, cuts, machine = kernel.sized, kernel.cuts, request.machine
+    sized, plan, machine = kernel.sized, kernel.bound.plan, request.machine
     lowered = lower_tiles(
         sized.program,
         sized.extents,
         sized.shapes,
         machine,
-        cuts,
+        kernel.bound,
         sized.free,
         logs=request.logs,
         workgroups=request.workgroups,
@@ -100,15 +101,15 @@ def _lowered(request: Request, kernel: OneKernel, written: Collection[Value] = (
         opened=request.opened,
         written=written,
     )
-    if cuts.roles is None:
+    if plan.pipeline is None:
         if machine.lanes is not None:
             in_order(lowered.program)
         return lowered, ()
-    if not cuts.roles.pingpong:  # halves that take tasks in turn count the rounds of each other's
+    if not plan.pipeline.pingpong:  # halves that take tasks in turn count the rounds of each other's
         without_empty_rounds(lowered.program)
     by_lanes = sums_by_lanes(lowered.program, machine)
     joint, loads = with_joint_loops(by_lanes, lowered.loads)
-    program_in_roles, notes = with_roles(joint, loads, lowered.stores, cuts.roles, machine)
-    if cuts.overlap in ("mma ahead", "ordered"):
-        program_in_roles = products_ahead(program_in_roles, machine, turns=cuts.overlap == "ordered")
+    program_in_roles, notes = with_roles(joint, loads, lowered.stores, plan.pipeline, machine)
+    if plan.overlap in (AHEAD, ORDERED):
+        program_in_roles = products_ahead(program_in_roles, machine, turns=plan.overlap == ORDERED)
     return replace(lowered, program=program_in_roles), notes

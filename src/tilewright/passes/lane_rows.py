@@ -52,8 +52,8 @@ class LaneRows:
         if counted is None:
             return f"{row} does not count in digits"
         over, sizes, digits, loops = counted
-        (op,) = names_of(over).values()
-        operands = [v for v in op.operands[:2] if digits[-1] in v.type.dims]
+        factors = [v for op in names_of(over).values() for v in op.operands[:2]]
+        operands = [v for v in factors if digits[-1] in v.type.dims]
         (read,) = (op for op in over.walk() if op.name == "read" and op.result in operands)
         size = numbers_of(sizes)
         cut = cut_dims(over, size)

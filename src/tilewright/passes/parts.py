@@ -57,7 +57,8 @@ def bind_two(request: Request, plan: Schedule, choose: Choose) -> TwoKernels:
 def joined_plan(kernels: TwoKernels, plan: Schedule) -> Schedule:
     """Return the plan of a program that runs as two kernels where `plan` splits it, from the plans of both."""
     first, second = kernels.first.plan, kernels.second.plan
-    return replace(first, split_after=plan.split_after, split_before=plan.split_before, then=second)
+    after, before = plan.split_after, plan.split_before
+    return replace(first, split_after=after, split_before=before, then=second, whole=plan.whole)
 
 
 def choices_of_parts(kernels: Kernels) -> tuple[Choice | GeneralChoice, ...]:

@@ -55,7 +55,7 @@ def give_rows(request: Request) -> Request:
     if request.machine.lanes is not None and not names_atoms and not as_written:
         summed = with_sums_of_terms(request.program, request.free)
         if summed is not None:
-            return request.rewritten(summed, ())
+            return request.rewritten(*summed)
     rewritten = with_unit_rows(request.program, request.free)
     if rewritten is None:
         return request

@@ -247,7 +247,25 @@ def _column(low: LoopLowering, atom: MultiplyAtom, c: Vectors, b: PlacedMemory |
     lane = low.axis("l", lanes * depth)
     value = low.register(b.dtype, lanes * depth)
     load(low, value, (lane,), b.at((k + lane % depth, lanes * j + lane // depth)), 0)
+    _prefetch(low, b, k, j, (depth, lanes, len(_blocks(c))))
     return value
+
+
+def _prefetch(low: LoopLowering, b: PlacedMemory | PlacedView, k: Step, j: int, sizes: tuple[int, int, int]) -> None:
+    """Emit the prefetch of a line of packed B that later steps of k load, where vector `j` of this step begins a line.
+
+    `sizes` are the elements of a step along k, the lanes along N, and the vectors of a step. B is packed where the next
+    step's vectors follow this step's in memory; a view of one step does not tell. The line lies as far ahead as the
+    machine says. After the last steps it is one of the next column of tiles, or none of B's: a hint reads nothing.
+    """
+    depth, lanes, vectors = sizes
+    limits, item = low.here.limits, b.dtype.numpy.itemsize
+    if not limits.prefetch_bytes or j * lanes * depth * item % limits.line_bytes or b.extents[0] < 2 * depth:
+        return
+    first, second = (b.at((as_expr(step), as_expr(0))) for step in (0, depth))
+    if second.offset - first.offset is as_expr(vectors * lanes * depth) and not first.conditions:
+        here = b.at((as_expr(k), as_expr(lanes * j)))
+        low.emit("prefetch", (here.buffer,), at=(here.offset + limits.prefetch_bytes // item,))
 
 
 def _clamped_places(low: LoopLowering, a: PlacedMemory | PlacedView, i: int, k: Step, depth: int) -> list[Where] | None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+
 from tilewright.passes.bound_plan import Kernels, TwoKernels
 from tilewright.passes.parts import choices_of_parts, joined_plan
 from tilewright.passes.request import Request
@@ -9,15 +12,17 @@ from tilewright.passes.request_facts import facts_of_request
 from tilewright.plan.general import GeneralChoice
 from tilewright.plan.planner import Choice
 from tilewright.plan.schedule import Schedule
-from tilewright.plan.search import BlockedKernelSchedule, cycles_on, lower_bound, rate_plan
+from tilewright.plan.search import BlockedKernelSchedule, cause_of, cycles_on, lower_bound, rate_plan
 
 
 def rated_blocks(request: Request, plan: Schedule, between: str) -> Choice:
     """Return the choice of a plan of blocks that is bound: all blockings of its product, ranked, its own first."""
-    candidate = rate_plan(facts_of_request(request, between), request.machine, plan)
+    facts = facts_of_request(request, between)
+    candidate = rate_plan(facts, request.machine, plan)
     assert not isinstance(candidate, str), "binding has refused programs that are not one product"
     assert isinstance(candidate.kernel, BlockedKernelSchedule)
-    return candidate.kernel.choice
+    find_cause = partial(cause_of, candidate, facts, request.machine)
+    return replace(candidate.kernel.choice, floor=lower_bound(facts, request.machine), find_cause=find_cause)
 
 
 def rated(request: Request, kernels: Kernels, plan: Schedule, between: str) -> GeneralChoice:
@@ -44,4 +49,5 @@ def rated(request: Request, kernels: Kernels, plan: Schedule, between: str) -> G
         bound,
         predicted=None if machine.lanes is None else lambda machine: cycles_on(candidate, machine),
         parts=choices_of_parts(kernels),
+        find_cause=partial(cause_of, candidate, facts, machine),
     )

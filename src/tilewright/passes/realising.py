@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
@@ -30,6 +31,7 @@ from tilewright.passes.parts import choices_of_parts
 from tilewright.passes.request import CompileOptions, Request
 from tilewright.passes.request_facts import facts_of_request
 from tilewright.passes.tile.general import Lowered
+from tilewright.plan.facts import Facts
 from tilewright.plan.general import GeneralChoice
 from tilewright.plan.planner import Choice, Refusal
 from tilewright.plan.refusals import result_or_refusal
@@ -40,6 +42,7 @@ from tilewright.plan.search import (
     Ranking,
     Rejected,
     as_plan,
+    cause_of,
     cycles_on,
     refusals,
     search_facts,
@@ -61,6 +64,7 @@ class RankedPlans:
     def __init__(self, writings: Writings, between: str, choose: Choose):
         self._writings, self._choose = writings, choose
         self._rankings: list[Ranking] = []
+        self._facts: list[Facts] = []
         self._refused: list[Refusal] = []
         self._left = self._candidates(between)
         self._tried: tuple[PlanCandidate, Schedule] | None = None
@@ -101,6 +105,7 @@ class RankedPlans:
             facts = facts_of_request(request, between)
             ranking = search_facts(facts, request.machine, constant=request.constant, blocks=blocks)
             self._rankings.append(ranking)
+            self._facts.append(facts)
             for candidate in ranking.candidates:
                 plan = as_plan(candidate)
                 if isinstance(plan, Rejected):
@@ -113,11 +118,16 @@ class RankedPlans:
         self._tried = candidate, plan
         plan = plan if plan.atom is not None else plan.with_open({str(s) for s in request.open_extents})
         notes, ranking = notes_on(request, kernels, plan), self._rankings[-1]
-        choice = _choice_of(candidate, notes) or replace(
+        find_cause = partial(cause_of, candidate, self._facts[-1], request.machine)
+        blocks = _choice_of(candidate, notes)
+        if blocks is not None:
+            blocks = replace(blocks, floor=ranking.roofline, find_cause=find_cause)
+        choice = blocks or replace(
             _general_choice(request, plan, candidate, ranking),
             refused=(*_joined_refusals(self._refused), *(Refusal(r.what, r.why) for r in refusals(ranking))),
             notes=notes,
             parts=choices_of_parts(kernels),
+            find_cause=find_cause,
         )
         return BoundPlan(request, plan, choice, kernels, self)
 

@@ -16,10 +16,12 @@ from tilewright.passes.request import Request, SizedProgram
 from tilewright.passes.tile.aligning import Reading, aligned
 from tilewright.passes.tile.copies import Copied
 from tilewright.passes.tile.diagonal import diagonal
+from tilewright.passes.tile.k_last import with_tiles_k_last
+from tilewright.passes.tile.merging import Sized, least_rows, merged
 from tilewright.passes.tile.neighbours import neighbours
 from tilewright.plan.microkernel import can_multiply_blocks
 from tilewright.plan.refusals import refused
-from tilewright.plan.schedule import DIAGONAL, LAUNCH, PADDED, Schedule, ValuePlacement
+from tilewright.plan.schedule import DIAGONAL, K_ROWS, LAUNCH, PADDED, Schedule, ValuePlacement
 
 NOT_COPIED = "its operands are not copied first: sizes are open, or it is a part of another program"
 """Why a program's operands are not repacked."""
@@ -41,7 +43,7 @@ def bind_repacked(request: Request, plan: Schedule, choose: Choose) -> RepackedK
     rest = replace(plan, values=tuple(p for p in plan.values if p.at != LAUNCH))
     if rest.pipeline is None and lines[0].form.startswith(DIAGONAL):
         raise refused(lines[0], "only a pipeline multiplies blocks by themselves: `producer ...` is missing")
-    repacking = _repack(request, rest, lines[0].form)
+    repacking = repacked(request, rest, lines[0].form)
     if isinstance(repacking, str):
         raise refused(lines[0], repacking)
     placed = repacking.placed
@@ -53,7 +55,7 @@ def bind_repacked(request: Request, plan: Schedule, choose: Choose) -> RepackedK
     return RepackedKernels(copies, choose((repacking.main,)), repacking.notes)
 
 
-def _repack(request: Request, pinned: Schedule | None, form: str) -> Repacking | str:
+def repacked(request: Request, pinned: Schedule | None, form: str) -> Repacking | str:
     """Return the requests of the copies of operands to `form`, and of the program on the copies with the plan `pinned`;
     or text: why not.
     """
@@ -71,12 +73,23 @@ def _repack(request: Request, pinned: Schedule | None, form: str) -> Repacking |
     if isinstance(copied, str):
         return copied
     copies = tuple(Request(SizedProgram(each.program, each.sizes, each.shapes), machine) for each in copied.copies)
-    main = SizedProgram(copied.program, copied.sizes, copied.shapes, copied.free)
+    main = _main_program(copied, machine, form)
     forms = (form, *(PADDED if form.startswith(DIAGONAL) else form for _ in copied.sources[1:]))
     placed = tuple(
         ValuePlacement(name, LAUNCH, placed_form) for name, placed_form in zip(copied.sources, forms, strict=True)
     )
     return Repacking(copies, Request(main, machine, pinned=pinned), placed, tuple(map(str, copied.copies)))
+
+
+def _main_program(copied: Copied, machine: Machine, form: str) -> SizedProgram:
+    """Return the program on copies; where another dimension is their last, it is in its canonical form again: it is the
+    last of tiles, too, and dimensions of rows may be merged that are no longer contiguous.
+    """
+    if form != K_ROWS:
+        return SizedProgram(copied.program, copied.sizes, copied.shapes, copied.free)
+    program, free = with_tiles_k_last(copied.program, copied.free)
+    sized = merged(Sized(program, copied.sizes, copied.shapes, free, least_rows(machine)))
+    return SizedProgram(sized.program, sized.sizes, sized.shapes, sized.free)
 
 
 def _block_diagonal(request: Request, count: int, pitch: int) -> Copied | str:

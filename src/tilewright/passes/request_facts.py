@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
+from tilewright.passes.repacking import repacked
 from tilewright.passes.request import Request
+from tilewright.passes.tile.dissolving import dissolved
 from tilewright.passes.tile.memory import is_ordered
 from tilewright.plan.facts import Facts, facts_of
+from tilewright.plan.schedule import K_ROWS
 
 
 def facts_of_request(request: Request, between: str = "") -> Facts:
@@ -18,4 +22,25 @@ def facts_of_request(request: Request, between: str = "") -> Facts:
     facts = facts_of(
         program, sizes, request.free, request.open_extents, logs=request.logs, in_order=is_ordered(program)
     )
-    return replace(facts, between=between)
+    return replace(
+        facts,
+        between=between,
+        on_k_rows=partial(_facts_on_k_rows, request),
+        without_loop=partial(_facts_without_loop, request),
+    )
+
+
+def _facts_without_loop(request: Request) -> Facts | str:
+    """Return the facts of a request's program without its loop, whose states merge; or text: why it has none such."""
+    program = dissolved(request.program)
+    if isinstance(program, str):
+        return program
+    return replace(facts_of_request(request.rewritten(program, ())), is_whole=True)
+
+
+def _facts_on_k_rows(request: Request) -> Facts | str:
+    """Return the facts of a request's program on copies of its operands of which a dimension of K is the last; or text:
+    why there are none.
+    """
+    repacking = repacked(request, None, K_ROWS)
+    return repacking if isinstance(repacking, str) else facts_of_request(repacking.main)

@@ -10,10 +10,11 @@
 | version1    | statements of version 1 of the text, in words of version 2                  |
 | unlowered   | what a plan can say, and the lowering lacks                                 |
 | kernel      | a program that becomes one kernel: what planning and binding know of it     |
-| bind        | a plan's lines as the parameters that the lowering of a kernel reads        |
-| bind_axes   | the axes of a plan, bound to dimensions: task widths and loop tiles         |
+| bind        | rules of a plan's lines for one kernel; statements that the plan leaves out |
+| bound       | a kernel with its plan, as the lowering reads it                            |
+| bind_axes   | rules of the axes of a plan: dimensions, tasks, loop tiles                  |
 | bind_grid   | the plan of a grid program, bound                                           |
-| bind_pipeline | producer and consumer waves, atoms and accumulator tiles, bound           |
+| bind_pipeline | rules of producer and consumer waves, atoms and accumulator tiles         |
 | pipelined   | programs that producer and consumer waves can do: the product and its atoms |
 | chained     | programs whose values between products stay in registers                    |
 | halo_windows | sliding windows of a product, whose boxes of rows have halo tiles          |
@@ -42,9 +43,10 @@
 | validate    | legality of blockings on a CPU                                              |
 | planner     | ranked blockings of a product; what was refused, and why                    |
 | computed    | MMA operands that are computed element by element from reads                |
-| cutting     | from a contraction's blocking to lowering parameters                        |
+| cutting     | a plan of blocks over the digits of its product                             |
 | epilogue    | cycles of lanes for one element of an elementwise operation                 |
 | limiting    | what limits a plan: the time of each resource alone                         |
+| slow        | plans far above their roofline: when a plan is one, the cause, the way out  |
 | microkernel | the atom of an MMA, and its accumulator tile                                |
 | pinned      | plans that are given; the line, the size or the name that a refusal means   |
 | addresses   | divisions that an address needs, elements that a load fetches               |

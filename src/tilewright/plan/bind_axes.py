@@ -54,18 +54,15 @@ def axes_of(kernel: KernelProgram, plan: Schedule) -> dict[Expr, Axis]:
     return axes
 
 
-def task_widths(
-    kernel: KernelProgram, plan: Schedule, axes: Mapping[Expr, Axis], parallel: tuple[Expr, ...]
-) -> dict[Expr, int]:
-    """Return the tile of a task: {dimension in the plan's statement `grid`: extent in elements}, ordered as `grid` is.
+def check_tasks(kernel: KernelProgram, plan: Schedule, axes: Mapping[Expr, Axis], parallel: tuple[Expr, ...]) -> None:
+    """Raise an error unless the plan's axes and its statement `grid` split the kernel into tasks.
 
     A task is what one workgroup computes. `axes` maps each dimension to the plan's axis, which may state one task
-    extent, then one loop tile. `parallel` are the dimensions that the grid may split. A task extent is clamped to its
-    dimension, unless the plan has a pipeline or the axis also states a loop tile. Raise an error for an axis that
-    states more or in another order, for a task extent below the loop tile, for one of a dimension outside `parallel`
-    (unless of one element), and if `grid` does not list exactly the axes with a task extent.
+    extent, then one loop tile. `parallel` are the dimensions that the grid may split. Errors: an axis that states more
+    or in another order, a task extent below the loop tile, one of a dimension outside `parallel` (unless of one
+    element), and a `grid` that does not list exactly the axes with a task extent.
     """
-    widths: dict[str, tuple[Expr, int]] = {}
+    with_task: list[str] = []
     for d, axis in axes.items():
         levels = [cut.level for cut in axis.splits]
         if levels != [level for level in LEVELS if level in levels]:
@@ -82,12 +79,10 @@ def task_widths(
                 f"plan: axis {axis.name}: {cut}: tasks cannot split it, because {why_whole(kernel.program, d)}; "
                 f"in `{axis}`"
             )
-        width = axis.splits[0].size
-        is_tile = plan.pipeline is not None or len(levels) > 1
-        widths[axis.name] = d, width if is_tile else min(width, max(1, kernel.size(d)))  # a longer task has all of it
-    if sorted(widths) != sorted(plan.grid):
-        raise refused(tasks_line(plan), f"the axes with a task are {', '.join(widths) or 'none'}: `grid` orders these")
-    return dict(widths[name] for name in plan.grid)
+        with_task.append(axis.name)
+    if sorted(with_task) != sorted(plan.grid):
+        named = ", ".join(with_task) or "none"
+        raise refused(tasks_line(plan), f"the axes with a task are {named}: `grid` orders these")
 
 
 def loop_tile_size(axis: Axis) -> int | None:

@@ -5,35 +5,28 @@ A plan of a grid program only says how loops and MMAs run.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from dataclasses import replace
 
-from tilewright.algebra.expr import Expr, Symbol
-from tilewright.ir.core import Op, Program
 from tilewright.limits import did_you_mean
-from tilewright.machine import Machine
 from tilewright.plan.bind_axes import loop_tile_size
 from tilewright.plan.bind_products import bind_products
-from tilewright.plan.general import Cuts, blocks_of
+from tilewright.plan.bound import BoundKernel
+from tilewright.plan.general import blocks_of
 from tilewright.plan.grids import Grid
+from tilewright.plan.kernel import KernelProgram
+from tilewright.plan.microkernel import as_plan
 from tilewright.plan.refusals import refused
 from tilewright.plan.schedule import Axis, Schedule
 
 
-def bind_grid(
-    program: Program,
-    sizes: Mapping[Symbol, int],
-    machine: Machine,
-    free: Collection[Op],
-    opened: Collection[Expr],
-    plan: Schedule,
-) -> Cuts:
-    """Return Cuts, the parameters for the lowering of a grid program (loop tiles, microkernels), as a plan states them.
+def bind_grid(kernel: KernelProgram, plan: Schedule) -> BoundKernel:
+    """Return a grid program and its plan as a BoundKernel, in which every MMA has a statement.
 
-    In a grid program the author's workgroup tiles are part of the meaning. `sizes` maps size symbols to numbers, `free`
-    are the loops whose tile size does not change the result, and `opened` are the dimensions known only at the call.
-    Raise an error that quotes the first illegal statement of the plan.
+    In a grid program the author's workgroup tiles are part of the meaning. Raise an error that quotes the first illegal
+    statement of the plan.
     """
-    grid = Grid(program, sizes, machine, free, opened)
+    program, machine = kernel.program, kernel.machine
+    grid = Grid(program, kernel.sizes, machine, kernel.free, kernel.opened)
     axes, loops = _task_and_loop_axes(grid, plan)
     for op in grid.tiles:
         axis = loops.get(str(op.attrs["axis"]))
@@ -51,7 +44,7 @@ def bind_grid(
             raise refused(axes[str(d)], f"the product's block has {block}" if block else "no product has blocks of it")
     for d in blocks.keys() - loop_tile_of.keys():
         raise refused(axes[str(d)], f"accumulators in registers need a loop over {d} too: `loop {blocks[d]}`")
-    return Cuts(blocks=blocks, products=products, tiles=grid.tiles)
+    return BoundKernel(kernel, replace(plan, products=as_plan(products, program)))
 
 
 def _task_and_loop_axes(grid: Grid, plan: Schedule) -> tuple[dict[str, Axis], dict[str, Axis]]:
@@ -88,8 +81,9 @@ def _task_and_loop_axes(grid: Grid, plan: Schedule) -> tuple[dict[str, Axis], di
     if plan.grid != tuple(grid.words[name] for name in grid.tasks):
         grid_names = ", ".join(grid.words[name] for name in grid.tasks)
         raise refused(plan.line("grid"), f"workgroups are ordered by the constraints: `grid {grid_names}`")
-    for line in (*plan.values, *([plan.pipeline] if plan.pipeline else [])):
-        raise refused(line, "a grid program's plan has no such line")
+    others = [plan.line(word) for word in ("raster", "loops", "waves", "overlap") if plan.line(word)]
+    for statement in (*plan.values, *([plan.pipeline] if plan.pipeline else []), *others):
+        raise refused(statement, "a grid program's plan has no such line")
     return task_axes, loop_axes
 
 

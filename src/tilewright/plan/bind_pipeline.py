@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
-from tilewright.algebra.expr import Expr
 from tilewright.ir.core import Op, Value
 from tilewright.limits import shown
-from tilewright.machine import MultiplyAtom, RegisterOperand
-from tilewright.plan.bind_axes import loop_tile_size, tile_of_loop
-from tilewright.plan.chained import adds_products, chained_axes
-from tilewright.plan.general import Cuts
+from tilewright.machine import RegisterOperand
+from tilewright.plan.bind_axes import loop_tile_size
+from tilewright.plan.bound import BoundKernel
+from tilewright.plan.chained import chained_axes
 from tilewright.plan.kernel import KernelProgram
 from tilewright.plan.legality import (
     check_blocks,
@@ -25,80 +23,44 @@ from tilewright.plan.legality import (
     check_raster,
     check_registers,
     check_sharing,
-    groups_of,
-    rows_in_k_step,
 )
-from tilewright.plan.microkernel import Axes, Microkernel, axes_in, precision_of, shared_atoms, types_of
+from tilewright.plan.microkernel import Microkernel, precision_of, shared_atoms, types_of
 from tilewright.plan.pipelined import is_contiguous_along, why_no_pipeline
 from tilewright.plan.refusals import refused
-from tilewright.plan.schedule import Axis, Pipeline, ProductUnit, Schedule
+from tilewright.plan.schedule import Pipeline, ProductUnit, Schedule
 
 NAMES = 200
 """Characters of a list of atoms that a message shows."""
 
 
-def bind_pipeline(kernel: KernelProgram, plan: Schedule, axes: Mapping[Expr, Axis], widths: dict[Expr, int]) -> Cuts:
-    """Return Cuts, the parameters for the lowering of a warp-specialised kernel, as a plan states them.
+def check_pipelined(bound: BoundKernel) -> None:
+    """Raise an error that quotes the first statement of a plan with a pipeline that is illegal for its kernel.
 
-    Producer waves copy, consumer waves multiply. `axes` maps every dimension to the plan's axis, `widths` maps each
-    dimension of the grid to the extent of a task (one workgroup's tile). Raise an error that quotes the first illegal
-    statement of the plan.
+    Producer waves copy, consumer waves multiply.
     """
-    return _PipelinedKernel(kernel, plan, axes, widths).cuts()
+    _PipelinedKernel(bound).check()
 
 
 @dataclass(frozen=True, eq=False)
 class _PipelinedKernel:
-    """A kernel and its plan with a pipeline: the plan's axis of every dimension, and the extent of a task along the
-    grid's.
-    """
+    """A kernel and its plan with a pipeline."""
 
-    kernel: KernelProgram
-    plan: Schedule
-    axes: Mapping[Expr, Axis]
-    widths: dict[Expr, int]
+    bound: BoundKernel
 
-    def cuts(self) -> Cuts:
-        """Return Cuts: task extents, loop tiles, the microkernel of each MMA, padding, pipeline, raster and overlap.
-
-        Raise an error that quotes the first statement of the plan that breaks a rule.
-        """
-        plan = self.plan
+    def check(self) -> None:
+        """Raise an error that quotes the first statement of the plan that breaks a rule."""
+        plan, kernel = self.plan, self.kernel
         self._check_statements()
-        if why := why_no_pipeline(self.kernel.program, self.kernel.size, self.kernel.free) and self._why_not_chained():
+        if why := why_no_pipeline(kernel.program, kernel.size, kernel.free) and self._why_not_chained():
             raise refused(self.pipeline, why)
         products = {op: self._microkernel(statement, op) for statement, op in self._mma_statements()}
         for op, microkernel in products.items():
             self._check_tile(op, microkernel)
         self._check_loop_tiles()
-        held = self._resident_registers(products) if self.loop_tiles else None
-        check_registers(self.pipeline, plan.products, products, self.kernel.machine, held)
-        check_overlap(plan, bool(self.loop_tiles), products)
-        check_raster(plan, str(next(iter(self.mma_axes.values())).m))
-        blocks = {
-            d: n
-            for op in products
-            if (d := self.mma_axes[op].n) in self.widths
-            and (n := loop_tile_size(self.axes[d])) not in (None, self.widths[d])
-        }
-        tiles = {op: self.loop_tiles.get(d) or self.kernel.size(d) for op, d in self.kernel.loops.items()}
-        columns = {self.mma_axes[op].n: microkernel.tile[1] for op, microkernel in products.items()}
-        padded = {
-            d: n
-            for d, n in columns.items()
-            if d not in self.widths and d not in self.loop_tiles and n > self.kernel.size(d)
-        }
-        return Cuts(
-            self.widths,
-            {d: n for d, n in blocks.items() if n is not None},
-            tiles,
-            dict(products),
-            self.pipeline,
-            plan.raster,
-            padded,
-            schedule=plan.order,
-            overlap=plan.overlap,
-        )
+        held = self._resident_registers(products) if self.bound.loop_tiles else None
+        check_registers(self.pipeline, plan.products, products, kernel.machine, held)
+        check_overlap(plan, bool(self.bound.loop_tiles), products)
+        check_raster(plan, str(next(iter(self.bound.mma_axes.values())).m))
 
     # -- what the program is -------------------------------------------------------------------------------
 
@@ -108,43 +70,15 @@ class _PipelinedKernel:
         assert self.plan.pipeline is not None
         return self.plan.pipeline
 
-    @cached_property
-    def loop_tiles(self) -> dict[Expr, int]:
-        """The loops around the MMAs, such as attention's loop over keys: {dimension: tile size in elements}.
+    @property
+    def kernel(self) -> KernelProgram:
+        """The program of the kernel."""
+        return self.bound.kernel
 
-        Loops of the program that become the K loop of an MMA are left out. A loop becomes a K loop if its tile size
-        does not change the result, and it either only adds MMAs or has no tile size from the author.
-        """
-        kernel = self.kernel
-        stays = {
-            op: d
-            for op, d in kernel.loops.items()
-            if not (op in kernel.free and (adds_products(op) or str(d) not in kernel.stated))
-        }
-        return {d: tile_of_loop(kernel, op, self.axes[d]) for op, d in stays.items()}
-
-    def width(self, d: Expr) -> int:
-        """Return the extent of `d` that is computed at a time, in elements.
-
-        It is the extent of a task (one workgroup's tile) if the grid splits `d`; else the loop tile if a loop is over
-        `d`; else the whole extent of `d`.
-        """
-        return self.widths.get(d) or self.loop_tiles.get(d) or self.kernel.size(d)
-
-    @cached_property
-    def mma_axes(self) -> dict[Op, Axes]:
-        """{mma operation: Axes, its dimensions M, N and K}, for every MMA of the kernel.
-
-        If an MMA has several row dimensions, M is the last one with more than one element in a task (one workgroup's
-        tile). Raises an error for an MMA that can have no accumulator tile.
-        """
-        axes_of: dict[Op, Axes] = {}
-        for op in self.kernel.products.values():
-            product_axes = axes_in(op, self.width)
-            if isinstance(product_axes, str):
-                raise refused(self.pipeline, product_axes)
-            axes_of[op] = product_axes
-        return axes_of
+    @property
+    def plan(self) -> Schedule:
+        """The plan of the kernel."""
+        return self.bound.plan
 
     def _why_not_chained(self) -> str:
         """Return text: why this kernel's MMAs form no chain; empty if they form one.
@@ -204,72 +138,23 @@ class _PipelinedKernel:
         rows, columns = (
             (statement.columns, statement.rows) if statement.transposed else (statement.rows, statement.columns)
         )
-        blocks = op.attrs.get("blocks", 1)
         if atom.slab is None:
             raise refused(statement, f"{atom.name} reads no operand from shared memory")
         self._check_atom(statement, op, Microkernel(atom, rows, columns, transposed=statement.transposed))
-        k_step_rows = self._k_step_rows(statement, op, atom)
-        operand_a = (self.mma_axes[op].transposed if statement.transposed else self.mma_axes[op]).factors(op)[0]
+        k_step_rows = self.bound.k_step_rows(op, atom)
+        axes = self.bound.mma_axes[op]
+        operand_a = (axes.transposed if statement.transposed else axes).factors(op)[0]
         if (
             Microkernel(atom, rows, columns).held_a
             and self._is_read(operand_a)
-            and (k_step_rows or not self.loop_tiles)
+            and (k_step_rows or not self.bound.loop_tiles)
         ):
             raise refused(statement, f"{atom.name} has A in registers, and A changes with every step of the loop")
-        microkernel = Microkernel(
-            atom,
-            rows,
-            columns,
-            groups_of(self.pipeline, statement, atom, machine, len(self.kernel.products)),
-            at_once=k_step_rows == 0,
-            transposed=statement.transposed,
-            blocks=blocks,
-            slabs=max(1, k_step_rows),
-            taps=self._k_step_taps(statement, op, atom) if k_step_rows else (),
-        )
-        check_blocks(
-            statement, microkernel, self.kernel.size(self.mma_axes[op].n), self.kernel.size(self.mma_axes[op].k)
-        )
+        microkernel = self.bound.microkernel(op)
+        assert microkernel is not None
+        check_blocks(statement, microkernel, self.kernel.size(axes.n), self.kernel.size(axes.k))
         check_sharing(self.pipeline, statement, microkernel)
         return microkernel
-
-    def _k_step_rows(self, statement: ProductUnit, op: Op, atom: MultiplyAtom) -> int:
-        """Return the length of a K step of the mma `op`, in rows of shared memory; 0 if `op` has no K loop of its own.
-
-        A row is `atom.slab` elements of K, side by side as the atom reads them. At 0, all of K, or of its tile in a
-        loop around the MMAs, lies in shared memory at once. A K step is the loop tile that K's axis states; all of K if
-        it states none and filter taps are reduced too; one row if the plan has no axis of K. Raise an error, which
-        quotes `statement` (the plan's line for `op`), if the K step is no whole number of rows or is longer than K.
-        """
-        axes, row = self.mma_axes[op], atom.slab or 1
-        if axes.k in self.loop_tiles:
-            return 0
-        if axes.k not in self.axes:  # an expression of sizes, of which a plan has no axis
-            return 1
-        step = loop_tile_size(self.axes[axes.k])
-        several = any(self.kernel.size(d) > 1 for d in axes.deep)
-        if step is not None and step >= self.kernel.size(axes.k) and self.loop_tiles and not several:
-            return 0
-        if step is None and several:  # all of K, for one tap after the other
-            step = -(-self.kernel.size(axes.k) // row) * row
-        return 0 if step is None else rows_in_k_step(self.axes[axes.k], step, self.kernel.size(axes.k), statement, row)
-
-    def _k_step_taps(self, statement: ProductUnit, op: Op, atom: MultiplyAtom) -> tuple[int, ...]:
-        """Return the extents of a K step along reduction dimensions besides K, such as filter taps; () if all are 1.
-
-        An extent is the loop tile that the plan's axis states; all of the dimension if the axis states none; 1 if the
-        plan has no axis of it. Raise an error if an extent does not divide its dimension, or is above 1 although the
-        atom can read only one tap at a time; the latter quotes `statement`, the plan's line for the mma `op`.
-        """
-        taps = []
-        for d in self.mma_axes[op].deep:
-            extent, axis = self.kernel.size(d), self.axes.get(d)
-            taps.append(1 if axis is None else loop_tile_size(axis) or extent)
-            if extent % taps[-1]:
-                raise refused(axis, f"steps of {taps[-1]} do not divide its {extent}")
-            if taps[-1] > 1 and (op.attrs.get("blocks", 1) > 1 or Microkernel(atom, 1, 1).held_a):
-                raise refused((axis, statement), f"{atom.name} reads one place of {d} after the other: `loop 1`")
-        return tuple(taps) if any(n > 1 for n in taps) else ()
 
     def _check_atom(self, statement: ProductUnit, op: Op, microkernel: Microkernel) -> None:
         """Raise an error unless the microkernel's atom can take the operands of the mma `op`.
@@ -278,7 +163,7 @@ class _PipelinedKernel:
         along K or not). It must not round more than `op` allows. The error quotes `statement`, the plan's line for
         `op`.
         """
-        machine, axes = self.kernel.machine, microkernel.oriented(self.mma_axes[op])
+        machine, axes = self.kernel.machine, microkernel.oriented(self.bound.mma_axes[op])
         types = types_of(op, axes.swapped, machine)
         k_contiguous = [is_contiguous_along(x, axes.k, self.kernel.program) for x in axes.factors(op)]
         fitting = shared_atoms(machine, types, (k_contiguous[0], k_contiguous[1]), precision_of(op), microkernel.held_a)
@@ -294,7 +179,7 @@ class _PipelinedKernel:
         """
         registers, word = 0, self.kernel.machine.register_file.word_bits
         for op, microkernel in products.items():
-            axes = microkernel.oriented(self.mma_axes[op])
+            axes = microkernel.oriented(self.bound.mma_axes[op])
             if (
                 microkernel.held_a
                 and isinstance(microkernel.atom.a, RegisterOperand)
@@ -316,11 +201,11 @@ class _PipelinedKernel:
         The kernel has loops over the dimensions in `loop_tiles`, over the reduction dimensions of MMAs, and over an N
         that the grid splits. A stated loop tile as long as the extent of a task (one workgroup's tile) is no error.
         """
-        iterated = {*self.loop_tiles, *(d for axes in self.mma_axes.values() for d in (axes.k, *axes.deep))}
-        iterated |= {axes.n for axes in self.mma_axes.values() if axes.n in self.widths}
-        for d, axis in self.axes.items():
+        iterated = {*self.bound.loop_tiles, *(d for axes in self.bound.mma_axes.values() for d in (axes.k, *axes.deep))}
+        iterated |= {axes.n for axes in self.bound.mma_axes.values() if axes.n in self.bound.widths}
+        for d, axis in self.bound.axes.items():
             loop = loop_tile_size(axis)
-            if loop is not None and d not in iterated and loop < min(self.width(d), self.kernel.size(d)):
+            if loop is not None and d not in iterated and loop < min(self.bound.width(d), self.kernel.size(d)):
                 raise refused(axis, f"no loop iterates over {d}: a task has all of its part")
 
     def _check_tile(self, op: Op, microkernel: Microkernel) -> None:
@@ -331,24 +216,24 @@ class _PipelinedKernel:
         be wider than an N that is not split. Dimensions of the accumulator besides M and N must have one element in a
         task.
         """
-        axes, size = self.mma_axes[op], self.kernel.size
+        bound, axes, size = self.bound, self.bound.mma_axes[op], self.kernel.size
         for d in axes.around:
-            if self.width(d) > 1:
-                raise refused(self.axes[d], f"a task has one of {d}: beside {axes.m} and {axes.n} an MMA has one")
+            if bound.width(d) > 1:
+                raise refused(bound.axes[d], f"a task has one of {d}: beside {axes.m} and {axes.n} an MMA has one")
         rows, columns = microkernel.tile
         statement = next(statement for statement, product in self._mma_statements() if product is op)
-        if self.widths.get(axes.m, rows) != rows or (axes.m in self.loop_tiles and self.loop_tiles[axes.m] != rows):
-            raise refused(self.axes[axes.m], f"a task has the rows of `{statement}`: {rows}")
-        if size(axes.m) == 1 and axes.m not in self.widths and axes.m in self.axes:
+        if bound.widths.get(axes.m, rows) != rows or (axes.m in bound.loop_tiles and bound.loop_tiles[axes.m] != rows):
+            raise refused(bound.axes[axes.m], f"a task has the rows of `{statement}`: {rows}")
+        if size(axes.m) == 1 and axes.m not in bound.widths and axes.m in bound.axes:
             raise refused(
-                self.axes[axes.m], f"a task has the rows of `{statement}`: `task {rows}`, and {axes.m} in `grid`"
+                bound.axes[axes.m], f"a task has the rows of `{statement}`: `task {rows}`, and {axes.m} in `grid`"
             )
         n = axes.n
-        if n in self.loop_tiles and self.loop_tiles[n] != columns:
-            raise refused(statement, f"the loop over {n} has tiles of {self.loop_tiles[n]}")
-        if n in self.widths:
-            n_tile = loop_tile_size(self.axes[n]) or self.widths[n]
-            if n_tile != columns or self.widths[n] % columns:
-                raise refused(self.axes[n], f"a task has the columns of `{statement}`, {columns}, or a loop of such")
-        elif n not in self.loop_tiles and columns < size(n):
+        if n in bound.loop_tiles and bound.loop_tiles[n] != columns:
+            raise refused(statement, f"the loop over {n} has tiles of {bound.loop_tiles[n]}")
+        if n in bound.widths:
+            n_tile = loop_tile_size(bound.axes[n]) or bound.widths[n]
+            if n_tile != columns or bound.widths[n] % columns:
+                raise refused(bound.axes[n], f"a task has the columns of `{statement}`, {columns}, or a loop of such")
+        elif n not in bound.loop_tiles and columns < size(n):
             raise refused(statement, f"a task has all {size(n)} of {n}")

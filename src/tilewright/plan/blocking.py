@@ -48,6 +48,15 @@ def is_tile_atom(atom: MultiplyAtom | LaneUnit) -> bool:
     return isinstance(atom, MultiplyAtom) and isinstance(atom.c, OpaqueOperand)
 
 
+def is_lane_unit(name: str) -> bool:
+    """True if a plan's atom of this name is a SIMD unit (LaneUnit): vectors run along a dimension that is shared.
+
+    >>> is_lane_unit("lanes.f32"), is_lane_unit("tiles.bf16")
+    (True, False)
+    """
+    return name.startswith(f"{LANES}.")
+
+
 @dataclass(frozen=True)
 class Blocking:
     """Blocking parameters of a contraction. A block is the `rows` x `columns` accumulator tile that stays in registers.

@@ -20,7 +20,7 @@ from tilewright.ir.tile import accessed
 from tilewright.ir.tile_functions import elementwise
 from tilewright.machine import Machine
 from tilewright.plan.contraction import Contraction, Operand
-from tilewright.plan.facts import AccessFacts, Facts, ValueFacts
+from tilewright.plan.facts import AccessFacts, Facts, ProductFacts, ValueFacts
 from tilewright.plan.sums import summed_in
 
 LONGEST = 1000
@@ -35,19 +35,20 @@ def contraction_of(facts: Facts, machine: Machine | None = None) -> Contraction 
     have an extent known only at the call. `machine` determines the accumulator type of the product; without a machine,
     no atom is assumed.
     """
-    return _why_not_one_product(facts) or _why_not_elementwise(facts) or _ProductSpace(facts, machine).contraction()
-
-
-def _why_not_one_product(facts: Facts) -> str:
-    """Return text: why the program is not a single MMA of two plain reads, with a single write; empty if it is one.
-
-    Further reasons are a loop that carries values, an MMA with an attribute `blocks` above 1, a tensor that is both
-    read and written, an accumulator that does not start from a number, gathers and divided indices, accesses with
-    bounds of their own, and gaps between rows of a tensor. `facts` is the analysed program.
-    """
     if len(facts.products) != 1 or len(facts.writes) != 1:
         return f"it has {len(facts.products)} products and {len(facts.writes)} writes, not one"
     (product,), (write,) = facts.products, facts.writes
+    why = _why_not_plain(facts, product, write) or _why_not_elementwise(facts, product, write)
+    return why or _ProductSpace(facts, product, write, machine).contraction()
+
+
+def _why_not_plain(facts: Facts, product: ProductFacts, write: ValueFacts) -> str:
+    """Return text: why an MMA and a write are not one of two plain reads, and one to other memory; empty if they are.
+
+    Further reasons are a loop that carries values, an MMA with an attribute `blocks` above 1, an accumulator that does
+    not start from a number, gathers and divided indices, accesses with bounds of their own, and gaps between rows of a
+    tensor. `facts` is the analysed program.
+    """
     node = facts.nodes[product.node]
     start = facts.nodes[node.args[2]].source
     if facts.loops:
@@ -75,13 +76,12 @@ def _has_gaps(place: AccessFacts) -> bool:
     return any(stride != prod(place.shape[n + 1 :]) for n, stride in enumerate(place.strides))
 
 
-def _why_not_elementwise(facts: Facts) -> str:
-    """Return text: why the epilogue (all that follows the program's product) is not elementwise; empty if it is so.
+def _why_not_elementwise(facts: Facts, product: ProductFacts, write: ValueFacts) -> str:
+    """Return text: why the epilogue (all between an MMA and a write) is not elementwise; empty if it is so.
 
     The epilogue must use the product's result, have at most LONGEST (1000) steps (a value used twice counts twice), and
     no dimension that the result lacks. `facts` is the analysed program.
     """
-    (product,), (write,) = facts.products, facts.writes
     result, steps = facts.nodes[product.node], dict[int, int]()
     for node in facts.nodes:  # operands come before what uses them
         if node.id == result.id:
@@ -125,11 +125,10 @@ def _why_not_pointwise(facts: Facts, node: ValueFacts) -> str:
 
 
 class _ProductSpace:
-    """The digits and operands of the one product of a program."""
+    """The digits and operands of a product, and of what a program writes of it."""
 
-    def __init__(self, facts: Facts, machine: Machine | None):
-        self.facts, self.machine = facts, machine
-        (self.product,) = facts.products
+    def __init__(self, facts: Facts, product: ProductFacts, write: ValueFacts, machine: Machine | None):
+        self.facts, self.product, self.write, self.machine = facts, product, write, machine
         source = facts.nodes[self.product.node].source
         assert source is not None
         self.op: Op = source
@@ -164,9 +163,8 @@ class _ProductSpace:
             return f"the code depends on {', '.join(known_late)}, which only a call tells"
         if any(self._depends_on_call(node) for node in (*facts.reads, *facts.writes)):
             return "digits have sizes that only a call tells"
-        (write,) = facts.writes
-        extras = self._epilogue_reads(write)
-        of_a, of_b, of_result = (self._operand(node) for node in (a, b, write))
+        extras = self._epilogue_reads(self.write)
+        of_a, of_b, of_result = (self._operand(node) for node in (a, b, self.write))
         ordered = [*batch, *rows, *columns, *summed, *alone]
         return Contraction(
             facts.name,
@@ -184,7 +182,7 @@ class _ProductSpace:
             over=tuple(((d,), self.digits.get(d, ())) for d in ordered),
             program=facts.program,
             accesses=tuple(
-                op for op in (a.source, b.source, write.source, *(op for op, _ in extras)) if op is not None
+                op for op in (a.source, b.source, self.write.source, *(op for op, _ in extras)) if op is not None
             ),
         )
 

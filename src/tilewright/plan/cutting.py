@@ -1,20 +1,17 @@
-"""Turn the blocking of a contraction into the lowering parameters of its program over digits."""
+"""Rewrite a plan of blocks to the dimensions of the program that is lowered, which are digits."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from tilewright.algebra.expr import Expr, Symbol, index
+from tilewright.algebra.expr import Symbol, index
 from tilewright.algebra.expr_use import Substitution
-from tilewright.ir.core import Op
-from tilewright.machine import MultiplyAtom
 from tilewright.plan.blocking import COLUMNS, LANES, ROWS, Blocking, required_lane_digit, round_up
-from tilewright.plan.contraction import Contraction, Operand, dimension, merged_digit_table, size
-from tilewright.plan.general import Cuts
+from tilewright.plan.contraction import Contraction, Operand, merged_digit_table, size
 from tilewright.plan.lanes import peeled_blocks
-from tilewright.plan.microkernel import Axes, LaneKernel, Microkernel
+from tilewright.plan.schedule import Axis, Digit, ProductUnit, Schedule, Split
 from tilewright.plan.sliding import halo_of
-from tilewright.plan.tiled import Depth, Tiled, Walk
+from tilewright.plan.tiled import Walk
 
 
 def in_lines(contraction: Contraction, blocking: Blocking) -> Contraction:
@@ -56,62 +53,57 @@ def digits_of(contraction: Contraction, blocking: Blocking) -> tuple[Symbol, ...
     )
 
 
-def cuts_of(contraction: Contraction, blocking: Blocking, product: Op) -> Cuts:
-    """Return Cuts, the parameters for the lowering of a contraction on a CPU, as `blocking` (a Blocking) has them.
+def plan_over_digits(plan: Schedule, contraction: Contraction, blocking: Blocking) -> Schedule:
+    """Return a plan of blocks with its axes rewritten to the dimensions of the program over digits.
 
-    These are tile sizes, loop orders, staging and the unit that multiplies. `product` is the mma of the contraction's
-    program. The dimensions of that program are the digits (mixed-radix parts) of the contraction that `in_lines`
-    returns.
+    These are the digits (mixed-radix parts) of the contraction that `in_lines` returns. `blocking` (a Blocking) is what
+    the plan states. The rows that a task stages are an axis of two digits: lines, and positions in a line.
     """
     walk, walked = _staged_lines(contraction, blocking), in_lines(contraction, blocking)
-    *lines, row = map(dimension, walked.rows if blocking.in_tiles or blocking.by_lanes else walked.rows[-2:])
-    axis, digit = (LANES, required_lane_digit(contraction)) if blocking.by_lanes else (COLUMNS, contraction.columns[0])
-    inside, across = [] if blocking.in_tiles or blocking.by_lanes else lines, dimension(digit)
-    pieces: dict[str, dict[Expr, int]] = {
-        COLUMNS: {dimension(d): 1 for d in contraction.columns},
-        ROWS: {**dict.fromkeys(inside, 1), row: blocking.rows},
-        axis: {across: blocking.columns},
+    (m, n, _), lanes = blocking.atom.shape, blocking.by_lanes
+    *lines, row = walked.rows if blocking.in_tiles or lanes else walked.rows[-2:]
+    name, across = (LANES, required_lane_digit(contraction)) if lanes else (COLUMNS, contraction.columns[0])
+    inside = [] if blocking.in_tiles or lanes else lines
+    several = dict(blocking.singles)
+    strip = inside[0] if inside else row
+    tasks = {
+        **{d.name: Split("task", several.get(d.name, 1)) for d in (*walked.batch, *walked.rows)},
+        strip.name: Split("task", blocking.strip),
+        across.name: Split("task", blocking.task_columns),
     }
-    task_sizes = dict(blocking.singles)
-    singles = {d.name: (dimension(d), task_sizes.get(d.name, 1)) for d in (*walked.batch, *walked.rows)}
-    one_by_one: dict[Expr, int] = {singles[name][0]: 1 for name in task_sizes}
-    widths = {
-        ROWS: ((inside or [row])[0], blocking.strip if walk is None else walk.width),
-        axis: (across, blocking.task_columns),
+    blocks: dict[str, dict[Symbol, tuple[Split, ...]]] = {
+        COLUMNS: {d: (Split("loop", 1),) for d in contraction.columns},
+        ROWS: {**{d: (Split("loop", 1),) for d in inside}, row: (Split("loop", blocking.rows), Split("unit", m))},
+        name: {across: (Split("loop", blocking.columns), Split("unit", n))},
     }
-    tasks: dict[Expr, int] = dict({**singles, **widths}[name] for name in blocking.tasks)
-    cuts = Cuts(
-        tasks,
-        {**one_by_one, **{d: n for name in blocking.order for d, n in pieces[name].items()}},
-        extended={across: blocking.columns},
-        depth=tuple(Depth(dimension(contraction.summed(s.digit)), s.size, s.is_unrolled) for s in blocking.steps),
-        schedule=blocking.schedule,
-        packed=True,
-    )
-    if not isinstance(blocking.atom, MultiplyAtom):
-        if blocking.strip >= size(contraction.rows[-1]):
-            del tasks[row]
-        width, unit = blocking.columns, blocking.atom.lanes
-        has_ragged_tail = round_up(size(digit) % width, unit) == width
-        ends: dict[Expr, tuple[int, int]] = {
-            row: peeled_blocks(contraction, blocking.rows),
-            across: (0, int(has_ragged_tail)),
-        }
-        by = {product: LaneKernel(unit, row, across)}
-        return replace(cuts, extended={across: unit}, apart=ends, lanes=by)
-    products: dict[Op, Microkernel | None] = {product: Microkernel(blocking.atom, blocking.rows, blocking.columns)}
-    if not blocking.in_tiles:
-        return replace(cuts, products=products)
-    streams, shifts = (
-        ("a" in blocking.streams, "b" in blocking.streams),
-        _tap_shifts(contraction) if blocking.stage == "strip" else {},
-    )
-    around = tuple(d for d in product.operands[2].type.dims if d not in (row, across))
-    deep = dimension(contraction.depth[-1])
-    taps = tuple(dict.fromkeys(s.dim for s in cuts.depth if s.dim is not deep))
-    axes = Axes(row, across, deep, around, taps, swapped=False)
+    one_by_one = {d: (Split("loop", 1),) for d in (*walked.batch, *walked.rows) if d.name in several}
+    loops = one_by_one | {d: splits for role in blocking.order for d, splits in blocks[role].items()}
+    axis_of_role = {ROWS: strip, name: across}
+    grid = [axis_of_role[x].name if x in axis_of_role else x for x in blocking.tasks]
+    if lanes and blocking.strip >= size(row):  # a task has whole lines
+        grid.remove(row.name)
+    steps: dict[str, tuple[Split, ...]] = {}
+    order = [d.name for d in loops]
+    for step in blocking.steps:
+        digit = contraction.summed(step.digit).name
+        steps[digit] = (*steps.get(digit, ()), replace(step, digit=None))
+        order.append(digit if len(steps[digit]) == 1 else f"{digit}.{len(steps[digit])}")
+    axes = []
+    for d in digits_of(walked, blocking):
+        splits = (*([tasks[d.name]] if d.name in grid else []), *loops.get(d, steps.get(d.name, ())))
+        axes.append(Axis(d.name, (Digit(d.name, size(d), size(d)),), splits))
+    by_name = {axis.name: axis for axis in axes}
+    if walk is not None and len(contraction.rows) > 1:
+        digits = Digit("line", walk.of, walk.of), Digit("place", walk.length, walk.pitch)
+        task, *rest = by_name[row.name].splits
+        by_name[row.name] = Axis(row.name, digits, (replace(task, digit="line"), *rest))
+    if lanes:
+        has_ragged_tail = round_up(size(across) % blocking.columns, n) == blocking.columns
+        peeled = {row.name: peeled_blocks(contraction, blocking.rows), across.name: (0, int(has_ragged_tail))}
+        by_name |= {x: replace(by_name[x], peeled=ends) for x, ends in peeled.items()}
+    product = ProductUnit("mma", blocking.atom.name, blocking.rows, blocking.columns)
     return replace(
-        cuts, products=products, overlap=blocking.overlap, tiled={product: Tiled(axes, streams, shifts, walk)}
+        plan, axes=tuple(by_name.values()), grid=tuple(grid), loops=tuple(order), atom=None, products=(product,)
     )
 
 
@@ -129,15 +121,3 @@ def _staged_lines(contraction: Contraction, blocking: Blocking) -> Walk | None:
     halo, length = halo_of(contraction), size(contraction.rows[-1])
     pitch = length if halo is None or blocking.stage == "panel" else halo.pitch
     return Walk(blocking.strip, size(contraction.rows[-2]), length, pitch)
-
-
-def _tap_shifts(contraction: Contraction) -> dict[Expr, tuple[int, int]]:
-    """Return how far each filter tap moves in staged A: {dimension of the tap: (lines, pixels) per step of the tap}.
-
-    A is staged (copied to a buffer first) as image lines, with padding between them. The contraction must be a sliding
-    window.
-    """
-    halo = halo_of(contraction)
-    assert halo is not None
-    steps = (halo.lines, (halo.lines.step, 0)), (halo.places, (0, halo.places.step))
-    return {dimension(slide.tap): step for slide, step in steps if slide.tap is not None}

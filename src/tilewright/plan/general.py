@@ -20,11 +20,11 @@ from tilewright.ir.tile import ELEMENTWISE
 from tilewright.machine import Machine
 from tilewright.plan.boxes import Room
 from tilewright.plan.limiting import Predicted, limiting
-from tilewright.plan.microkernel import LaneKernel, Microkernel, axes_in, registers_of
+from tilewright.plan.microkernel import Microkernel, axes_in, registers_of
 from tilewright.plan.model import Size, cores, us
 from tilewright.plan.planner import Choice, Refusal
-from tilewright.plan.schedule import Axis, Digit, Pipeline, Schedule, Split
-from tilewright.plan.tiled import Depth, Tiled, Walk
+from tilewright.plan.schedule import Axis, Digit, Schedule, Split
+from tilewright.plan.slow import FindCause, SlowKernel, slow_kernel, slow_lines
 
 WHOLE, CHOSEN = 512, 256
 """The longest axis that a loop with a free tile size takes as one tile, and its tile size on a longer one."""
@@ -35,61 +35,6 @@ ALIKE = {
     *("mma", "read", "write", "yield", "iterate"),
 }
 """Operations that treat all coordinates of a dimension alike; a loop does so for all but its own axis."""
-
-
-@dataclass(frozen=True)
-class Cuts:
-    """The parameters of the lowering of one kernel: a plan, bound to the operations and dimensions of a program."""
-
-    widths: dict[Expr, int] = field(default_factory=dict)
-    """The extent of a task along each dimension that the grid splits, in elements."""
-    blocks: dict[Expr, int] = field(default_factory=dict)
-    """The tile size of each loop of a task over a parallel dimension, outermost first."""
-    tiles: dict[Op, int] = field(default_factory=dict)
-    """The tile size of each loop of the program whose result does not depend on it."""
-    products: dict[Op, Microkernel | None] = field(default_factory=dict)
-    """The atom and accumulator tile of each MMA; None: scalar loops."""
-    roles: Pipeline | None = None
-    """The producer and consumer waves; None: all waves copy and multiply. With them all tasks have the same width:
-    those at the edges compute elements past the end, which are not stored."""
-    group: int = 1
-    """Raster group: how many tasks along the first dimension of the grid run next to each other."""
-    extended: dict[Expr, int] = field(default_factory=dict)
-    """Dimensions whose ragged tail is padded to a multiple of this size; what is past the end is never stored."""
-    apart: dict[Expr, tuple[int, int]] = field(default_factory=dict)
-    """How many tiles at the (start, end) of a dimension are peeled. Without an entry it is one at each end where an
-    operand slides out of bounds, and the last where the extent is known only at the call."""
-    lanes: dict[Op, LaneKernel] = field(default_factory=dict)
-    """Products that vectors compute along a dimension shared by A, B and the result (depthwise convolution)."""
-    depth: tuple[Depth, ...] = ()
-    """The K loops of the MMA, outermost first; empty: the lowering chooses."""
-    schedule: str = "cyclic"
-    """The order in which workers take tasks."""
-    waves: int = 1
-    """The number of waves that compute a task, where no MMA decides it."""
-    halo: int | None = None
-    """If operand A is copied as a halo tile: how many filter taps a stage of B has; 0: all of B is copied before the
-    first task; None: A is copied K step by K step, as B is."""
-    walk: Walk | None = None
-    """The lines and pitch of a halo tile, where rows run on from line to line."""
-    overlap: str = "none"
-    """The overlap of a plan: `mma ahead` starts the first MMA of a loop's next iteration; `delayed store` stores an
-    accumulator tile beside the next one; `ordered`, `none`."""
-    packed: bool = False
-    """True if B operands that are arguments are packed before the program runs, even if they could be read in place."""
-    tiled: dict[Op, Tiled] = field(default_factory=dict)
-    """MMAs in tile registers that a task keeps for all of its blocks: their axes, and how operands get there. Of others
-    the lowering chooses."""
-    terms: int | None = None
-    """In SIMT products: how many K steps are unrolled at most; None: atoms compute the MMAs."""
-    lane_box: tuple[Expr, ...] = ()
-    """Dimensions of the box (rectangle of neighbouring results) that every lane computes; shared inputs are loaded
-    once."""
-
-    @property
-    def summed(self) -> dict[Expr, Depth]:
-        """{reduction dimension: Depth (tile size, unrolled or not) of the outermost K loop over that dimension}."""
-        return {s.dim: s for s in reversed(self.depth)}
 
 
 @dataclass(frozen=True)
@@ -114,6 +59,13 @@ class GeneralChoice:
     """The predicted cycles of each candidate."""
     parts: tuple[Choice | GeneralChoice, ...] = ()
     """The choices of its kernels, in order, where the program becomes more than one kernel."""
+    find_cause: FindCause | None = field(default=None, compare=False, repr=False)
+    """A function that finds what takes most of the predicted time, if there is one."""
+
+    @property
+    def slow(self) -> SlowKernel | None:
+        """The cause that makes this plan slow; None if it is not slow, or has no predicted time."""
+        return slow_kernel(self.machine, self.cycles, self.bound, self.find_cause)
 
     def explain(self) -> str:
         """Return text that explains this choice to a user: plan, predicted time, roofline, bottleneck, notes, refusals.
@@ -128,7 +80,8 @@ class GeneralChoice:
             return "\n".join(
                 [
                     f"{self.name} on {self.machine.name} as two kernels, split {self.plan.split_at}: "
-                    f"predicted {predicted_us} us, {parts_us}",
+                    f"predicted {predicted_us} us, {parts_us}; roofline {bound_us} us",
+                    *slow_lines(self.slow),
                     *self.notes,
                     *(f"refused  {r}" for r in self.refused),
                     *(part.explain() for part in self.parts),
@@ -141,6 +94,7 @@ class GeneralChoice:
                 *("  " + line for line in self.plan.lines()),
                 *([f"predicted {predicted_us} us; roofline {bound_us} us"] if self.cycles else []),
                 *([] if self.predicted is None else limiting(self.machine, self.plan, self.predicted)),
+                *slow_lines(self.slow),
                 *self.notes,
                 *(f"refused  {r}" for r in self.refused),
             ]

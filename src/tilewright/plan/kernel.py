@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from tilewright.algebra.expr import Expr, Symbol
-from tilewright.ir.core import Op, Program
+from tilewright.ir.core import Op, Program, Value
 from tilewright.machine import Machine
 from tilewright.plan.boxes import Opened, cut_dims, numbers_of
 from tilewright.plan.fixed import tiles_of
 from tilewright.plan.general import dims_of, words_for
 from tilewright.plan.microkernel import names_of
+from tilewright.plan.term_boxes import Terms
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +33,10 @@ class KernelProgram:
     typical: Mapping[Symbol, int] | None = None
     logs: bool = False
     ordered: bool = False
+    in_grid: bool = False
+    """True for a grid program: the author's workgroups are its tasks."""
+    simt: Terms | None = None
+    """The product that lanes compute without an atom (SIMT), if the plan has it so."""
 
     @cached_property
     def size(self) -> Callable[[Expr], int]:
@@ -41,19 +46,37 @@ class KernelProgram:
     @cached_property
     def dims(self) -> dict[str, Expr]:
         """{name in a plan: dimension}, for each dimension of this program's tile values whose size is given."""
+        if self.in_grid:  # the author's constraints name them
+            loops = {str(d): d for d in self.loops.values()}
+            named = {**loops, **{str(d): d for d in dims_of(self.program)}}
+            words = words_for([name for tiles in tiles_of(self.program, self.sizes) for name in tiles])
+            return {word: named[name] for name, word in words.items() if name in named}
         known = [d for d in dims_of(self.program) if d.symbols <= set(self.sizes)]
         words = words_for(map(str, known))
         return {words[str(d)]: d for d in known}
 
     @cached_property
     def parallel(self) -> tuple[Expr, ...]:
-        """The dimensions of this program that the grid may split; () if elements must be computed in order."""
+        """The dimensions of this program that the grid may split; () if elements must be computed in order.
+
+        In a grid program, those that workgroups split; in a SIMT product with boxes, those that the product gives.
+        """
+        if self.in_grid:
+            tasks, _ = tiles_of(self.program, self.sizes)
+            return tuple(d for d in dims_of(self.program) if str(d) in tasks)
+        if self.simt is not None and self.simt.dims:
+            return self.simt.dims
         return () if self.ordered else cut_dims(self.program, self.size, self.logs, self.opened)
 
     @cached_property
     def loops(self) -> dict[Op, Expr]:
         """{loop operation: dimension that it iterates over}, for every loop of this program."""
         return {op: op.attrs["axis"] for op in self.program.walk() if op.name == "iterate"}
+
+    @cached_property
+    def makers(self) -> Mapping[Value, Op]:
+        """{value: the operation that computes or reads it}."""
+        return self.program.makers()
 
     @cached_property
     def stated(self) -> dict[str, int]:

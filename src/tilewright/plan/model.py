@@ -19,8 +19,8 @@ from tilewright.plan.contraction import Contraction, Operand
 
 Size = Callable[[Expr], int]
 """A function that evaluates an expression of sizes, such as a dimension's extent, to a number."""
-L1_SHARE, L2_SHARE = 0.8, 0.6
-"""The share of the L1 and L2 caches that data of a kernel can use."""
+L1_SHARE = 0.8
+"""The share of the L1 cache that data of a kernel can use."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,8 +83,8 @@ def l1(limits: Limits) -> float:
 
 
 def l2(limits: Limits) -> float:
-    """Return the number of bytes of the L2 cache that data of a kernel can use: 0.6 (L2_SHARE) of its capacity."""
-    return L2_SHARE * limits.l2_bytes
+    """Return the number of bytes of the L2 cache that data of a kernel can use: the machine's share of its capacity."""
+    return limits.l2_share * limits.l2_bytes
 
 
 def stays_in_l1(limits: Limits, rows: int, row_bytes: int, stride_bytes: int) -> bool:
@@ -118,6 +118,11 @@ def read_cycles(limits: Limits, read_bytes: float, passes: float, bytes_between:
     if passes <= 1:
         return first * passes
     return first if reuse_bytes <= l1(limits) else first + (passes - 1) * read_bytes / rate
+
+
+def line_bytes(machine: Machine) -> int:
+    """Return the number of bytes of a line of memory, as lanes of a GPU load it, or caches of a CPU hold it."""
+    return machine.limits.line_bytes if machine.lanes is None else machine.lane_access.line_bytes
 
 
 def moving_cycles(machine: Machine, moved_bytes: float, *, from_memory: bool = False) -> float:

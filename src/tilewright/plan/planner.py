@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from tilewright.machine import Machine
@@ -14,6 +14,7 @@ from tilewright.plan.contraction import Contraction, size
 from tilewright.plan.model import Cost, Roofline, cores, microseconds, us
 from tilewright.plan.schedule import Schedule, Split
 from tilewright.plan.sliding import halo_of
+from tilewright.plan.slow import FindCause, SlowKernel, slow_kernel, slow_lines
 from tilewright.plan.validate import why_illegal
 
 CLEARLY = 1.4
@@ -59,6 +60,15 @@ class Choice:
     unfit: tuple[Refusal, ...]
     bound: Roofline | None
     notes: tuple[str, ...] = ()
+    floor: float = 0.0
+    """The roofline of the whole program with a launch, in cycles, by the fastest unit for its types."""
+    find_cause: FindCause | None = field(default=None, compare=False, repr=False)
+    """A function that finds what takes most of the predicted time, if there is one."""
+
+    @property
+    def slow(self) -> SlowKernel | None:
+        """The cause that makes this plan slow; None if it is not slow."""
+        return slow_kernel(self.machine, self.cycles, self.floor, self.find_cause)
 
     @property
     def best(self) -> Candidate | None:
@@ -100,6 +110,7 @@ class Choice:
             f"predicted {us(cost.cycles, machine)} us ({parts})",
             f"roofline {us(bound.cycles, machine)} us, by {bound_by} (products {us(bound.compute, machine)} with "
             f"{bound.atom}, memory {us(bound.memory, machine)}): {100 * bound.cycles / cost.cycles:.0f} % of it",
+            *slow_lines(self.slow),
             *self.notes,
         ]
         close = [x for x in self.candidates[1:] if x.cost.cycles <= CLEARLY * cost.cycles][:3]
@@ -212,11 +223,11 @@ def _why_slower(other: Candidate, best: Candidate, machine: Machine) -> str:
         waits = microseconds(other_parts[cause], machine), microseconds(best_parts[cause], machine)
         return f"{times}: products wait {waits[0]:.0f} us for operands, {waits[1]:.0f} in the chosen plan"
     if cause == "staging":
-        staged, best_staged = _bytes_text(other.cost.staged_bytes), _bytes_text(best.cost.staged_bytes)
+        staged, best_staged = bytes_text(other.cost.staged_bytes), bytes_text(best.cost.staged_bytes)
         return f"{times}: it stages {staged}, the chosen plan {best_staged}"
     return f"{times}: results are stored between products"
 
 
-def _bytes_text(count: float) -> str:
+def bytes_text(count: float) -> str:
     """Return a number of bytes as text: in MB with one decimal from 1 MB on, else in KB."""
     return f"{count / 2**20:.1f} MB" if count >= 2**20 else f"{count / 1024:.0f} KB"

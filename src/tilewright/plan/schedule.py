@@ -17,7 +17,7 @@ Statements stand on lines of their own, or between semicolons. Words in brackets
 | `axis NAME = (DIGIT EXTENT, ...): SPLITS` | a dimension, or several digits as one number, the last fastest |
 | `grid AXIS, ...` | the axes of the tasks, outermost first |
 | `raster [COUNT,] [ORDER]` | tasks of the first axis that are walked together; which tasks a worker takes |
-| `loops AXIS, ...` | the order of loops, outermost first; `K.2` is the second loop of K |
+| `loops AXIS, ...` | the order of loops, outermost first; `K.2` is the second loop of K, unrolled ones counted |
 | `mma by ATOM, tile 128x256 [transposed]` | a product's atom, and its accumulator tile; or `mma by loops` |
 | `atom NAME` | the atom of a CPU's single contraction |
 | `x FORM [at POINT] [HOPS] [, reuse] [, stream]` | where a value is while it is used; or `x in place` |
@@ -26,6 +26,7 @@ Statements stand on lines of their own, or between semicolons. Words in brackets
 | `producer ..., consumer ..., stages 4, epilogue stages 2` | waves with roles, and the stages between them |
 | `overlap HOW` | `delayed store`, `mma ahead`, `ordered` |
 | `split kernel after mma` | two kernels; those of the second one stand behind `then` |
+| `whole N` | the author's loop over N, whose states merge, is one iteration, before anything else is done |
 | `split kernel before mma` | the same, with a computed operand of that MMA in memory between them |
 | `parts K 4` | tasks of their own for four parts of K; a second kernel merges them, in order |
 | `waves 8` | waves of a task, where no pipeline says them |
@@ -64,7 +65,8 @@ from tilewright.errors import ArgumentError
 from tilewright.limits import did_you_mean
 
 LEVELS = ("cluster", "task", "wave", "loop", "unit")
-HINTS = ("keep", "stream")
+STREAM = "stream"
+HINTS = ("keep", STREAM)
 CYCLIC, REVERSED = "cyclic", "reversed"
 LONGEST = "longest first"
 ORDERS = (CYCLIC, "contiguous", "dynamic", REVERSED, LONGEST)
@@ -88,6 +90,8 @@ PANELS = "im2col"
 """Its form then: every row of a product has all that it sums."""
 PADDED = "padded rows"
 """Its form then: it could be read as it is, and rows that begin at whole sectors or lines are quicker."""
+K_ROWS = "rows of K"
+"""Its form then: a dimension that a product sums is contiguous, which was another one's place in memory."""
 DIAGONAL = "block-diagonal"
 """Its form then: neighbouring products are one; their number stands behind it."""
 THEN = "then"
@@ -135,6 +139,11 @@ class Split:
         box = f" as {'x'.join(map(str, self.box))}" if self.box else ""
         unroll = f" unroll {self.unroll}" if self.unroll > 1 else ""
         return f"{self.level} {digit}{self.size}{box}{unroll}"
+
+    @property
+    def is_loop(self) -> bool:
+        """True if a loop goes over the tiles of this split, or would if it were not unrolled."""
+        return self.level in ("loop", "unit")
 
     @property
     def is_unrolled(self) -> bool:
@@ -352,6 +361,8 @@ class Schedule:
     """The MMA before which the program is split into two kernels, with its computed operand in memory between them."""
     lanes: LaneTile | None = None
     occupancy: Occupancy = Occupancy()
+    whole: str | None = None
+    """The dimension of the author's loop that is one iteration, if its states merge."""
 
     def __repr__(self) -> str:
         return f"parse_plan({str(self)!r})"
@@ -417,6 +428,7 @@ class Schedule:
             "grid": ", ".join(self.grid),
             "raster": ", ".join(raster) if self.grid else "",
             "loops": ", ".join(self.loops),
+            "whole": self.whole or "",
             "split": "" if self.split_at is None else f"kernel {self.split_at}",
             "parts": f"{self.parts[0]} {self.parts[1]}" if self.parts is not None else "",
             "waves": str(self.waves) if self.waves != 1 else "",

@@ -20,6 +20,7 @@ from tilewright.plan.schedule import (
     DIAGONAL,
     FORMS,
     HINTS,
+    K_ROWS,
     LAUNCH,
     LAUNCHES,
     LEVELS,
@@ -60,7 +61,7 @@ _COPIED = re.compile(
     rf"({_NAME}) (?:packed at bind|({'|'.join(FORMS)})(?: at ({_NAME}))?)( {_COPY}(?:, {_COPY})*)?{_END}"
 )
 _HOP = re.compile(r"by ([^\s,]+) (to|from) ([^\s,]+) (\d+)")
-_REPACKED = re.compile(rf"repack ({_NAME}): ({ALIGNED}|{PANELS}|{PADDED}|{DIAGONAL} [1-9]\d*){_END}")
+_REPACKED = re.compile(rf"repack ({_NAME}): ({ALIGNED}|{PANELS}|{PADDED}|{K_ROWS}|{DIAGONAL} [1-9]\d*){_END}")
 _PRODUCT = re.compile(rf"({_NAME}) by (?:(loops)|([^\s,]+), tile (\d+)x(\d+)( transposed)?)")
 _PIPELINE = re.compile(r"producer (\d+) waves? (\d+) registers, consumer (\d+) waves? (\d+) registers(, .+)")
 _STAGES = re.compile(r"((?:halo |resident |epilogue )?stages) (\d+)")
@@ -70,6 +71,7 @@ _STATEMENTS = {
     "grid": re.compile(rf"grid ({_NAME}(?:, {_NAME})*)"),
     "raster": re.compile(rf"raster (?:(\d+)(?:, ({'|'.join(ORDERS)}))?|({'|'.join(ORDERS)}))"),
     "loops": re.compile(rf"loops ({_NAME}(?:\.\d+)?(?:, {_NAME}(?:\.\d+)?)*)"),
+    "whole": re.compile(rf"whole ({_NAME})"),
     "split": re.compile(rf"split kernel (after|before) ({_NAME})"),
     "parts": re.compile(rf"parts ({_NAME}) (\d+)"),
     "waves": re.compile(r"waves (\d+)"),
@@ -90,7 +92,8 @@ NOTATION = {
     "raster": f"`raster COUNT`, or `raster COUNT, ORDER`, or `raster ORDER`, ORDER one of {', '.join(ORDERS)}",
     "loops": "`loops AXIS, ...`, where `AXIS.2` is its second loop",
     "producer": _PIPELINE_NOTATION,
-    "repack": f"`repack OPERAND: FORM`, FORM one of {ALIGNED}, {PANELS}, {PADDED}, {DIAGONAL} COUNT",
+    "repack": f"`repack OPERAND: FORM`, FORM one of {ALIGNED}, {PANELS}, {PADDED}, {K_ROWS}, {DIAGONAL} COUNT",
+    "whole": "`whole DIMENSION`",
     "split": "`split kernel after PRODUCT` or `split kernel before PRODUCT`",
     "parts": "`parts AXIS COUNT`",
     "waves": "`waves COUNT`",
@@ -211,6 +214,7 @@ def _parse_kernel(statements: list[str]) -> Schedule:
         split_before=split_mma if side == "before" else None,
         lanes=single_statements.get("lanes"),
         occupancy=single_statements.get("occupancy", Occupancy()),
+        whole=single_statements["whole"][0] if "whole" in single_statements else None,
     )
     if plan.pipeline is not None and not products:
         raise ArgumentError(
@@ -242,7 +246,7 @@ def _check_axis_names(plan: Schedule, lines: dict[str, str]) -> None:
                     f"plan: there is no axis {name}; there are {', '.join(axes)}{did_you_mean(name, axes)}; "
                     f"in `{lines[word]}`"
                 )
-            loops = sum(cut.level == "loop" for cut in axes[name].splits)
+            loops = sum(cut.is_loop for cut in axes[name].splits)
             if number and not 1 <= int(number) <= loops:
                 raise ArgumentError(f"plan: {full}: `{axes[name]}` has {loops} loops; in `{lines[word]}`")
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tilewright.algebra.expr import Expr, index
+from tilewright.algebra.expr import Const, Expr, Symbol, index
+from tilewright.algebra.expr_use import Substitution, linear_form
+from tilewright.ir.core import Op
 from tilewright.plan.microkernel import Axes
+from tilewright.plan.schedule import Axis
 
 
 @dataclass(frozen=True)
@@ -87,3 +90,43 @@ class Tiled:
     """Taps that read the staged rows shifted by (lines, positions); rows of other taps are staged separately."""
     walk: Walk | None = None
     """The lines of A that a task stages; None: A is read in place."""
+
+
+def lines_of_task(axis: Axis) -> Walk:
+    """Return a Walk: the lines of A that a task stages, as the plan's axis of the MMA's rows states them.
+
+    An axis of two digits (mixed-radix parts) counts lines and positions in a line, padding included. Of an axis of one
+    digit, all rows of a task are one line.
+
+    >>> from tilewright.plan.text import parse_plan
+    >>> image, matrix = parse_plan("axis r = (p 56, q 57 of 56): task p 28; axis m = (m 100): task 48").axes
+    >>> lines_of_task(image), lines_of_task(matrix)
+    (Walk(lines=28, of=56, length=56, pitch=57), Walk(lines=1, of=3, length=48, pitch=48))
+    """
+    task, *outer, place = axis.split("task"), *axis.digits
+    assert task is not None
+    if not outer:
+        return Walk(1, -(-place.extent // task.size), task.size, task.size)
+    (lines,) = outer
+    return Walk(task.size, lines.extent, place.extent, place.walked)
+
+
+def tap_shifts(read: Op, axes: Axes, walk: Walk) -> dict[Expr, tuple[int, int]]:
+    """Return how far each filter tap moves in staged A: {dimension of the tap: (lines, positions) per step of the tap}.
+
+    `read` reads A as a sliding window over the lines that `walk` describes, along the rows of the MMA (`axes`). A tap
+    that moves the position in a line is in one coordinate with it; other taps move lines.
+    """
+    if "at" not in read.attrs:  # nothing slides
+        return {}
+    symbols: dict[Expr, Symbol] = dict(zip(read.results[0].type.dims, read.attrs["over"], strict=True))
+    line, place = index("line", walk.of + 1), index("place", walk.length)
+    images = Substitution({symbols[axes.m]: walk.pitch * line + place})
+    shifts: dict[Expr, tuple[int, int]] = {}
+    for e in map(images, read.attrs["at"]):
+        for tap in (d for d in axes.deep if symbols[d] in e.symbols):
+            form = linear_form(e, [symbols[tap]])
+            step = None if form is None else form[0][symbols[tap]]
+            assert isinstance(step, Const), "staged lines slide by whole positions"
+            shifts[tap] = (0, step.value) if place in e.symbols else (step.value, 0)
+    return dict(sorted(shifts.items(), key=lambda item: item[1][0] == 0))

@@ -26,12 +26,13 @@ def tile_unit(space: Contraction, atom: MultiplyAtom, machine: Machine, fixed: F
     `space` is the product's index space; the splits of K follow the author's constraints `fixed`.
     """
     workers, lines = cores(machine), size(space.rows[-2 if len(space.rows) > 1 else -1])
-    row_counts = {1, 2, 3, 3 * workers, *(workers << n for n in range(lines.bit_length()))}
+    of_grid = {1 << n for n in range(workers.bit_length())}  # a grid of tasks, one a core, has so many each way
+    row_counts = {*of_grid, 3, 3 * workers, *(workers << n for n in range(lines.bit_length()))}
     return BlockUnit(
         atom,
         tuple(_accumulator_tiles(space, atom, machine)),
         row_counts,
-        {1, 2, workers, 2 * workers},
+        {*of_grid, workers, 2 * workers},
         _k_splits(space, atom, fixed),
         tuple(staging_choices(space, atom)),
         schedule="cyclic",

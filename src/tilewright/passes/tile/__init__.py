@@ -31,6 +31,7 @@
 | vector_products | sums instead of products without rows or without columns, on GPUs                     |
 | fission       | loops over K as several, where a product needs some of their sums first                |
 | dim_order     | tiles and products whose dimensions have one order                                    |
+| unit_taps     | windows of one element: coordinates without the index of a summed dimension           |
 | merging       | dimensions that lie behind each other as one                                          |
 | equal_reads   | reads of the same elements as one                                                     |
 | congruences   | operands that are zero but where a sum of indices is a multiple of a number           |
@@ -39,12 +40,14 @@
 | flat          | functions of elements over one dimension, where rows are no whole vectors             |
 | apart         | a program as two, where a value between products goes through memory                  |
 | looping       | chained products as a loop over what lies between them                                |
+| dissolving    | a loop whose carried values merge, in one iteration                                   |
 | stepping      | products that sum a dimension at once, in a loop over its steps                       |
 | splitting     | split-K: a program with one product as two                                            |
 | parting       | a long reduction as two programs                                                      |
 | loop_parts    | a loop whose carried values merge as two programs: parts of it, and their merge       |
 | patches       | a dimension in boxes of digits instead of runs                                        |
 | aligning      | factors in rows that a machine's copies can read, and what copies them so             |
+| k_last        | reads of factors with a dimension of K as the last of memory, and what copies them so |
 | neighbours    | products that lie side by side: rows of A that begin behind each other                |
 | diagonal      | such products as one, with B in blocks on a diagonal                                  |
 | copies        | what copies of factors share: accesses in numbers, the programs that copy             |

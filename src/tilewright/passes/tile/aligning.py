@@ -37,8 +37,9 @@ from tilewright.passes.tile.copies import (
     up,
     with_ops,
 )
+from tilewright.passes.tile.k_last import transposing, with_k_last
 from tilewright.passes.tile.rewriting import own_name
-from tilewright.plan.schedule import PADDED, PANELS
+from tilewright.plan.schedule import K_ROWS, PADDED, PANELS
 
 SLACK = 8
 """Rows are padded to whole lines if they become longer by no more than one part in so many."""
@@ -95,8 +96,9 @@ def aligned(
 ) -> Copied | str:
     """Return the program on copies of its MMA operands in rows that bulk copies can read; or text: why there is none.
 
-    `form` says how: PANELS (each row has all of K as one run, im2col), PADDED (K is padded with zeros), or any other
-    (filter taps and channels merge to one run, or only the row pitch changes).
+    `form` says how: PANELS (each row has all of K as one run, im2col), PADDED (K is padded with zeros), K_ROWS (a
+    dimension of K becomes the last one of memory), or any other (filter taps and channels merge to one run, or only the
+    row pitch changes).
     """
     products = [op for op in program.walk() if op.name == "mma"]
     if len(products) != 1:
@@ -111,10 +113,10 @@ def aligned(
             new = _in_panels(program, product, reads, reading.pitch)
         elif form == PADDED:
             new = _with_padded_k(program, product, reads, free, reading)
+        elif form == K_ROWS:
+            new = _with_k_last(program, product, reads, reading)
         else:
-            new = _with_merged_taps(program, product, reads, reading.pitch, reading.furthest) or _with_padded_pitch(
-                reads, reading
-            )
+            new = _in_rows(program, product, reads, reading)
         if isinstance(new, str):
             return new
         return _with_replaced_reads(program, sizes, shapes, free, new)
@@ -142,11 +144,41 @@ class _New:
     @property
     def is_view(self) -> bool:
         """True if no copy is needed: the tensor itself can be viewed with these strides."""
+        if self.read.order is not None:
+            return False
         if self.summed:
             every = [s for d, s in self.read.over.items() if d not in self.summed]
             every += [self.read.over[d] for d in self.summed]
             return tuple(every) == self.read.at and prod(self.packed) == prod(self.read.shape)
         return self.packed == self.read.shape and not any(self.first)
+
+
+def _in_rows(program: Program, product: Op, reads: Sequence[Numbered], reading: Reading) -> list[_New] | str:
+    """Return replacements that bulk copies can read: taps and channels as one run, else rows at another pitch."""
+    merged = _with_merged_taps(program, product, reads, reading.pitch, reading.furthest)
+    return merged or _with_padded_pitch(reads, reading)
+
+
+def _with_k_last(program: Program, product: Op, reads: Sequence[Numbered], reading: Reading) -> list[_New] | str:
+    """Return copies of the operands with a contiguous dimension of K, for bulk copies; or text: why there are none."""
+    moved = with_k_last(product, reads)
+    if isinstance(moved, str):
+        return moved
+    new = [] if all(_has_pitch(read, reading) for read in moved) else _in_rows(program, product, moved, reading)
+    if isinstance(new, str):
+        return new
+    others = [read for read in moved if read.order is not None and all(read is not each.read for each in new)]
+    return [*new, *(_as_it_is(read) for read in others)]
+
+
+def _has_pitch(read: Numbered, reading: Reading) -> bool:
+    """True if all rows of a read tensor lie a multiple of the pitch of bulk copies apart."""
+    return all(step * read.bytes % reading.pitch == 0 for step in steps_of(read.shape)[:-1])
+
+
+def _as_it_is(read: Numbered) -> _New:
+    """Return the replacement of a read by one of a copy in the order of its coordinates."""
+    return _New(read, read.shape, (0,) * len(read.shape), read.shape, steps_of(read.shape), read.over, read.at)
 
 
 def _with_padded_k(
@@ -175,8 +207,7 @@ def _with_padded_pitch(reads: Sequence[Numbered], reading: Reading) -> list[_New
     """
     replacements = []
     for read in reads:
-        steps = steps_of(read.shape)
-        if all(step * read.bytes % reading.pitch == 0 for step in steps[:-1]):  # copies look at that of one row, too
+        if _has_pitch(read, reading):  # copies look at that of one row, too
             continue
         wide = (*read.shape[:-1], reading.padded(read.shape[-1], read.bytes))
         replacements.append(_New(read, wide, (0,) * len(wide), read.shape, steps_of(wide), read.over, read.at))
@@ -327,6 +358,9 @@ def _with_replaced_reads(
             dims = tuple(symbol(f"{name}_{n}", 1) for n in range(len(each.shape)))
             every |= {**dict(zip(dims, each.shape, strict=True)), **dict.fromkeys(each.run.symbols, each.shape[-1])}
             attrs = {**attrs, "over": tuple(each.over.values()), "at": each.at}
+        elif each.read.order is not None:
+            dims = tuple(dims[n] for n in each.read.order)
+            attrs = {**attrs, "over": tuple(each.over.values()), "at": each.at}
         seen = seen_as[source] = Value(MemoryType(kind.dtype, dims, strides=each.strides), name)
         extents[seen] = each.shape
         result = Value(TileType(kind.dtype, tuple(each.over)), each.read.op.result.name)
@@ -353,10 +387,14 @@ def _copy(program: Program, new: _New, name: str) -> FactorCopy:
 
     Dimensions of the source that the copy has unchanged are merged with the dimension before.
     """
+    if new.read.order is not None and new.packed == new.read.shape and not any(new.first):
+        return transposing(program, new.read, name)
     every = prod(new.packed)
     flat = number_in(every)
     if new.summed:
         source_shape, at = new.read.shape, _panel_source(new, flat)
+    elif new.read.order is not None:
+        source_shape, at = _from_source_order(new, flat)
     else:
         source_shape, extents, first = _merged(new.read.shape, new.packed, new.first)
         at = tuple(place + begin for place, begin in zip(digits(flat, extents), first, strict=True))
@@ -365,6 +403,16 @@ def _copy(program: Program, new: _New, name: str) -> FactorCopy:
         f"from {new.read.shape[-1]} in {new.read.shape}"
     )
     return copying(program, new.read.source, name, source_shape, every, at, words)
+
+
+def _from_source_order(new: _New, flat: Symbol) -> tuple[Shape, tuple[Expr, ...]]:
+    """Return (shape of the source, its coordinates for element number `flat` of a copy in another order)."""
+    assert new.read.order is not None
+    place = dict(
+        zip(new.read.order, zip(digits(flat, new.packed), new.first, new.read.shape, strict=True), strict=True)
+    )
+    found = [place[n] for n in range(len(place))]
+    return tuple(extent for _, _, extent in found), tuple(e + first for e, first, _ in found)
 
 
 def _panel_source(new: _New, flat: Symbol) -> tuple[Expr, ...]:

@@ -53,7 +53,7 @@ def reduce(low: Lowering, op: Op) -> tuple[Tile, ...]:
         wide = dtype.accumulator
     total: Formula | None = None
     inner = {d: parts[d] for d in kind.dims}
-    if low.cuts.waves > 1:  # what goes along rows and is used again stays near, rather than be read again
+    if low.plan.waves > 1:  # what goes along rows and is used again stays near, rather than be read again
         tiles = [near(low, v) for v in op.operands[: len(tiles)]]
     for tile in tiles:
         cut = moving.neutral(low, tile.over(tile.dims, parts), (dim,), moving.identity(op.name, tile.dtype))
@@ -104,7 +104,7 @@ def _reduced(low: Lowering, tile: Tile, dim: Expr, step: str, wide: DType) -> Fo
         view = storage.viewed(source_load, source.dims, source.parts)
         w.combine("reduce", view, w.part(total, sizes), source.dims.index(dim), name)
     else:
-        _blocks(low, source, source_load, dim, total, name)
+        combine_by_blocks(low, source, source_load, dim, (total, outer), name)
     return storage.held(total, outer, source.parts).formula
 
 
@@ -186,17 +186,23 @@ def _masked_tail(storage: Storage, tile: Tile, dim: Expr, count: int, number: fl
     return call("select", inside, elements, formulas.number(number, tile.dtype))
 
 
-def _blocks(low: Lowering, tile: Tile, source: Load, dim: Expr, target: Value, name: str) -> None:
-    """Emit the reduction `name` along `dim`, one block of the last other dimension at a time."""
-    outer = [d for d in tile.dims if d is not dim]
+def combine_by_blocks(
+    low: Lowering, tile: Tile, source: Load, dim: Expr, target: tuple[Value, tuple[Expr, ...]], name: str
+) -> None:
+    """Emit the reduction or scan `name` along `dim`, one block of the last other dimension at a time.
+
+    `target` is (the tensor of the result, its dimensions): a reduction's lack `dim`, a scan's have it.
+    """
+    result, dims = target
+    kind, outer = "scan" if dim in dims else "reduce", [d for d in tile.dims if d is not dim]
 
     def one(place: Expr, width: Size) -> None:
         parts = dict(tile.parts)
         if outer:
             parts[outer[-1]] = (parts[outer[-1]][0] + place, width)
         view = low.storage.viewed(source, tile.dims, parts)
-        _, to = low.storage.load_of(low.storage.held(target, tuple(outer), tile.parts))
-        low.writer.combine("reduce", view, low.storage.viewed(to, tuple(outer), parts), tile.dims.index(dim), name)
+        _, to = low.storage.load_of(low.storage.held(result, dims, tile.parts))
+        low.writer.combine(kind, view, low.storage.viewed(to, dims, parts), tile.dims.index(dim), name)
 
     size = tile.parts[outer[-1]][1] if outer else 1
     rounds, rest = divided(size, BLOCK) if most(size) > 2 * BLOCK else (0, size)

@@ -58,6 +58,8 @@ class Numbered:
     """By dimension of the tile."""
     at: tuple[Expr, ...]
     shape: Shape
+    order: tuple[int, ...] | None = None
+    """The number of the source's coordinate for each of `at` and `shape`; None: they are in the source's order."""
 
     @property
     def source(self) -> Value:
@@ -160,6 +162,27 @@ def copying(
     verify(copy)
     sizes = dict(zip((*dims, along), (*given, every), strict=True))
     return FactorCopy(copy, sizes, {here: given, copy_arg: (every,)}, words)
+
+
+def copying_to(
+    program: Program, source: Value, name: str, given: Shape, order: tuple[int, ...], words: str
+) -> FactorCopy:
+    """Return the program that copies an operand of the shape `given` to the order `order` of its dimensions.
+
+    Dimensions of one element are left out. Lanes read and write along memory, through shared memory.
+    """
+    dtype = source.type.dtype
+    kept = [n for n, extent in enumerate(given) if extent > 1] or [0]
+    dims = {n: symbol(f"{source.name}_{n}", 1) for n in kept}
+    before, after = tuple(dims.values()), tuple(dims[n] for n in order if n in dims)
+    here, copy_arg = Value(MemoryType(dtype, before), source.name), Value(MemoryType(dtype, after), name)
+    read = Op(TILE.ops["read"], (here,), {}, (Value(TileType(dtype, before)),))
+    body = Block((), [read, Op(TILE.ops["write"], (read.result, copy_arg), {})])
+    copy = replace(program, name=f"{program.name}_{name}", args=(here, copy_arg), body=body, records=[])
+    verify(copy)
+    sizes = {dims[n]: given[n] for n in kept}
+    shapes = {here: tuple(sizes[d] for d in before), copy_arg: tuple(sizes[d] for d in after)}
+    return FactorCopy(copy, sizes, shapes, words)
 
 
 def number_in(every: int) -> Symbol:

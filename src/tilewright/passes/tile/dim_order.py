@@ -8,6 +8,12 @@ and lowerings take the last dimension of an accumulator for the columns: they ge
 
 A batch comes first; then the order is that of the first result, then that of the arguments. Operand B of a product is
 the one with the columns; an operand that is computed of another product is A, as MMAs take A from registers.
+
+Programs without MMAs keep their order, but for windows that are reduced where vectors go along the last dimension of a
+tile: the taps of a window are few, so they come first, and what lies side by side in the result comes last.
+
+    %0 = read %x over=[p, q, r, s] at=[p + r, q + s]   %0 = read %x over=[r, s, p, q] at=[p + r, q + s]
+    %1 = sum %0 dim=S                                  %1 = sum %0 dim=S                      y is [P, Q]
 """
 
 from __future__ import annotations
@@ -28,12 +34,12 @@ BY_NAME = frozenset(
 """Operations for which the order of dimensions has no meaning."""
 
 
-def in_dim_order(program: Program, free: Collection[Op]) -> tuple[Program, Collection[Op]]:
+def in_dim_order(program: Program, free: Collection[Op], *, taps_first: bool = False) -> tuple[Program, Collection[Op]]:
     """Return (the program with all tiles in one order of dimensions, its `free` loops (same result for every tile
     size)).
 
-    Unchanged if the program has no MMA, a block-diagonal one, or an operation for which the order of dimensions
-    matters.
+    Unchanged if the program has a block-diagonal MMA, or an operation for which the order of dimensions matters; also
+    if it has no MMA, unless `taps_first` asks for an order and windows are reduced.
 
     >>> from tilewright.ir.tile import parse_tile
     >>> program = parse_tile('''tile product(%x: global f32[M, K], %w: global f32[N, K], %y: global f32[M, N])
@@ -49,17 +55,40 @@ def in_dim_order(program: Program, free: Collection[Op]) -> tuple[Program, Colle
     f32[M, N]
     """
     products = [op for op in program.walk() if op.name == "mma"]
-    if not products or any(op.name not in BY_NAME or op.attrs.get("blocks") for op in program.walk()):
+    if any(op.name not in BY_NAME or op.attrs.get("blocks") for op in program.walk()):
         return program, free
+    taps = [] if products or not taps_first else _taps(program)
+    if not (products or taps):
+        return program, free
+    ordered = _with_results(program) if products else {v for op in program.walk() for v in _values(op)}
     with building():
-        rewrite = _InOrder(_positions(program, products), _with_results(program))
+        rewrite = _InOrder(_positions(program, products, taps), ordered)
         rewritten = replace(program, body=rewrite.body(program.body))
         verify(rewritten)
     return rewritten, {rewrite.kept[op] for op in free if op in rewrite.kept}
 
 
-def _positions(program: Program, products: list[Op]) -> dict[Expr, int]:
-    """Return {dimension: its position in the order}: first those that no memory has, then batches, then the others.
+def _taps(program: Program) -> list[Expr]:
+    """Return the dimensions of windows that are reduced: no write has them, and a read adds them to others."""
+    ops = list(program.walk())
+    written = {d for op in ops if op.name == "write" for d in op.operands[0].type.dims}
+    taps = dict[Expr, None]()
+    for op in (op for op in ops if op.name == "read"):
+        kind, over, at = places(op)
+        for coordinate in at:
+            window = [d for d, index in zip(kind.dims, over, strict=True) if index in coordinate.symbols]
+            taps |= dict.fromkeys(d for d in window if d not in written and not written.isdisjoint(window))
+    return list(taps)
+
+
+def _values(op: Op) -> tuple[Value, ...]:
+    """Return the results of an operation, and the arguments of its blocks."""
+    return (*op.results, *(arg for block in op.blocks for arg in block.args))
+
+
+def _positions(program: Program, products: list[Op], taps: list[Expr]) -> dict[Expr, int]:
+    """Return {dimension: its position in the order}: first `taps` of windows, then those that no memory has, then
+    batches, then the others.
 
     Columns of an MMA with one computed operand come last, so that the computed one is A.
     """
@@ -72,6 +101,7 @@ def _positions(program: Program, products: list[Op]) -> dict[Expr, int]:
     batch = set[Expr]().union(*(set.intersection(*(set(v.type.dims) for v in op.operands)) for op in products))
     order = [d for d in every if d not in in_memory]
     order += sorted(in_memory, key=lambda d: d not in batch)
+    order.sort(key=lambda d: d not in taps)
     computed = _computed(program)
     for op in products:
         a, b, acc = op.operands

@@ -33,7 +33,7 @@ from tilewright.passes.tile.storage import Storage
 from tilewright.passes.tile.tasks import Tasks
 from tilewright.passes.tile.values import Tile, load
 from tilewright.passes.tile.writer import BlockWriter
-from tilewright.plan.general import Cuts
+from tilewright.plan.bound import BoundKernel
 from tilewright.plan.microkernel import hold_accumulators, waves_of
 
 
@@ -114,7 +114,7 @@ def lower_tiles(
     symbols: Mapping[Symbol, Size],
     shapes: Mapping[Value, tuple[Size, ...]],
     machine: Machine,
-    cuts: Cuts,
+    bound: BoundKernel,
     free: Collection[Op] = (),
     *,
     logs: bool = False,
@@ -126,12 +126,14 @@ def lower_tiles(
     """Return the block program of a tile program (Lowered).
 
     Sizes (`symbols`) and `shapes` of arguments are numbers, or expressions of the sizes in `opened`, which become
-    parameters. `cuts` are the plan's tasks, loops and MMAs. `free` are loops with the same result for every tile size.
+    parameters. `bound` is the program with its plan. `free` are loops with the same result for every tile size.
     With `logs`, debug_log writes to arguments of its own. `workgroups` is for a grid program: {symbol that depends on
     workgroup ids: its expression}. With `lenient`, symbols that set_symbol sets may have values outside their range.
     `written` are arguments that are known to be written completely, beside those for which it is recognised.
 
     >>> from tilewright.ir.tile import parse_tile
+    >>> from tilewright.plan.kernel import KernelProgram
+    >>> from tilewright.plan.text import parse_plan
     >>> from tilewright.targets.registry import machine
     >>> tile = parse_tile('''tile double(%x: global f32[M], %y: global f32[M])
     ...   symbols M
@@ -141,8 +143,10 @@ def lower_tiles(
     ...   write %1, %y
     ... }''')
     >>> (m,) = tile.args[0].type.dims
-    >>> shapes = {a: (5000,) for a in tile.args}
-    >>> print(lower_tiles(tile, {m: 5000}, shapes, machine("portable"), Cuts({m: 1250})).program)
+    >>> shapes, row = {a: (5000,) for a in tile.args}, machine("portable")
+    >>> plan = parse_plan("axis M = (M 5000): task 1250; grid M")
+    >>> bound = BoundKernel(KernelProgram(tile, {m: 5000}, row), plan)
+    >>> print(lower_tiles(tile, {m: 5000}, shapes, row, bound).program)
     block double(%x: in global f32 (5000), %y: out global f32 (5000))
       machine portable
     {
@@ -154,39 +158,39 @@ def lower_tiles(
     }
     <BLANKLINE>
     """
-    waves = max(cuts.waves, waves_of(machine, cuts.products.values()))
+    waves = max(bound.plan.waves, waves_of(machine, bound.products.values()))
     writer = BlockWriter(None if machine.lanes is None else waves * machine.lanes, opened.symbols, machine.limits)
     for s in opened.symbols:
         writer.fresh(s.name)
     for arg in program.args:
         writer.fresh(arg.name or "argument")
     scope = TileScope(symbols, opened)
-    if cuts.roles is not None:
-        writer.home = home_of(cuts.products, machine, lambda dim: _task_width(cuts, scope, dim))
-    walks = {tiled.axes.m: tiled.walk for tiled in cuts.tiled.values() if tiled.walk is not None}
+    if bound.plan.pipeline is not None:
+        writer.home = home_of(bound.products, machine, lambda dim: _task_width(bound, scope, dim))
+    walks = {tiled.axes.m: tiled.walk for tiled in bound.tiled.values() if tiled.walk is not None}
     storage = Storage(scope, writer)
-    storage.holds_sums = machine.lanes is not None or hold_accumulators(cuts.products.values(), machine)
+    storage.holds_sums = machine.lanes is not None or hold_accumulators(bound.products.values(), machine)
     low = Lowering(
         program,
         machine,
-        cuts,
+        bound,
         set(free),
         Rules(RULES, _block),
         scope,
         storage,
         ArgumentTensors(program, shapes, written, walks, in_grid=workgroups is not None),
         Reports(storage, logs, lenient),
-        CurrentTask(walks, list(cuts.blocks)),
+        CurrentTask(walks, list(bound.blocks)),
     )
     groups = None if workgroups is None else grid.Workgroups(low, workgroups)
-    tiled = TiledTask(low) if cuts.tiled else None
+    tiled = TiledTask(low) if bound.tiled else None
     with building():
         return _lowered(low, Tasks(low, groups, tiled), waves)
 
 
-def _task_width(cuts: Cuts, scope: TileScope, dim: Expr) -> int:
+def _task_width(bound: BoundKernel, scope: TileScope, dim: Expr) -> int:
     """Return the extent of a task along a dimension; 2 for one whose size is open, as it is wider than 1."""
-    size = cuts.widths.get(dim) or scope.size(dim)
+    size = bound.widths.get(dim) or scope.size(dim)
     return size if isinstance(size, int) else 2
 
 

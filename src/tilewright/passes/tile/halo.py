@@ -27,7 +27,7 @@ from tilewright.passes.tile.accesses import TileAccess, marked
 from tilewright.passes.tile.lowering import Lowering
 from tilewright.passes.tile.values import Parts, load
 from tilewright.passes.tile.writer import BlockWriter, split
-from tilewright.plan.general import Cuts
+from tilewright.plan.bound import BoundKernel
 
 
 @dataclass(frozen=True)
@@ -82,9 +82,9 @@ def window_of(low: Lowering, access: TileAccess, dims: tuple[Expr, ...], parts: 
 
     It starts at expressions of the coordinates that differ between lanes.
     """
-    moved = [d for d in dims if is_in_window(low.cuts, d)]
+    moved = [d for d in dims if is_in_window(low.bound, d)]
     sizes = [width for d in moved if isinstance(width := parts[d][1], int)]
-    if len(sizes) < len(moved) or low.cuts.terms is None:
+    if len(sizes) < len(moved) or low.bound.unrolled_terms is None:
         return None
     over = low.writer.axes(sizes)
     images = Substitution({low.scope.coordinate(d): parts[d][0] + i for d, i in zip(moved, over, strict=True)})
@@ -94,9 +94,9 @@ def window_of(low: Lowering, access: TileAccess, dims: tuple[Expr, ...], parts: 
     return window if window is not None and prod(window.widths) < prod(sizes) else None
 
 
-def is_in_window(cuts: Cuts, dim: Expr) -> bool:
+def is_in_window(bound: BoundKernel, dim: Expr) -> bool:
     """True if one lane goes over the whole part of a dimension: that of its box of results, or a summed one."""
-    return dim in cuts.lane_box or dim not in cuts.widths
+    return dim in bound.lane_box or dim not in bound.widths
 
 
 def windowed(
@@ -109,7 +109,7 @@ def windowed(
     otherwise: float,
 ) -> Formula:
     """Emit the copy of all lanes' windows; return a load from the copy, for the read."""
-    lane_dims = [d for d in dims if not is_in_window(low.cuts, d)]
+    lane_dims = [d for d in dims if not is_in_window(low.bound, d)]
     long = [n for n, width in enumerate(box.widths) if width > 1]
     sizes = [*(parts[d][1] for d in lane_dims), *(box.widths[n] for n in long)]
     tensor = low.writer.alloc(dtype, sizes, f"{access.tensor.name}_part")

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from tilewright.algebra.expr import ZERO, Const, Expr, Symbol, as_expr
 from tilewright.algebra.expr_rules import maximum, minimum
-from tilewright.algebra.expr_use import Substitution, linear_form
+from tilewright.algebra.expr_use import Substitution, indices_in_bounds, linear_form
 from tilewright.ir.core import Op, TileType, Value
 from tilewright.ir.dtypes import DType
 from tilewright.passes.places import Size, linear_step
@@ -19,8 +19,8 @@ from tilewright.passes.tile.accesses import may_leave
 from tilewright.passes.tile.arguments import ArgumentTensors
 from tilewright.passes.tile.lowering import Lowering
 from tilewright.passes.tile.values import Parts
+from tilewright.plan.bound import BoundKernel
 from tilewright.plan.computed import ComputedFactor, computed_factor
-from tilewright.plan.general import Cuts
 from tilewright.plan.microkernel import Axes, Microkernel, axes_in, types_of
 
 
@@ -33,7 +33,7 @@ def is_read_in_place(low: Lowering, op: Op) -> bool:
     if op.attrs.get("otherwise", 0) != 0 or low.scope.masks or low.scope.ends:
         return False
     users, computing = low.users.get(op.result, ()), _computed_in_steps(low)
-    return bool(users) and all(_is_left(low, x, op) or _is_staged(low.cuts, x, op) or x in computing for x in users)
+    return bool(users) and all(_is_left(low, x, op) or _is_staged(low.bound, x, op) or x in computing for x in users)
 
 
 def is_right(users_of: Mapping[Value, Sequence[Op]], op: Op) -> bool:
@@ -44,7 +44,7 @@ def is_right(users_of: Mapping[Value, Sequence[Op]], op: Op) -> bool:
 
 def _is_left(low: Lowering, user: Op, read: Op) -> bool:
     """True if a read is operand A of an MMA by vectors that can skip elements out of bounds."""
-    if user in low.cuts.lanes:
+    if user in low.bound.lane_kernels:
         return user.operands[0] is read.results[0]
     kernel_and_axes = _as_left(low, user, read)
     if kernel_and_axes is None or kernel_and_axes[0].whole:
@@ -60,7 +60,7 @@ def microkernel_of(low: Lowering, op: Op) -> tuple[Microkernel, Axes, tuple[DTyp
     """Return (microkernel, its axes, types of A, B and C) of an MMA at the current parts; None if it is done by
     loops.
     """
-    kernel, known = low.cuts.products.get(op), all(low.scope.is_known(d) for v in op.operands for d in v.type.dims)
+    kernel, known = low.bound.products.get(op), all(low.scope.is_known(d) for v in op.operands for d in v.type.dims)
     axes = axes_in(op, low.scope.width) if known else ""
     if kernel is None or isinstance(axes, str):
         return None
@@ -93,16 +93,16 @@ def rows_past_the_end(low: Lowering, op: Op, parts: Parts) -> dict[Expr, int]:
     return past_of
 
 
-def _is_staged(cuts: Cuts, user: Op, read: Op) -> bool:
+def _is_staged(bound: BoundKernel, user: Op, read: Op) -> bool:
     """True if a read is an operand of an MMA whose K steps are copied to shared memory one by one."""
-    kernel = cuts.products.get(user) if user.name == "mma" else None
+    kernel = bound.products.get(user) if user.name == "mma" else None
     return kernel is not None and kernel.slab is not None and user.operands[2] is not read.results[0]
 
 
 def _computed_in_steps(low: Lowering) -> set[Op]:
     """Return the operations that compute an operand A from arguments, one K step at a time."""
     computing: set[Op] = set()
-    for op, kernel in low.cuts.products.items():
+    for op, kernel in low.bound.products.items():
         if kernel is not None and kernel.held_a and not kernel.at_once:
             axes = axes_in(op, low.scope.width)
             a = None if isinstance(axes, str) else kernel.oriented(axes).factors(op)[0]
@@ -126,14 +126,14 @@ def are_alike(low: Lowering, dim: Expr) -> bool:
 
     That is so if all other dimensions of the coordinates that depend on `dim` (filter taps) are unrolled.
     """
-    written = {d for d, loop in low.cuts.summed.items() if loop.unrolled}
+    written = {d for d, loop in low.bound.summed.items() if loop.unrolled}
     for op in (op for op in low.program.walk() if op.name == "read" and "at" in op.attrs):
         dim_of = dict(zip(op.attrs["over"], op.results[0].type.dims, strict=True))
         for e in op.attrs["at"]:
             met = {dim_of[s] for s in e.symbols if s in dim_of}
             if dim in met and not met - {dim} <= written:
                 return False
-    return not low.cuts.lanes
+    return not low.bound.lane_kernels
 
 
 def _is_contiguous_along(read: Op, dim: Expr) -> bool:
@@ -173,9 +173,9 @@ def limits(
             continue
         form = linear_form(known(e), [tap])
         factor = None if form is None else form[0].get(tap)
-        if form is None or not isinstance(factor, Const) or factor.value <= 0:
+        if form is None or not isinstance(factor, Const):
             continue
-        first = maximum(first, -(form[1] // factor.value))
-        end = minimum(end, (shape[n] - 1 - form[1]) // factor.value + 1)
+        lowest, past = indices_in_bounds(factor.value, form[1], shape[n])
+        first, end = maximum(first, lowest), minimum(end, past)
         left[n] = False
     return first, end, tuple(left)

@@ -51,7 +51,7 @@ def near(low: Lowering, value: Value) -> Tile:
     """Return the value's tile, stored in the workgroup's memory if several operations use it and it fits."""
     tile, load = low.storage.env[value], only_load(low.storage.env[value].formula)
     is_near = tile.filled or tile.wide is not None or (load is not None and load.tensor.type.space == "shared")
-    has_room = low.cuts.waves == 1 or low.writer.lanes is None
+    has_room = low.plan.waves == 1 or low.writer.lanes is None
     elements, lanes = prod(map(most, tile.sizes)), low.writer.lanes or 1
     used = len(low.users.get(value, ())) > 1
     if not is_near and used and (has_room or is_kept_by_lanes(low.users, value, elements, lanes, low.machine)):
@@ -64,7 +64,7 @@ def is_row_read_again(low: Lowering, read: Op) -> bool:
 
     It is kept in the memory of workgroups; lanes take it to registers where they have room for it.
     """
-    if low.cuts.waves == 1 or low.writer.lanes is None or low.writer.home is not None or low.cuts.products:
+    if low.plan.waves == 1 or low.writer.lanes is None or low.writer.home is not None or low.bound.products:
         return False
     outside_loops = [op for op in low.program.body.ops if op.name == "read"]
     widths = {d: low.scope.part(d)[1] for op in outside_loops for d in op.result.type.dims}
@@ -80,7 +80,7 @@ def fits(low: Lowering, sizes: Sequence[Size], values: int | None = None) -> boo
     Always True if the plan states no waves.
     """
     values = low.machine.row_tasks.most_values if values is None else values
-    if low.cuts.waves == 1 or low.writer.lanes is None:
+    if low.plan.waves == 1 or low.writer.lanes is None:
         return True
     return prod(map(most, sizes)) <= values * low.writer.lanes
 

@@ -6,15 +6,14 @@
       yield %h, %y }                           m and x of every part              what follows the loop
 
 Parts start from what changes nothing (0, or the lowest number), and the merge takes what the author starts from. The
-last part may be shorter than the others: past the end of N the first program reads zeros, and a select gives -inf
-there, which counts for nothing. `plan/facts/loops` tells which loops merge, and how.
+last part may be shorter than the others: past the end of N the first program reads zeros, and a select gives numbers
+there that change nothing. `plan/facts/loops` tells which loops merge, and how.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf
 
 from tilewright.algebra.expr import Expr, Symbol, symbol
 from tilewright.algebra.expr_use import Substitution
@@ -24,7 +23,7 @@ from tilewright.ir.tile import REDUCTIONS, TILE
 from tilewright.passes.tile.looping import LOWEST, with_tile
 from tilewright.passes.tile.rewriting import Halves, Replacement, between, halved, needed, places
 from tilewright.plan.facts.loops import MAXIMUM, RESCALED, StateMerge, merging_loop, state_merges
-from tilewright.plan.facts.masking import last_maskable
+from tilewright.plan.facts.masking import neutral_values
 
 STATE = "partial_state"
 NEUTRAL = {"sum": 0.0, "max": LOWEST, "min": -LOWEST}
@@ -43,13 +42,13 @@ def loop_halves(program: Program, sizes: Mapping[Symbol, int], count: int, tile:
     parts = -(-extent // width)
     if parts < 2:
         return f"{axis} is too short"
-    maskable = last_maskable(loop) if parts * width != extent else None
-    if parts * width != extent and maskable is None:
+    neutral = neutral_values(loop) if parts * width != extent else {}
+    if neutral is None:
         return f"{axis} ends within a part, and nothing there can be left out"
     makers = program.makers()
     inside = {op for v in _free_values(loop) if v in makers for op in needed(makers[v], makers)}
     with building():
-        part = _LoopPart(axis, width, extent, maskable)
+        part = _LoopPart(axis, width, extent, neutral)
         ops: list[Op] = []
         for op in program.body.ops:
             if op in inside:
@@ -60,6 +59,8 @@ def loop_halves(program: Program, sizes: Mapping[Symbol, int], count: int, tile:
         rest = _Merge(loop, merges, memories, part.outer).replacement()
         stored, new = dict(zip(results, memories, strict=True)), {part.outer: parts, part.inner: width}
         split = halved(replace(program, records=[]), ("parts", ops), stored, rest, sizes, new, parts)
+    if isinstance(split, str):
+        return split
     return replace(split, first=with_tile(split.first, part.inner, tile))
 
 
@@ -73,12 +74,12 @@ def _free_values(loop: Op) -> set[Value]:
 class _LoopPart:
     """Writes operations of a program over the parts of `axis`: index = width * index in `outer` + index in `inner`.
 
-    Every tile that is read or filled gets the dimension `outer`, as its first. `maskable` is an operation whose result
-    becomes -inf past the end of `axis`, after `extent` elements; None if all parts are full.
+    Every tile that is read or filled gets the dimension `outer`, as its first. `neutral` has values of the loop, and
+    the numbers that they become past the end of `axis`, after `extent` elements; {} if all parts are full.
     """
 
-    def __init__(self, axis: Expr, width: int, extent: int, maskable: Op | None):
-        self.axis, self.width, self.extent, self.maskable = axis, width, extent, maskable
+    def __init__(self, axis: Expr, width: int, extent: int, neutral: Mapping[Value, float]):
+        self.axis, self.width, self.extent, self.neutral = axis, width, extent, neutral
         self.outer, self.inner = symbol(f"{axis}_split", 1), symbol(f"{axis}_part", 1)
         self.values: dict[Value, Value] = {}
 
@@ -123,8 +124,9 @@ class _LoopPart:
         rewritten = Op(op.spec, operands, attrs, tuple(map(Value, types)), (), op.loc)
         ops.append(rewritten)
         self.values |= dict(zip(op.results, rewritten.results, strict=True))
-        if op is self.maskable:
-            self.values[op.result] = self._masked(rewritten, ops)
+        for value in op.results:
+            if value in self.neutral:
+                self.values[value] = self._masked(rewritten, self.neutral[value], ops)
 
     def of(self, value: Value) -> Value:
         """Return the replacement of a value; the value itself if it has none."""
@@ -144,7 +146,7 @@ class _LoopPart:
         first, within = symbol("at_part", 0), symbol("in_part", 0)
         images = Substitution({iterators[self.axis]: first * self.width + within} if self.axis in iterators else {})
         new = (first, *(within if d is self.axis else i for d, i in iterators.items()))
-        ends = self.maskable is not None and self.axis in iterators and "otherwise" not in op.attrs
+        ends = bool(self.neutral) and self.axis in iterators and "otherwise" not in op.attrs
         return {"over": new, "at": tuple(map(images, at)), **({"otherwise": 0} if ends else {})}
 
     def _position(self, op: Op, dtype: DType, ops: list[Op]) -> Value:
@@ -159,12 +161,12 @@ class _LoopPart:
         ops += [outer, inner, width, first, _applied("add", (first.result, inner.result), op)]
         return ops[-1].result
 
-    def _masked(self, op: Op, ops: list[Op]) -> Value:
-        """Append a select of the result of `op` before the end of `axis`, and of -inf past it; return its result."""
+    def _masked(self, op: Op, number: float, ops: list[Op]) -> Value:
+        """Append a select of the result of `op` up to the end of `axis`, and of `number` past it; return its result."""
         position = self._position(op, i32, ops)
-        end, lowest = _number(self.extent, i32, op), _number(-inf, op.result.type.dtype, op)
+        end, past = _number(self.extent, i32, op), _number(number, op.result.type.dtype, op)
         inside = _applied("lt", (position, end.result), op)
-        ops += [end, lowest, inside, _applied("select", (inside.result, op.result, lowest.result), op)]
+        ops += [end, past, inside, _applied("select", (inside.result, op.result, past.result), op)]
         return ops[-1].result
 
 

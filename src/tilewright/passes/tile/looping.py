@@ -152,13 +152,17 @@ def _filled(op: Op, value: float) -> Op:
     return Op(TILE.ops["fill"], (), {"value": value}, (Value(op.result.type),), (), op.loc)
 
 
-def without_k_loops(program: Program, free: Collection[Op]) -> Program:
-    """Return the program whose MMAs sum all of K at once: loops of `free` that only add MMAs are deleted."""
+def without_k_loops(program: Program, free: Collection[Op]) -> tuple[Program, Collection[Op]]:
+    """Return (the program whose MMAs sum all of K at once, its free loops: those with the same result for every tile
+    size); loops of `free` that only add MMAs are deleted.
+    """
     gone = {op for op in free if only_adds(op)}
     if not gone:
-        return program
+        return program, free
     with building():
-        return replace(program, body=_WithoutLoops(gone).body(program.body))
+        rewrite = _WithoutLoops(gone)
+        rewritten = replace(program, body=rewrite.body(program.body))
+    return rewritten, {rewrite.kept[op] for op in free if op in rewrite.kept}
 
 
 class _WithoutLoops(Regrouped):

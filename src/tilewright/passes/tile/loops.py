@@ -63,8 +63,8 @@ def iterate(low: Lowering, op: Op) -> tuple[Tile, ...]:
     if rounds is not as_expr(0):
         required = set(low.reports.required)
         out = False
-        if low.cuts.terms is not None:
-            out = isinstance(rounds, Const) and rounds.value <= low.cuts.terms
+        if low.bound.unrolled_terms is not None:
+            out = isinstance(rounds, Const) and rounds.value <= low.bound.unrolled_terms
             _hoist_reads(low, op, axis, (begin, length), rounds is as_expr(1))
         name = f"k_{axis}" if str(axis).isidentifier() else "k"
         with low.writer.loop(name, rounds, start, unroll=out, kept=kept) as k:
@@ -159,7 +159,7 @@ def _tile(low: Lowering, op: Op, axis: Expr, length: Size) -> Size:
         tile = _tiling(low.program, axis).get("tile")
         if isinstance(length, Expr) and only_adds(op) and (tile is None or not low.scope.is_known(tile)):
             return length
-        return low.cuts.tiles.get(op) or (_least_one(length) if most(length) <= WHOLE else CHOSEN)
+        return low.bound.tiles.get(op) or (_least_one(length) if most(length) <= WHOLE else CHOSEN)
     stated = _stated(low, axis)
     if stated is not None:
         return stated
@@ -246,7 +246,7 @@ def _hoist_reads(low: Lowering, op: Op, axis: Expr, part: Part, once: bool) -> N
     reads = [inner for inner in op.blocks[0].ops if inner.name == "read" and axis in inner.result.type.dims]
     with low.scope.at(axis, part):
         sizes = {inner: prod(most(low.scope.part(d)[1]) for d in inner.result.type.dims) for inner in reads}
-        if once and low.cuts.lane_box:
+        if once and low.bound.lane_box:
             first = max(reads, key=lambda inner: sizes[inner])
             (low.storage.early[first],) = memory.read(low, first)
         largest = low.machine.shared_memory.hoisted_elements

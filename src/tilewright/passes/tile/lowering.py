@@ -24,7 +24,8 @@ from tilewright.passes.tile.scope import TileScope
 from tilewright.passes.tile.storage import Storage
 from tilewright.passes.tile.values import Load, Tile
 from tilewright.passes.tile.writer import BlockWriter
-from tilewright.plan.general import Cuts
+from tilewright.plan.bound import BoundKernel
+from tilewright.plan.schedule import Schedule
 from tilewright.plan.tiled import Walk
 
 Rule: TypeAlias = "Callable[[Lowering, Op], tuple[Tile, ...]]"
@@ -65,14 +66,14 @@ class CurrentTask:
 
 @dataclass
 class Lowering:
-    """The walk over a tile program as a plan says (`cuts`): the rules, and the state that they share.
+    """The walk over a tile program with its plan (`bound`): the rules, and the state that they share.
 
     `free` are loops with the same result for every tile size.
     """
 
     program: Program
     machine: Machine
-    cuts: Cuts
+    bound: BoundKernel
     free: Collection[Op]
     rules: Rules
     scope: TileScope
@@ -85,6 +86,11 @@ class Lowering:
 
     def __post_init__(self) -> None:
         self.users = self.program.users()
+
+    @property
+    def plan(self) -> Schedule:
+        """The schedule of the kernel, whose axes are the dimensions of the program."""
+        return self.bound.plan
 
     @property
     def writer(self) -> BlockWriter:

@@ -66,7 +66,7 @@ def _as_expression(formula: Formula) -> Expr | None:
     return None
 
 
-def _limit(scope: TileScope, e: Expr, dims: tuple[Expr, ...], parts: Parts, least: bool) -> Expr | None:
+def limit_over(scope: TileScope, e: Expr, dims: tuple[Expr, ...], parts: Parts, least: bool) -> Expr | None:
     """Return the least (or, without `least`, the greatest) value of an expression over a tile; None if it is not
     linear.
     """
@@ -94,7 +94,7 @@ def select(low: Lowering, op: Op, tiles: list[Tile], parts: Parts) -> Tile | Non
     if home is None or wanted is None or not other.filled or chosen.filled:
         return None
     axes = home.axes(kind.dims, parts)
-    limits = [_limit(low.scope, e, condition.dims, parts, True) for e in wanted]
+    limits = [limit_over(low.scope, e, condition.dims, parts, True) for e in wanted]
     if axes is None or len(axes) < 2 or len(limits) != 1 or limits[0] is None:
         return None
     tile = Tile(kind.dtype, kind.dims, parts, chosen.formula)
@@ -140,7 +140,7 @@ def hide_end(low: Lowering, op: Op) -> None:
     selections = [inner for inner in op.blocks[0].ops if inner.name == "select" and changes_nothing(op, inner)]
     hidden = last_maskable(op)
     scope = low.scope
-    if any(_fails_past(scope, e, dims, axis) for s in selections for e, dims in _over_tiles(low, op, s.operands[0])):
+    if any(_fails_past(scope, e, dims, axis) for s in selections for e, dims in conditions_of(low, s.operands[0])):
         scope.unseen[axis] = None
     elif hidden is not None:
         scope.unseen[axis] = hidden
@@ -153,7 +153,7 @@ def _fails_past(scope: TileScope, e: Expr, dims: tuple[Expr, ...], axis: Expr) -
     form = linear_form(e, [scope.coordinate(axis)])
     factor = None if form is None else form[0].get(scope.coordinate(axis))
     parts: Parts = {d: (as_expr(scope.past[axis]), 1) if d is axis else (as_expr(0), scope.size(d)) for d in dims}
-    greatest = _limit(scope, e, dims, parts, False)
+    greatest = limit_over(scope, e, dims, parts, False)
     falls = isinstance(factor, Const) and factor.value < 0  # the first one past it is the nearest to what counts
     return falls and greatest is not None and scope.holds(-1 - greatest)
 
@@ -188,10 +188,9 @@ def rounds(low: Lowering, op: Op, first: Expr, tile: int, count: Expr) -> tuple[
     for inner in op.blocks[0].ops:
         if inner.name != "select" or not changes_nothing(op, inner):
             continue
-        wanted = _over_tiles(low, op, inner.operands[0])
-        for e, dims in wanted:
+        for e, dims in conditions_of(low, inner.operands[0]):
             parts = {d: (first + tile * k, tile) if d is axis else low.scope.part(d) for d in dims}
-            limit = _limit(low.scope, e, dims, parts, False)
+            limit = limit_over(low.scope, e, dims, parts, False)
             form = None if limit is None else linear_form(limit, [k])
             factor = None if form is None else form[0].get(k)
             if form is None or not isinstance(factor, Const):
@@ -203,12 +202,12 @@ def rounds(low: Lowering, op: Op, first: Expr, tile: int, count: Expr) -> tuple[
     return begin, count
 
 
-def _over_tiles(low: Lowering, op: Op, condition: Value) -> list[tuple[Expr, tuple[Expr, ...]]]:
+def conditions_of(low: Lowering, condition: Value) -> list[tuple[Expr, tuple[Expr, ...]]]:
     """Return (expression, dimensions) pairs: the condition holds where all expressions are >= 0.
 
     [] if the condition depends on data, or uses other operations than sums, products and comparisons of coordinates.
     """
-    maker = {r: inner for inner in (*low.program.body.ops, *op.blocks[0].ops) for r in inner.results}
+    maker = low.program.makers()
 
     def formula(value: Value) -> Formula:
         inner = maker.get(value)

@@ -78,9 +78,9 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
         formula = formulas.number(other, kind.dtype)
     elif access.data:
         formula = _gathered(storage, access, kind, parts, marks, other)
-    elif low.cuts.lane_box and (box := halo.window_of(low, access, kind.dims, parts)) is not None:
+    elif low.bound.lane_box and (box := halo.window_of(low, access, kind.dims, parts)) is not None:
         formula = halo.windowed(low, access, box, kind.dims, parts, kind.dtype, other)
-    elif surplus and low.cuts.packed and inplace.is_right(low.users, op):
+    elif surplus and low.bound.packed and inplace.is_right(low.users, op):
         pass  # it is packed with zeros past its end
     elif any(marks) and "bounds" not in op.attrs and inplace.is_read_in_place(low, op):
         storage.loose[Load(access.tensor, access.at)] = marks
@@ -90,7 +90,7 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
         tensor = storage.room(kind.dtype, kind.dims, parts, f"{source.name}_part")
         over, images = storage.axes(kind.dims, parts, tensor)
         at = [(images(e), m) for e, m in zip(access.at, marks, strict=True)]
-        if low.cuts.terms is None and tensor not in storage.sums:
+        if low.bound.unrolled_terms is None and tensor not in storage.sums:
             low.writer.copy(access.tensor, over, at, tensor, other)
         else:  # element by element, as lanes have them
             low.writer.emit("copy", (low.writer.view(access.tensor, over, at), tensor), otherwise=other)
@@ -119,7 +119,7 @@ def _task_operand(low: Lowering, op: Op) -> Tile:
 
 def _is_surplus(low: Lowering, access: TileAccess) -> bool:
     """True if an access is out of bounds only where tasks or blocks at the edges compute more than there is."""
-    more = low.cuts.roles is not None or bool(low.cuts.extended)
+    more = low.plan.pipeline is not None or bool(low.bound.padded)
     sizes = {d: low.scope.size(d) for d in low.task.walks}
     lines = Substitution(
         {
@@ -180,7 +180,7 @@ def write(low: Lowering, op: Op) -> tuple[Tile, ...]:
     if to.where:
         low.writer.emit("scatter", (to.tile(), *to.memory()), **to.attrs(to.over))
         return ()
-    if low.cuts.roles is not None and through_shared(low, to):
+    if low.plan.pipeline is not None and through_shared(low, to):
         return ()
     low.writer.map(to.target(), to.over, to.formula, to.images)
     return ()

@@ -23,6 +23,7 @@ from tilewright.ir.core import MemoryType, Op, Program, TileType, Value, buildin
 from tilewright.ir.printer import program_symbols
 from tilewright.ir.tile import REDUCTIONS, TILE, accessed
 from tilewright.ir.verifier import verify
+from tilewright.machine import Machine
 from tilewright.passes.tile.rewriting import DimensionGroup, Regrouped, places
 from tilewright.plan.computed import SIMPLE
 from tilewright.plan.general import ALIKE
@@ -55,9 +56,14 @@ def merged(sized: Sized, *, divides: bool = True) -> Sized:
     divides an index.
     """
     for views in (True, False) if divides else (True,):  # what memory has as one is one in windows, too
-        while (run := _Runs(sized).first(views)) is not None:
-            sized = _merge(sized, run, views)
+        while (run := (runs := _Runs(sized)).first(views)) is not None:
+            sized = _merge(sized, run, [op for op in runs.accesses if views or runs.is_row_of_result(op, run)])
     return sized
+
+
+def least_rows(machine: Machine) -> int:
+    """Return the rows of the machine's smallest atom of a pipeline; 1 if it has none."""
+    return min((atom.shape[0] for atom in machine.multiply.values() if atom.slab is not None), default=1)
 
 
 class _Runs:
@@ -109,7 +115,7 @@ class _Runs:
             index_of = dict(zip(kind.dims, over, strict=True))
             if set(dims) <= index_of.keys():
                 users = {d: [n for n, e in enumerate(at) if index_of[d] in e.symbols] for d in dims}
-                placed = [d for d in dims if isinstance(d, Symbol) and users[d]]
+                placed = [d for d in dims if isinstance(d, Symbol) and (users[d] or self.sized.sizes.get(d) == 1)]
                 return tuple(sorted(placed, key=lambda d: users[d])) if len(placed) == len(dims) else ()
         return ()
 
@@ -160,9 +166,7 @@ class _Runs:
         """True if results of reductions are contiguous along a run (neighbouring dimensions); elementwise programs gain
         nothing from merging.
         """
-        return bool(self.chains) and any(
-            run_place(self.sized, op, run) == len(places(op)[2]) - len(run) for op in self.accesses
-        )
+        return bool(self.chains) and any(is_row(self.sized, op, run) for op in self.accesses)
 
     def _part(self, product: Op, dim: Expr) -> str:
         """Return the part of a dimension in an MMA: SIDE (M or N), SUMMED (K), BATCH or NONE."""
@@ -198,7 +202,8 @@ class _Runs:
 
     def _can_be_divided(self, run: Run) -> bool:
         """True if a run (neighbouring dimensions) is all of M, N or K of the only MMA, results are contiguous along it,
-        or some elements apart, and reads have it in order.
+        or some elements apart, and reads have it in order. A run that is rows of memory of all results may be a part of
+        M or N.
 
         Bulk copies walk several dimensions as one index if none of them is contiguous. Waves store results that lie
         apart, so that no bulk copy is lost.
@@ -207,18 +212,33 @@ class _Runs:
             return False
         sides, summed = self._sides(self.products[0]), self._summed(self.products[0])
         has_both = all(any(self.sized.sizes.get(d, 1) > 1 for d in side if isinstance(d, Symbol)) for side in sides)
-        if set(run) not in sides and not (set(run) == summed and has_both):  # else lanes go along taps one by one
+        is_part = set(run) not in sides and any(set(run) < side for side in sides) and self._are_result_rows(run)
+        # else lanes go along taps one by one
+        if set(run) not in sides and not (set(run) == summed and has_both) and not is_part:
             return False
         for op in (x for x in self.accesses if run[0] in accessed(x)[1].dims):
             kind, over, at = places(op)
             index_of = dict(zip(kind.dims, over, strict=True))
-            users = [[n for n, e in enumerate(at) if index_of[d] in e.symbols] for d in run]
-            shifted = any(at[n] is not index_of[d] for d, positions in zip(run, users, strict=True) for n in positions)
+            users_of = {d: [n for n, e in enumerate(at) if index_of[d] in e.symbols] for d in run}
+            users = [numbers for d, numbers in users_of.items() if numbers or self.sized.sizes[d] > 1]
+            shifted = any(at[n] is not index_of[d] for d, numbers in users_of.items() for n in numbers)
             if op.name == "write" and run_place(self.sized, op, run) is None and not shifted:
                 return False
-            if not all(users) or any(max(a) >= min(b) for a, b in pairwise(users)) or max(users[-1]) == len(at) - 1:
+            is_viewed = is_part and op.name == "write"
+            if not users or not all(users) or any(max(a) >= min(b) for a, b in pairwise(users)):
+                return False
+            if max(users[-1]) == len(at) - 1 and not is_viewed:
                 return False
         return True
+
+    def _are_result_rows(self, run: Run) -> bool:
+        """True if the rows of memory of every result are a run (neighbouring dimensions)."""
+        writes = [op for op in self.accesses if op.name == "write"]
+        return all(self.is_row_of_result(op, run) for op in writes)
+
+    def is_row_of_result(self, op: Op, run: Run) -> bool:
+        """True if `op` is a write, and a row of its memory is a run (neighbouring dimensions), also in a view."""
+        return op.name == "write" and is_row(self.sized, op, run) and self._is_viewed(accessed(op)[0], run)
 
 
 def _coordinate_values(ops: list[Op]) -> set[Value]:
@@ -251,10 +271,17 @@ def reduction_chains(ops: list[Op]) -> list[list[Op]]:
     return list(chains.values())
 
 
-def run_place(sized: Sized, op: Op, run: Run) -> int | None:
-    """Return the number of the first memory coordinate of a run (neighbouring dimensions) in an access.
+def is_row(sized: Sized, op: Op, run: Run) -> bool:
+    """True if a run (neighbouring dimensions) is the last coordinates of the memory of an access."""
+    place = run_place(sized, op, run)
+    return place is not None and place.stop == len(places(op)[2])
 
-    None if the access does not have all of the run as neighbouring plain coordinates.
+
+def run_place(sized: Sized, op: Op, run: Run) -> range | None:
+    """Return the numbers of the memory coordinates of a run (neighbouring dimensions) in an access.
+
+    None if the access does not have all of the run as neighbouring plain coordinates. Dimensions of one element need no
+    coordinate.
     """
     memory = accessed(op)[0]
     kind, over, at = places(op)
@@ -262,16 +289,18 @@ def run_place(sized: Sized, op: Op, run: Run) -> int | None:
     if any(d not in index_of for d in run):
         return None
     users = [n for n, e in enumerate(at) if not e.symbols.isdisjoint(index_of[d] for d in run)]
-    start = users[0] if users else 0
-    if users != list(range(start, start + len(run))) or at[start : start + len(run)] != tuple(index_of[d] for d in run):
+    used = frozenset().union(*(at[n].symbols for n in users))
+    found = [d for d in run if sized.sizes[d] > 1 or index_of[d] in used]
+    place = range(users[0], users[0] + len(found)) if users else range(0)
+    if users != list(place) or at[place.start : place.stop] != tuple(index_of[d] for d in found) or not found:
         return None
-    extents = sized.shapes[memory][start + 1 : start + len(run)]
-    return start if extents == tuple(sized.sizes[d] for d in run[1:]) else None
+    extents = sized.shapes[memory][place.start + 1 : place.stop]
+    return place if extents == tuple(sized.sizes[d] for d in found[1:]) else None
 
 
-def _merge(sized: Sized, run: Run, views: bool) -> Sized:
-    """Return the program with one dimension for a run (neighbouring dimensions); with `views`, memories have this
-    dimension too.
+def _merge(sized: Sized, run: Run, viewed: Collection[Op]) -> Sized:
+    """Return the program with one dimension for a run (neighbouring dimensions); the memories of the accesses in
+    `viewed` have this dimension too, other accesses divide its index.
     """
     program, sizes, shapes = sized.program, dict(sized.sizes), dict(sized.shapes)
     merged_dim = _name(sized, run)
@@ -282,15 +311,14 @@ def _merge(sized: Sized, run: Run, views: bool) -> Sized:
         for n, d in enumerate(run):
             inner = prod(extents[n + 1 :])
             at[d] = f // inner % extents[n] if n else f // inner
-        seen: dict[Value, tuple[Value, int]] = {}
-        for op in (
-            x for x in program.walk() if views and x.name in ("read", "write") and run[0] in accessed(x)[1].dims
-        ):
+        seen: dict[Value, tuple[Value, range]] = {}
+        for op in (x for x in viewed if run[0] in accessed(x)[1].dims):
             memory, place = accessed(op)[0], run_place(sized, op, run)
             if memory not in seen and place is not None:
                 seen[memory] = _view(memory, run, merged_dim, place), place
                 shape = shapes[memory]
-                shapes[seen[memory][0]] = (*shape[:place], prod(shape[place:][: len(run)]), *shape[place + len(run) :])
+                merged_extent = prod(shape[place.start : place.stop])
+                shapes[seen[memory][0]] = (*shape[: place.start], merged_extent, *shape[place.stop :])
         rewrite = _Merging(DimensionGroup(run, (merged_dim,), (f,), at), seen, sizes)
         args = tuple(seen[a][0] if a in seen else a for a in program.args)
         rewritten = replace(program, args=args, body=rewrite.body(program.body))
@@ -304,13 +332,13 @@ def _merge(sized: Sized, run: Run, views: bool) -> Sized:
     )
 
 
-def _view(memory: Value, run: Run, merged_dim: Symbol, place: int) -> Value:
-    """Return a memory with one dimension for a run (neighbouring dimensions), at coordinate `place`."""
+def _view(memory: Value, run: Run, merged_dim: Symbol, place: range) -> Value:
+    """Return a memory with one dimension for a run (neighbouring dimensions), in place of the coordinates `place`."""
     kind: MemoryType = memory.type
-    dims = kind.dims[place : place + len(run)]
+    dims = kind.dims[place.start : place.stop]
     one = merged_dim if dims == run else prod(dims[1:], start=dims[0])
     return Value(
-        MemoryType(kind.dtype, (*kind.dims[:place], one, *kind.dims[place + len(run) :]), kind.space), memory.name
+        MemoryType(kind.dtype, (*kind.dims[: place.start], one, *kind.dims[place.stop :]), kind.space), memory.name
     )
 
 
@@ -326,9 +354,11 @@ def _name(sized: Sized, run: Run) -> Symbol:
 
 
 class _Merging(Regrouped):
-    """The program rewritten with one dimension for a group; `seen` maps memories to (view with it, its coordinate)."""
+    """The program rewritten with one dimension for a group; `seen` maps memories to (view with it, the coordinates that
+    it replaces).
+    """
 
-    def __init__(self, group: DimensionGroup, seen: Mapping[Value, tuple[Value, int]], sizes: Mapping[Symbol, int]):
+    def __init__(self, group: DimensionGroup, seen: Mapping[Value, tuple[Value, range]], sizes: Mapping[Symbol, int]):
         super().__init__([group], sizes=sizes)
         self.group, self.seen = group, seen
         self.values |= {memory: view for memory, (view, _) in seen.items()}
@@ -346,7 +376,7 @@ class _Merging(Regrouped):
         (f,), outer, *inner = self.group.over, *self.group.dims
         indices = zip(kind.dims, over, strict=True)
         along = tuple(f if d is outer else s for d, s in indices if d not in inner)
-        return {"over": along, "at": (*at[:place], f, *at[place + len(self.group.dims) :])}
+        return {"over": along, "at": (*at[: place.start], f, *at[place.stop :])}
 
     def block(self, given: list[Op], ops: list[Op]) -> None:
         """Append the rewritten operations to `ops`; of a chain of reductions over the group only the last one stays."""

@@ -94,7 +94,7 @@ def _is_read_again(low: Lowering, b: Tile) -> bool:
     """True if tasks or loops go over a dimension that B lacks, so that B is read again; or if shared memory is
     scarce.
     """
-    if low.cuts.packed or low.machine.spaces["shared"].bytes is not None:
+    if low.bound.packed or low.machine.spaces["shared"].bytes is not None:
         return True
     moving = [d for d, (first, _) in low.scope.parts.items() if not isinstance(first, Const)]
     return any(d not in b.dims for d in (*low.task.shared, *moving))

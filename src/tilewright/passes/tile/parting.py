@@ -20,7 +20,7 @@ from tilewright.passes.tile.rewriting import Halves, Replacement, between, halve
 from tilewright.passes.tile.splitting import NAME, Parted, combining, is_plain
 from tilewright.plan.boxes import contiguous_dims
 from tilewright.plan.computed import GIVEN, SIMPLE
-from tilewright.plan.model import element_bytes
+from tilewright.plan.model import element_bytes, line_bytes
 
 MANY = 16
 """Lines of memory of a part from which on it has whole ones."""
@@ -49,7 +49,7 @@ def parted(program: Program, sizes: Mapping[Symbol, int], count: int, machine: M
     if not all(is_plain(op, axis, sizes) for op in reads):
         return f"{axis} is no dimension of what is read"
     extent = sizes.get(axis, 0)
-    width = _width(reads, axis, extent, count, machine.lane_access.line_bytes)
+    width = _width(reads, axis, extent, count, line_bytes(machine))
     if count < 2 or width < 1:
         return f"{axis}, {extent}, has no {count} parts"
     outer, inner, left = (symbol(f"{axis}_{name}", 1) for name in ("split", "part", "left"))

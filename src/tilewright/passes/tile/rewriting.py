@@ -63,7 +63,7 @@ class Rewriter:
         attrs = dict(op.attrs)
         if op.name in ("read", "write"):
             attrs |= self.access(op)
-        if "to" in attrs:
+        if isinstance(attrs.get("to"), tuple):  # of `repeat` it is one dimension
             attrs["to"] = self.over(attrs["to"])
         results = tuple(Value(self.type(r.type), r.name) for r in op.results)
         operands = tuple(map(self.of, op.operands))
@@ -223,13 +223,16 @@ def halved(
     sizes: Mapping[Symbol, int],
     new: dict[Symbol, int],
     parts: int = 1,
-) -> Halves:
-    """Return two programs: the operations of `first`, and the rest of the program.
+) -> Halves | str:
+    """Return two programs: the operations of `first`, and the rest of the program; or text: why it stays whole.
 
     `stored` are {value of the first: memory that it goes to}. In the rest, operations that read these memories stand in
     place of `rest.cut`. `new` are sizes of new dimensions.
     """
     name, ops = first
+    why = _why_not_first(program, ops)
+    if why is not None:
+        return why
     writes = [Op(TILE.ops["write"], pair, {}, loc=rest.cut.loc) for pair in stored.items()]
     one = _of(program, f"{program.name}_{name}", [*ops, *writes])
     two = _of(program, program.name, _with_replacement(program.body.ops, rest))
@@ -240,6 +243,24 @@ def halved(
     numbers = Substitution({**sizes, **new})
     shapes = {memory: tuple(int(numbers(d)) for d in memory.type.dims) for memory in memories}
     return Halves(one, two, shapes, new, parts)
+
+
+def _why_not_first(program: Program, ops: list[Op]) -> str | None:
+    """Return why operations cannot run in a program before the rest of `program`; None if they can.
+
+    The rest has all effects, so that what is read must not have been written before.
+    """
+    inside = [x for op in ops for x in (op, *within(op))]
+    if any(x.name in WRITES for x in inside):
+        return "what runs first writes memory"
+    for memory in {x.operands[0] for x in inside if x.name == "read"}:
+        written = False
+        for op in program.body.ops:
+            around = (op, *within(op))
+            written = written or any(x.name in WRITES and x.operands[1] is memory for x in around)
+            if written and any(x.name == "read" and x.operands[0] is memory for x in around):
+                return f"{memory.name} is written before it is read"
+    return None
 
 
 def _of(program: Program, name: str, ops: list[Op]) -> Program:
@@ -254,18 +275,21 @@ def within(op: Op) -> list[Op]:
 
 
 def _with_replacement(ops: list[Op], rest: Replacement) -> list[Op]:
-    """Return the operations with those of `rest` in place of its cut, and without those whose results nothing uses."""
+    """Return the operations with those of `rest` in place of its cut, and without those whose results nothing uses and
+    that have no effect.
+    """
     values = dict(zip(rest.cut.results, rest.results, strict=True))
+    return without_unused(Block((), _replaced(ops, rest, values))).ops
+
+
+def _replaced(ops: list[Op], rest: Replacement, values: Mapping[Value, Value]) -> list[Op]:
+    """Return the operations with those of `rest` in place of its cut; `values` replace its results."""
     rewritten: list[Op] = []
     for op in ops:
         if op is rest.cut:
             rewritten += rest.ops
             continue
-        blocks = tuple(Block(b.args, _with_replacement(b.ops, rest)) for b in op.blocks)
+        blocks = tuple(Block(b.args, _replaced(b.ops, rest, values)) for b in op.blocks)
         operands = tuple(values.get(v, v) for v in op.operands)
         rewritten.append(Op(op.spec, operands, op.attrs, op.results, blocks, op.loc))
-    used: set[Value] = set()
-    for op in reversed(rewritten):
-        if not op.results or not used.isdisjoint(op.results):
-            used |= {v for x in (op, *within(op)) for v in x.operands}
-    return [op for op in rewritten if not op.results or not used.isdisjoint(op.results)]
+    return rewritten

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from tilewright.algebra.expr import Expr, as_expr
+from tilewright.algebra.expr import Expr
 from tilewright.algebra.expr_use import Substitution
 from tilewright.errors import DimensionMismatch
 from tilewright.ir import dtypes
 from tilewright.ir import tile_formulas as formulas
-from tilewright.ir.core import Op, Value
+from tilewright.ir.core import Op
 from tilewright.ir.formula import Formula
 from tilewright.ir.tile import SCANS, STEPS, require_elements
 from tilewright.ir.tile_formulas import call, converted
-from tilewright.passes.places import Size
-from tilewright.passes.tile.combining import BLOCK
+from tilewright.passes.tile.combining import combine_by_blocks
 from tilewright.passes.tile.lowering import Lowering
-from tilewright.passes.tile.values import Load, Tile, divided, most, rewritten
+from tilewright.passes.tile.values import Tile, rewritten
 
 
 def scan(low: Lowering, op: Op) -> tuple[Tile, ...]:
@@ -29,11 +28,11 @@ def scan(low: Lowering, op: Op) -> tuple[Tile, ...]:
     source = Tile(wide, tile.dims, tile.parts, converted(tile.formula, tile.dtype, wide))
     source, source_load = low.storage.load_of(source)
     running = low.writer.alloc(wide, source.sizes, "running")
-    if low.cuts.waves > 1:
+    if low.plan.waves > 1:
         view = low.storage.viewed(source_load, source.dims, source.parts)
         low.writer.combine("scan", view, running, source.dims.index(dim), name)
     else:
-        _in_blocks(low, source, source_load, dim, running, name)
+        combine_by_blocks(low, source, source_load, dim, (running, source.dims), name)
     total = low.storage.held(running, source.dims, source.parts).formula
     if start:
         kind, before = start[0].accumulated
@@ -42,28 +41,6 @@ def scan(low: Lowering, op: Op) -> tuple[Tile, ...]:
             before = rewritten(before, Substitution({low.scope.coordinate(dim): first + width - 1}))
         total = call(STEPS[name], total, converted(before, kind, wide))
     return (Tile(tile.dtype, tile.dims, tile.parts, converted(total, wide, tile.dtype)),)
-
-
-def _in_blocks(low: Lowering, tile: Tile, source: Load, dim: Expr, target: Value, name: str) -> None:
-    """Emit a scan along `dim` by the function `name`, one block of the last other dimension at a time."""
-    outer = [d for d in tile.dims if d is not dim]
-
-    def one(place: Expr, width: Size) -> None:
-        parts = dict(tile.parts)
-        if outer:
-            parts[outer[-1]] = (parts[outer[-1]][0] + place, width)
-        view = low.storage.viewed(source, tile.dims, parts)
-        _, to = low.storage.load_of(low.storage.held(target, tile.dims, tile.parts))
-        low.writer.combine("scan", view, low.storage.viewed(to, tile.dims, parts), tile.dims.index(dim), name)
-
-    size = tile.parts[outer[-1]][1] if outer else 1
-    rounds, rest = divided(size, BLOCK) if most(size) > 2 * BLOCK else (0, size)
-    if rounds != 0:
-        with low.writer.loop("b", rounds) as b:
-            one(b * BLOCK, BLOCK)
-    if rest != 0:
-        with low.branch(as_expr(rest) >= 1):
-            one(as_expr(rounds * BLOCK), rest)
 
 
 def topk(low: Lowering, op: Op) -> tuple[Tile, ...]:

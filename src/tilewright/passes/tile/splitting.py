@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tilewright.algebra.expr import Expr, Symbol, as_expr, symbol
+from tilewright.algebra.expr import Expr, FloorDiv, Symbol, as_expr, symbol
 from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import Op, Program, TileType, Value, building
 from tilewright.ir.tile import TILE
@@ -162,14 +162,26 @@ def halves(
 
 
 def is_plain(read: Op, axis: Expr, sizes: Mapping[Symbol, int]) -> bool:
-    """True if a read goes along `axis` as it lies in memory, from the begin to the end of a dimension there.
+    """True if a read goes along `axis` to the end of a dimension of its memory, and past its end only beyond that.
 
-    The dimension of the memory may have another name, as in a copy that a kernel made.
+    The dimension of the memory may have another name, as in a copy that a kernel made. If `axis` was merged of several
+    dimensions, it is the outermost of them that ends.
     """
     kind, over, at = places(read)
     iterator, size = dict(zip(kind.dims, over, strict=True)).get(axis), Substitution(dict(sizes))
-    ends = [size(d) is size(axis) for d, place in zip(read.operands[0].type.dims, at, strict=True) if place is iterator]
+    ends = [
+        size(d * rows) is size(axis)
+        for d, place in zip(read.operands[0].type.dims, at, strict=True)
+        if (rows := _positions_per_index(place, iterator)) is not None
+    ]
     return ends == [True]
+
+
+def _positions_per_index(place: Expr, iterator: Expr | None) -> Expr | None:
+    """Return how many values of `iterator` have the same index `place`: 1, or n of `iterator // n`; None otherwise."""
+    if place is iterator:
+        return as_expr(1)
+    return place.right if isinstance(place, FloorDiv) and place.left is iterator else None
 
 
 class Parted(Regrouped):

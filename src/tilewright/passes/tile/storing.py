@@ -18,7 +18,6 @@ from tilewright.passes.tile.scope import TileScope
 from tilewright.passes.tile.values import Tile, load, loads, most, rewritten
 from tilewright.passes.tile.writer import extent, split
 from tilewright.passes.tile.writing import Write
-from tilewright.plan.halo_windows import image_rows
 from tilewright.plan.model import element_bytes
 
 
@@ -134,15 +133,14 @@ def _copy_out(
     If rows run on from image line to image line, each image is copied separately, without what lies past its last line.
     """
     coordinates = [images(e) for e in to.access.at]
-    walk, w = low.cuts.walk, low.writer
-    (kernel,) = low.cuts.products.values() if walk is not None else (None,)
+    walk, w = low.bound.walk, low.writer
     with ExitStack() as loops:
         axes: tuple[Symbol, ...] = over
         moved = Substitution({})
-        if walk is not None and kernel is not None:
+        if walk is not None:
             i, c = over
-            each = image_rows(walk, kernel)
-            image = loops.enter_context(w.loop("g", kernel.rows // each, unroll=True))
+            count, each = low.bound.image_rows
+            image = loops.enter_context(w.loop("g", count, unroll=True))
             line, place, column = w.axes((walk.lines, walk.pitch, extent(c)))
             axes = line, place, column
             moved = Substitution({i: each * image + walk.pitch * line + place, c: column})

@@ -35,7 +35,8 @@ class Tasks:
 
     def __init__(self, low: Lowering, workgroups: Workgroups | None = None, tiled: TiledTask | None = None):
         """`workgroups` are those of a grid program, `tiled` is the task of one product in tile registers."""
-        self.low, self.w, self.cuts, self.task = low, low.writer, low.cuts, low.task
+        self.low, self.w, self.task = low, low.writer, low.task
+        self.bound, self.plan = low.bound, low.plan
         self.workgroups, self.tiled = workgroups, tiled
         self.ranges: list[Range] = []
 
@@ -44,17 +45,17 @@ class Tasks:
         body, inner = Block(()), Block(())
         cases, counts = self._cut()
         with self.w.inside(inner):
-            if self.cuts.roles is not None:
+            if self.plan.pipeline is not None:
                 self.ranges = self._equal_tasks(counts)
             if self.workgroups is None:
                 for chosen in product(*cases):
                     self._task(list(chosen))
             else:
-                self.workgroups.write(lambda: self.pieces(list(self.cuts.blocks)), tuple(self.ranges))
+                self.workgroups.write(lambda: self.pieces(list(self.bound.blocks)), tuple(self.ranges))
         with self.w.inside(body):
             self.w.loc = None
             body.ops.extend(self.task.before.ops)
-            schedule = None if self.cuts.schedule in ("cyclic", REVERSED) else self.cuts.schedule
+            schedule = None if self.plan.order in ("cyclic", REVERSED) else self.plan.order
             ranges = tuple(self.ranges) or (Range.of("t", 0, 1),)
             self.w.emit("tasks", ranges=ranges, schedule=schedule, blocks=(inner,))
         return body
@@ -71,21 +72,21 @@ class Tasks:
         scope, cases, counts = self.low.scope, list[list[Case]](), dict[Expr, Size]()
         if self.workgroups is not None:
             self.ranges = list(self.workgroups.tasks())
-        for d, width in self.cuts.extended.items() if self.cuts.roles is not None else ():
+        for d, width in self.bound.padded.items() if self.plan.pipeline is not None else ():
             scope.parts[d] = as_expr(0), width
             scope.past[d] = scope.number(d)  # columns past the end change nothing
-        for d, width in self.cuts.widths.items():
+        for d, width in self.bound.widths.items():
             if (walk := self.task.walks.get(d)) is not None:
                 count = walk.extent // walk.width
                 self.task.begins[d] = walk.width * self._number(d, count) if count > 1 else as_expr(0)
                 scope.parts[d] = self.task.begins[d], walk.walked
                 continue
-            if self.cuts.roles is None and (block := self.cuts.blocks.get(d)) is not None and width % block == 0:
+            if self.plan.pipeline is None and (block := self.bound.blocks.get(d)) is not None and width % block == 0:
                 self._deal(d, width // block)
                 continue
             size = scope.size(d)
             full, rest = divided(size, width)
-            if self.cuts.roles is not None:
+            if self.plan.pipeline is not None:
                 scope.parts[d], counts[d] = (as_expr(0), width), number_or(as_expr(pieces(size, width)))
                 self.task.shared.append(d)
             elif (full, rest) == (1, 0):  # whole: nothing to count
@@ -96,7 +97,7 @@ class Tasks:
             else:
                 last = full + bool(rest) - 1
                 number = self._number(d, last + 1)
-                t: Expr = number if self.cuts.schedule != REVERSED else last - number
+                t: Expr = number if self.plan.order != REVERSED else last - number
                 if rest:  # the last task has less to do
                     place = width * minimum(t, full - 1), width  # where this holds it is the same, and in bounds
                     cases.append([(d, place, t < full), (d, (as_expr(width * full), rest), t >= full)])
@@ -117,8 +118,8 @@ class Tasks:
         along the other, so that operands stay in the shared cache.
         """
         places: dict[Expr, Expr] = {}
-        group = self.cuts.group
-        if self.cuts.schedule == "dynamic":
+        group = self.plan.raster
+        if self.plan.order == "dynamic":
             ranges_of_rows = self._longest_first(counts, places)
             return self._set_begins(counts, places, ranges_of_rows)
         ranges = {d: Range.of(self.w.fresh(f"t_{d}"), 0, n) for d, n in counts.items()}
@@ -157,7 +158,7 @@ class Tasks:
         assert self.w.home is not None
         row, dims, ranges = self.w.home.row, list(counts), list[Range]()
         around, behind = dims[: dims.index(row)], dims[dims.index(row) + 1 :]
-        inner, left = dict.fromkeys(around, 1), self.cuts.group
+        inner, left = dict.fromkeys(around, 1), self.plan.raster
         for d in reversed(around):
             inner[d] = gcd(left, int(counts[d])) if left > 1 else 1
             left //= inner[d]
@@ -191,7 +192,7 @@ class Tasks:
             with self.low.scope.at(dim, part), self.low.branch(condition):
                 self._task(rest)
         else:
-            self.pieces(list(self.cuts.blocks) if self.tiled is None else self.tiled.one_by_one)
+            self.pieces(list(self.bound.blocks) if self.tiled is None else self.tiled.one_by_one)
 
     # -- piece by piece -----------------------------------------------------------------------------------
 
@@ -207,14 +208,14 @@ class Tasks:
 
         The length is first rounded up to the unit that the plan says.
         """
-        width, unit = self.cuts.blocks[dim], self.cuts.extended.get(dim, 1)
+        width, unit = self.bound.blocks[dim], self.bound.padded.get(dim, 1)
         return divided(length if unit == 1 else number_or(as_expr(pieces(length, unit)) * unit), width)
 
     def _rest_is_piece(self, dim: Expr, tail: Size) -> int:
         """Return 1 if the rest of a dimension is dealt out as a piece (block of a task); 0 if the last task does it
         besides.
         """
-        return int(tail != 0 and dim in self.cuts.extended)
+        return int(tail != 0 and dim in self.bound.padded)
 
     def pieces(self, dims: list[Expr], ops: list[Op] | None = None) -> None:
         """Emit what a task does, piece by piece along `dims`; the last pieces may be smaller.
@@ -233,13 +234,13 @@ class Tasks:
                 low.block(Block((), left))
             return
         dim, *rest = dims
-        if self.cuts.roles is not None and ops is None:
+        if self.plan.pipeline is not None and ops is None:
             before = _independent(left, dim)
             with low.nested():
                 low.block(Block((), before))
                 self.pieces(dims, [op for op in left if op not in before])
             return
-        width, edge = self.cuts.blocks[dim], self.task.edge
+        width, edge = self.bound.blocks[dim], self.task.edge
         first, length = low.scope.part(dim)
         full, tail = self._counted(dim, length)
         slides = width > 1 and inplace.slides(low, dim)
@@ -254,8 +255,8 @@ class Tasks:
             with self.w.loop(f"b_{dim}" if str(dim).isidentifier() else "b", end, start, peel=peel) as n:
                 one(n, at_edge)
 
-        ends = isinstance(full, Expr) and dim in self.cuts.extended  # somewhere in the last piece
-        ahead, behind = self.cuts.apart.get(dim, (1, 1) if slides and full not in (0, 1) else (0, int(ends)))
+        ends = isinstance(full, Expr) and dim in self.bound.padded  # somewhere in the last piece
+        ahead, behind = self.bound.peeled.get(dim, (1, 1) if slides and full not in (0, 1) else (0, int(ends)))
         last: Expr = as_expr(1)
         if dim in self.task.dealt:
             task, per, count = self.task.dealt[dim]

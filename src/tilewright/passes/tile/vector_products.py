@@ -11,11 +11,11 @@ planner of reductions splits it over tasks and lanes as any other sum.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from tilewright.algebra.expr import Expr
-from tilewright.ir.core import Block, Op, Program, TileType, Value, building
+from tilewright.ir.core import Block, Op, Program, TileType, Value, building, walk_block
 from tilewright.ir.tile import TILE
 from tilewright.ir.verifier import verify
 from tilewright.passes.tile.looping import without_k_loops
@@ -24,8 +24,9 @@ PLAIN = frozenset({"tag"})
 """Attributes of an MMA that do not change what it computes."""
 
 
-def with_sums_of_terms(program: Program, free: Collection[Op]) -> Program | None:
-    """Return the program with a sum in place of each MMA; None if an MMA has rows and columns, or other loops have one.
+def with_sums_of_terms(program: Program, free: Collection[Op]) -> tuple[Program, Collection[Op]] | None:
+    """Return (the program with a sum in place of each MMA, its free loops); None if an MMA has rows and columns, or if
+    other loops have one.
 
     `free` are the loops with the same result for every tile size; those that only add MMAs are deleted.
 
@@ -39,7 +40,7 @@ def with_sums_of_terms(program: Program, free: Collection[Op]) -> Program | None
     ...   %3 = mma %1, %2, %0 : f32[N]
     ...   write %3, %y
     ... }''')
-    >>> for op in with_sums_of_terms(program, ()).walk():
+    >>> for op in with_sums_of_terms(program, ())[0].walk():
     ...     print(op.name, *(v.type for v in op.results))
     read f32[K]
     read f32[N, K]
@@ -50,24 +51,35 @@ def with_sums_of_terms(program: Program, free: Collection[Op]) -> Program | None
     products = [op for op in program.walk() if op.name == "mma"]
     if not products or program.records or not all(_is_vector_product(op) for op in products):
         return None
-    program = without_k_loops(program, free)
+    program, free = without_k_loops(program, free)
     ops = program.body.ops
     if any(op.name == "mma" and op not in ops for op in program.walk()):
         return None
     with building():
         summed: list[Op] = []
         values: dict[Value, Value] = {}
+        kept: dict[Op, Op] = {}
         zeros = {op.result for op in ops if op.name == "fill" and op.attrs["value"] == 0}
         for op in ops:
-            operands = tuple(values.get(v, v) for v in op.operands)
             if op.name == "mma":
+                operands = tuple(values.get(v, v) for v in op.operands)
                 values[op.result] = _sum_of_terms(op, operands, zeros, summed)
             else:
-                summed.append(Op(op.spec, operands, op.attrs, op.results, op.blocks, op.loc))
-        used = {v for op in summed for v in op.operands}
+                summed.append(_with_values(op, values, kept))
+        used = {v for op in walk_block(Block((), summed)) for v in op.operands}
         rewritten = replace(program, body=Block(program.body.args, [op for op in summed if _is_used(op, used)]))
         verify(rewritten)
-    return rewritten
+    return rewritten, {kept[op] for op in free}
+
+
+def _with_values(op: Op, values: Mapping[Value, Value], kept: dict[Op, Op]) -> Op:
+    """Return an operation with the same results; `values` replace operands of it, and of the operations within.
+
+    `kept` receives {operation: its new form}, also for the operations within.
+    """
+    blocks = tuple(Block(block.args, [_with_values(inner, values, kept) for inner in block.ops]) for block in op.blocks)
+    kept[op] = Op(op.spec, tuple(values.get(v, v) for v in op.operands), op.attrs, op.results, blocks, op.loc)
+    return kept[op]
 
 
 def _is_vector_product(op: Op) -> bool:

@@ -168,7 +168,7 @@ def _is_past(low: Lowering, dim: Expr) -> bool:
     """True if the current piece (block of a task) of a dimension may go past its end."""
     if dim in low.task.overhanging or dim in low.task.walks:
         return True
-    if dim not in low.cuts.extended:
+    if dim not in low.bound.padded:
         return False
     first, width = low.scope.part(dim)
     return not low.scope.holds(as_expr(low.scope.size(dim)) - first - width)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import ceil, prod
@@ -16,7 +16,7 @@ from tilewright.plan.boxes import numbers_of
 from tilewright.plan.epilogue import COMPUTED, lane_cycles
 from tilewright.plan.facts.access import Dims
 from tilewright.plan.facts.loops import EXPONENTIALS, LoopFacts
-from tilewright.plan.facts.masking import Trips, count_trips, masks_of
+from tilewright.plan.facts.masking import MaskedProduct, Trips, count_trips, masks_of, masks_of_product
 from tilewright.plan.facts.product import ProductFacts, products_of
 from tilewright.plan.facts.values import ValueFacts, behind
 
@@ -62,8 +62,16 @@ class Facts:
     """"first" or "second" for a part of a program that is split into two kernels; empty: it is whole."""
     between: str = ""
     """The memory that the first of two kernels wrote, in the facts of the second; empty otherwise."""
+    is_whole: bool = False
+    """True if the author's loop is one iteration; the parts of a split then keep dimensions of one element."""
     read_ops: Mapping[Op, int] = field(default_factory=dict, repr=False)
     """The node number of each read of the program; equal reads have the same node."""
+    on_k_rows: Callable[[], Facts | str] | None = field(default=None, repr=False)
+    """Gives the facts of the program on copies of its operands, of which a dimension of K is the last; or text: why
+    there are none. None if nobody can tell."""
+    without_loop: Callable[[], Facts | str] | None = field(default=None, repr=False)
+    """Gives the facts of the program without its loop, whose states merge: all of its dimension is one iteration; or
+    text: why it cannot be left out. None if nobody can tell."""
     _trips: dict[tuple[object, ...], Trips] = field(default_factory=dict, repr=False)
 
     def size(self, dims: Iterable[str]) -> int:
@@ -210,6 +218,23 @@ class Facts:
         if key not in self._trips:
             self._trips[key] = count_trips(self.program, masks, axis_dim, tile, rows, numbers_of(self.sizes))
         return self._trips[key]
+
+    @cached_property
+    def masked_product(self) -> MaskedProduct | None:
+        """The only MMA of the program as masks leave it; None if no mask on coordinates leaves out a part of it.
+
+        It is None too if a dimension of the masks is divided by accesses, if the author's loop masks the MMA, and for
+        the parts of a split program.
+        """
+        is_whole = len(self.products) == 1 and not self.part  # what hides a result may be in another kernel
+        source = self.nodes[self.products[0].node].source if is_whole else None
+        if source is None or any(self.masks.values()):
+            return None
+        selects = masks_of_product(self.program, source)
+        dims = tuple(dict.fromkeys(d for op in selects for d in op.operands[0].type.dims))
+        if not dims or any(str(d) not in self.extents for d in dims):
+            return None
+        return MaskedProduct(self.program, selects, dims, frozenset(self.products[0].k), self.sizes)
 
     @cached_property
     def unmasked_shares(self) -> dict[str, float]:

@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from math import exp, inf, isinf
 from typing import Any
 
 import numpy as np
 
-from tilewright.algebra.expr import Expr
+from tilewright.algebra.expr import Expr, Symbol
 from tilewright.ir.core import Op, Program, Value
+from tilewright.ir.tile import ELEMENTWISE, REDUCTIONS
+from tilewright.plan.boxes import numbers_of
 from tilewright.plan.facts.loops import EXPONENTIALS
 from tilewright.plan.model import Size
 
@@ -28,6 +32,9 @@ ON_COORDINATES: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("broadcast", "permute", "cast"), lambda x: x),
 }
 """Operations that conditions on coordinates are made of."""
+_SAMPLES = 128
+"""Tiles along each dimension of a mask, in which a bound counts what it leaves."""
+_SAME_ELEMENTS = ("cast", "broadcast", "permute")
 NEUTRAL = {"max": -inf, "min": inf, "sum": 0.0}
 
 
@@ -60,6 +67,57 @@ def changes_nothing(loop: Op, masked: Op, value: float | None = None) -> bool:
     return False
 
 
+def masks_of_product(program: Program, product: Op) -> tuple[Op, ...]:
+    """Return the selects of a program by which an MMA adds nothing, or its result does not count, where they are false.
+
+    A select of zeros makes an operand of the MMA zero where its condition is false. A select behind the MMA hides its
+    result there if nothing else uses that. So a triangular operand has a mask, and so has a triangular result.
+    """
+    selects = [op for op in program.walk() if op.name == "select"]
+    zeros = [op for op in selects if _makes_operand_zero(program, op, product)]
+    hiding = _selects_behind(program, product)
+    return (*zeros, *(hiding if hiding is not None and len(hiding) == 1 else ()))
+
+
+def _makes_operand_zero(program: Program, masked: Op, product: Op) -> bool:
+    """True if an operand of the MMA `product` is 0 for every element where the select `masked` is false everywhere."""
+    known: dict[Value, Known] = {}
+    for op in program.walk():
+        operands = [known.get(v) for v in op.operands]
+        if op is product:
+            return 0.0 in operands[:2]
+        result = operands[2] if op is masked else _known_result(op, operands)
+        if isinstance(result, float):
+            known |= dict.fromkeys(op.results, result)
+    return False
+
+
+def _selects_behind(program: Program, product: Op) -> set[Op] | None:
+    """Return the selects that alone use the result of an MMA, elementwise; None if anything else uses it.
+
+    A loop may accumulate it, if only the MMA uses what the loop carries.
+    """
+    ops = list(program.walk())
+    loops = [op for op in ops if op.name == "iterate"]
+    reached, before = {*product.results, product.operands[2]}, 0
+    while before < len(reached):
+        before = len(reached)
+        for op in ops:
+            if (op.name in ELEMENTWISE or op.name in _SAME_ELEMENTS) and not reached.isdisjoint(op.operands):
+                reached |= set(op.results)
+        for loop in loops:
+            ends = zip(loop.results, loop.blocks[0].ops[-1].operands, strict=True)
+            reached |= {result for result, end in ends if end in reached}
+    selects = set[Op]()
+    for op in ops:
+        used = [n for n, v in enumerate(op.operands) if v in reached]
+        if op.name == "select" and used == [1]:
+            selects.add(op)
+        elif used and op is not product and op.name not in (*ELEMENTWISE, *_SAME_ELEMENTS, "iterate", "yield"):
+            return None
+    return selects
+
+
 def last_maskable(loop: Op) -> Op | None:
     """Return the last operation in a loop's body that may give -inf past the end of the loop's axis; None if none may.
 
@@ -75,6 +133,31 @@ def last_maskable(loop: Op) -> Op | None:
         and loop.attrs["axis"] in inner.result.type.dims
     ]
     return next((inner for inner in reversed(float_ops) if changes_nothing(loop, inner, -inf)), None)
+
+
+NEUTRAL_TERMS = {"sum": 0.0, "max": -inf, "min": inf}
+"""By reduction: a term that changes no accumulator."""
+
+
+def neutral_values(loop: Op) -> Mapping[Value, float] | None:
+    """Return values of a loop's body and the numbers that they must have past the end of the loop's axis; None if none.
+
+    With these numbers, elements past the end of a ragged tile leave all values that the loop carries unchanged. It is
+    one value that is -inf, if there is one; else each value that a reduction adds to what the loop carries. None if an
+    MMA adds to it, or if two reductions ask for different numbers.
+    """
+    last = last_maskable(loop)
+    if last is not None:
+        return {last.result: -inf}
+    values: dict[Value, float] = {}
+    makers = {result: op for op in loop.blocks[0].ops for result in op.results}
+    for end in loop.blocks[0].ops[-1].operands:
+        op = makers.get(end)
+        if op is None or op.name not in REDUCTIONS or op.name not in NEUTRAL_TERMS or op.operands[0] not in makers:
+            return None
+        if values.setdefault(op.operands[0], NEUTRAL_TERMS[op.name]) != NEUTRAL_TERMS[op.name]:
+            return None
+    return values
 
 
 def _known_result(op: Op, operands: Sequence[Known]) -> Known:
@@ -137,6 +220,52 @@ def count_trips(
     for pair in zip(trips, masked, strict=True):
         counted[pair] = counted.get(pair, 0) + 1
     return counted
+
+
+@dataclass(frozen=True, eq=False)
+class MaskedProduct:
+    """An MMA that adds nothing, or does not count, where `selects` are false: masks over `dims`, some of them of K."""
+
+    program: Program
+    selects: tuple[Op, ...]
+    dims: tuple[Expr, ...]
+    k: frozenset[str]
+    sizes: Mapping[Symbol, int]
+    _counted: dict[tuple[int, ...], tuple[tuple[float, int], ...]] = field(default_factory=dict)
+
+    def lengths(self, tiles: Mapping[str, int]) -> tuple[tuple[float, int], ...]:
+        """Return (share of its K iterations that a task does, number of tasks), for each share, shortest first.
+
+        `tiles` has the elements of a task along M and N, and those of an iteration along K. Only tasks along dimensions
+        of the masks are counted.
+        """
+        size = numbers_of(self.sizes)
+        steps = tuple(min(tiles.get(str(d), 1), size(d)) for d in self.dims)
+        if steps not in self._counted:
+            of_dim = dict(zip(self.dims, steps, strict=True))
+            axis = next((d for d in self.dims if str(d) in self.k), self.dims[-1])
+            rows = {d: step for d, step in of_dim.items() if d is not axis}
+            trips = count_trips(self.program, self.selects, axis, of_dim[axis], rows, size)
+            whole, counted = -(-size(axis) // of_dim[axis]), dict[float, int]()
+            for (kept, _), tasks in trips.items():
+                if str(axis) in self.k:
+                    counted[kept / whole] = counted.get(kept / whole, 0) + tasks
+                else:  # a task does all iterations, or none
+                    counted[1.0] = counted.get(1.0, 0) + kept * tasks
+                    counted[0.0] = counted.get(0.0, 0) + (whole - kept) * tasks
+            self._counted[steps] = tuple(sorted((share, tasks) for share, tasks in counted.items() if tasks))
+        return self._counted[steps]
+
+    @cached_property
+    def least_share(self) -> float:
+        """The share of all iterations that tasks and iterations of single elements do, but for rounding: a bound."""
+        counts = {str(d): max(1, numbers_of(self.sizes)(d) // _SAMPLES) for d in self.dims}
+        return self.share(counts) - 1 / _SAMPLES
+
+    def share(self, tiles: Mapping[str, int]) -> float:
+        """Return the share of all iterations that are done, with tasks and iterations of `tiles`."""
+        lengths = self.lengths(tiles)
+        return sum(share * tasks for share, tasks in lengths) / sum(tasks for _, tasks in lengths)
 
 
 def _value_at(value: Value, makers: Mapping[Value, Op], at: Mapping[Expr, Any], size: Size) -> Any:

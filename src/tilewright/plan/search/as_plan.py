@@ -45,9 +45,10 @@ def as_plan(candidate: PlanCandidate) -> Schedule | Rejected:
     if candidate.then is None:
         return plan
     cut = next((rewrite for rewrite in candidate.rewrites if rewrite.after or rewrite.before), None)
+    whole = next((rewrite.whole for rewrite in candidate.rewrites if rewrite.whole), None)
     then = as_plan(candidate.then)
     if isinstance(then, Rejected):
         return then
     if cut is None:
         return Rejected("two kernels", f"{LACKS} a cut at a value without a product before or after it")
-    return replace(plan, split_after=cut.after or None, split_before=cut.before or None, then=then)
+    return replace(plan, split_after=cut.after or None, split_before=cut.before or None, then=then, whole=whole)

@@ -18,7 +18,7 @@ from tilewright.plan.boxes import choose_task_widths, numbers_of, reads_sliding_
 from tilewright.plan.facts import Facts
 from tilewright.plan.general import blocks_of, room_of
 from tilewright.plan.microkernel import Microkernel, axes_in
-from tilewright.plan.model import Size, element_bytes
+from tilewright.plan.model import Size, element_bytes, l2
 from tilewright.plan.rows import tasks_of
 from tilewright.plan.search.product_tasks import task_widths
 from tilewright.plan.search.ranking import PlanCandidate, Ranking
@@ -28,6 +28,8 @@ from tilewright.plan.stepping import why_not_in_steps
 
 FEWEST_K_TILES = 4
 """K tiles of a loop, at least, that is split for caches."""
+FEWEST_IN_L2 = 4
+"""The shorter K tiles for L2 are such that what L2 holds has B of so many of them, of a column of accumulator tiles."""
 TASKS_PER_CORE = 32
 """Tasks for each core, at most, that task widths are tried for."""
 
@@ -48,16 +50,23 @@ def kernels_of_cores(
         if d not in facts.cut and size(d) > 1:
             why = "elements are computed in order" if facts.in_order else why_whole(facts.program, d)
             ranking.reject(f"tasks over {d}", why)
-    whole = microkernels(facts, machine, lambda d: size(d) if d in facts.cut else loops.get(d) or size(d))
-    k_tiles = [*([loops] if in_registers else ()), *_k_tiles(facts, machine, whole, loops)]
+
+    def of_whole_tasks(k_tiles: Mapping[Expr, int]) -> dict[Op, Microkernel | None]:
+        """Return the microkernels of tasks of all M and N, for K loops with these tiles."""
+        return microkernels(facts, machine, lambda d: size(d) if d in facts.cut else k_tiles.get(d) or size(d))
+
+    whole = of_whole_tasks(loops)
+    choices = [(loops, whole)] if in_registers else []
+    choices += [(k_tiles, of_whole_tasks(k_tiles)) for k_tiles in _k_tiles(facts, machine, whole, loops)]
     tried: list[tuple[dict[Expr, int], dict[Expr, int]]] = []
-    for of_k, widths in combinations(k_tiles, list(_task_widths(facts, machine, whole, loops)) if k_tiles else ()):
-        kernel = UniformKernelSchedule(facts, machine, widths, 1, of_k, whole)
-        kernel = _cpu_kernel(kernel, holds=of_k is loops, chooses=not tried)
-        if (kernel.widths, kernel.loops) not in tried:
-            tried.append((kernel.widths, kernel.loops))
-            ranking.timed += 1
-            yield uniform_candidate(kernel, len(tried))
+    for k_tiles, products in choices:
+        for widths in _task_widths(facts, machine, products, loops):
+            kernel = UniformKernelSchedule(facts, machine, widths, 1, k_tiles, products)
+            kernel = _cpu_kernel(kernel, holds=k_tiles is loops, chooses=not tried)
+            if (kernel.widths, kernel.loops) not in tried:
+                tried.append((kernel.widths, kernel.loops))
+                ranking.timed += 1
+                yield uniform_candidate(kernel, len(tried))
 
 
 def _k_tiles(
@@ -65,12 +74,12 @@ def _k_tiles(
 ) -> Iterator[dict[Expr, int]]:
     """Yield choices of {loop dimension: elements per iteration} in which one K loop has shorter tiles than in `loops`.
 
-    The tile is such that B of a column of accumulator tiles takes half of L1, or all of it; a loop has at least
-    FEWEST_K_TILES (4) of them, as accumulators go through memory between two. Loops that carry more than an
-    accumulator, that have a stated tile, or whose extent is known only at the call keep theirs. An MMA that sums all of
-    K at once gets such a loop too, if its operands can be computed by tiles. One that sums further dimensions, such as
-    filter taps, gets none, as B of a column of accumulator tiles spans these too. `products` maps each MMA to its
-    microkernel.
+    The tile is such that B of a column of accumulator tiles takes half of L1, or all of it, or a quarter or half of
+    what L2 holds; a loop has at least FEWEST_K_TILES (4) of them, as accumulators go through memory between two. Loops
+    that carry more than an accumulator, that have a stated tile, or whose extent is known only at the call keep theirs.
+    An MMA that sums all of K at once gets such a loop too, if its operands can be computed by tiles. One that sums
+    further dimensions, such as filter taps, gets none, as B of a column of accumulator tiles spans these too.
+    `products` maps each MMA to its microkernel.
     """
     size = numbers_of(facts.sizes)
     fixed = {*facts.loops, *facts.stated_loops, *(str(d) for d in facts.opened)}
@@ -82,9 +91,11 @@ def _k_tiles(
             continue
         extent = loops.get(axes.k) or size(axes.k)
         row_bytes = microkernel.columns * element_bytes(axes.factors(op)[1].type.dtype)
-        longest = 1 << (machine.limits.l1_bytes // row_bytes).bit_length() - 1
-        fitting = (n for n in (longest // 2, longest) if n >= microkernel.atom.shape[2])
-        yield from ({**loops, axes.k: n} for n in fitting if FEWEST_K_TILES * n <= extent)
+        in_l1, in_l2 = (
+            1 << (int(room) // row_bytes).bit_length() - 1 for room in (machine.limits.l1_bytes, l2(machine.limits))
+        )
+        fitting = {n for n in (in_l1 // 2, in_l1, in_l2 // FEWEST_IN_L2, in_l2 // 2) if n >= microkernel.atom.shape[2]}
+        yield from ({**loops, axes.k: n} for n in sorted(fitting) if FEWEST_K_TILES * n <= extent)
 
 
 def _task_widths(
@@ -160,10 +171,13 @@ def _cpu_kernel(kernel: UniformKernelSchedule, *, holds: bool, chooses: bool) ->
 
     They are chosen anew with `chooses`, or if a task is smaller than an accumulator tile. A task is one thread's work.
     With `holds`, and if registers hold the accumulator tiles of all MMAs at once, the task loops over such tiles, which
-    stay there over all of K, and each width is rounded up to whole tiles.
+    stay there over all of K, and each width is rounded up to whole tiles. That is not so if the author states tasks
+    that are smaller than an accumulator tile.
     """
     facts, machine = kernel.facts, kernel.machine
     blocks = blocks_of(kernel.products, facts.cut, kernel.width, machine) if holds else {}
+    if any(n > kernel.width(d) and str(d) in facts.stated_tasks for d, n in blocks.items()):
+        blocks = {}
     tiles = _accumulator_tiles(kernel.products, kernel.width).items()
     if not blocks and (chooses or any(n > kernel.width(d) for d, extents in tiles for n in extents)):
         kernel = replace(kernel, products=microkernels(facts, machine, kernel.width))

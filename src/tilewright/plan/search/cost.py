@@ -235,8 +235,8 @@ def _unpipelined_cycles(machine: Machine, w: Work) -> tuple[float, float]:
         waiting = max(0.0, full - 1) * limits.copy_latency + full * w.exchange
         own = max(1.0, full) * w.moved / w.tasks / limits.far_rate  # a task waits for its own bytes, and no longer
         overlapping = overlapped_cycles(machine.costs.resident.sharpness, moved, waiting + own)
-        return max(busy, min(overlapping, moved + waiting)) + w.waits, moved + w.waits
-    return max(busy, w.latency) + w.waits, moved + w.waits
+        return max(busy, w.starts, w.latency, min(overlapping, moved + waiting)) + w.waits, moved + w.waits
+    return max(busy, w.starts, w.latency) + w.waits, moved + w.waits
 
 
 def _phase_cycles(machine: Machine, p: Phase) -> float:
@@ -293,7 +293,7 @@ def _loop_cycles(w: Work, steps: list[float], share: float, masked: float) -> fl
     """
     total = 0.0
     for p, step in zip(w.phases, steps, strict=True):
-        total += p.trips * (share if p.is_dependent or p.masked else 1) * step + masked * p.masked
+        total += p.trips * (share if p.is_dependent or p.masked or p.is_skipped else 1) * step + masked * p.masked
     return total
 
 

@@ -172,6 +172,7 @@ def _phase_work(
                 and all(m.rows / m.atom.shape[0] < t.machine.shared_memory.atoms_in_flight for m in nest_mmas),
                 serial=serial,
                 slabs=placed.slabs.get(loops, 1) if len(mmas) > 1 or not loops else 1,
+                is_skipped=bool(nest_mmas) and t.facts.masked_product is not None,
             )
         )
     return tuple(counted)
@@ -204,15 +205,17 @@ def _edge_copies(t: Tiling, mmas: tuple[MmaTile, ...]) -> tuple[float, int]:
         return 0.0, 0
     per_core = ceil(t.tasks / (t.machine.limits.cores or 1))
     outside, edges = 0.0, 0
-    (m,) = mmas
     for c, tile in t.pairs():
-        operand = m.oriented.a if ROWS in c.roles else m.oriented.b if COLUMNS in c.roles else None
-        if operand is None or tile.level != GRID or len(c.dims) > 1 or c.extent % tile.size == 0 or not operand.reads:
-            continue
-        if t.facts.nodes[operand.reads[0]].place.is_plain_coordinate(c.dims[0]):
-            outside += -c.extent % tile.size
-            edges = max(edges, ceil(per_core / tile.count))
-    for dims, tile_size in ((m.oriented.rows, m.rows), (m.oriented.columns, m.columns)):
+        for m, role in zip(mmas, c.roles, strict=True):
+            operand = {ROWS: m.oriented.a, COLUMNS: m.oriented.b}.get(role)
+            is_ragged = tile.level == GRID and len(c.dims) == 1 and c.extent % tile.size != 0
+            if operand is None or not is_ragged or not operand.reads:
+                continue
+            if t.facts.nodes[operand.reads[0]].place.is_plain_coordinate(c.dims[0]):
+                outside += -c.extent % tile.size
+                edges = max(edges, ceil(per_core / tile.count))
+    sides = [side for m in mmas for side in ((m.oriented.rows, m.rows), (m.oriented.columns, m.columns))]
+    for dims, tile_size in sides:
         if not dims:  # one row, or one column
             outside, edges = outside + tile_size - 1, per_core
     return outside, edges
@@ -221,7 +224,7 @@ def _edge_copies(t: Tiling, mmas: tuple[MmaTile, ...]) -> tuple[float, int]:
 def _task_lengths(t: Tiling) -> tuple[tuple[float, float, int], ...]:
     """Return (fraction of all iterations, number of partly masked iterations, number of tasks) for each task length.
 
-    A task is one workgroup's work. Tasks differ in length only if masks skip iterations of a loop. Otherwise the tuple
+    A task is one workgroup's work. Tasks differ in length only if masks skip iterations. Otherwise the tuple
     has one entry: (1, 0, number of all tasks). `t` (a Tiling) has the kernel's tile sizes.
     """
     for axis, masks in t.facts.masks.items():
@@ -230,6 +233,10 @@ def _task_lengths(t: Tiling) -> tuple[tuple[float, float, int], ...]:
             counted = t.facts.trips(axis, t.tiles[number].size, t.size)
             whole, total = t.tiles[number].count, sum(counted.values())
             return tuple((n / whole, masked, round(tasks * t.tasks / total)) for (n, masked), tasks in counted.items())
+    if t.facts.masked_product is not None:
+        lengths = t.facts.masked_product.lengths(t.size)
+        total = sum(tasks for _, tasks in lengths)
+        return tuple((share, 0.0, round(tasks * t.tasks / total)) for share, tasks in lengths)
     return ((1.0, 0.0, t.tasks),)
 
 

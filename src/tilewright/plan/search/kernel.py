@@ -11,7 +11,7 @@ from tilewright.plan.search.axes import COLUMNS, ROWS
 from tilewright.plan.search.cost import KernelTime, Overlap, kernel_time, row_cycles
 from tilewright.plan.search.counting import count_work, result_rows
 from tilewright.plan.search.empty_rounds import busiest_share, kept_rounds, less_work
-from tilewright.plan.search.launch import order_of, raster_factor, raster_of, share_read_alone
+from tilewright.plan.search.launch import CYCLIC, order_of, raster_factor, raster_of, share_read_alone
 from tilewright.plan.search.liveness import Liveness, liveness
 from tilewright.plan.search.pipeline import AHEAD, ORDERED, KernelPipeline, pipelines
 from tilewright.plan.search.placement import OperandPlacement, halo_taps, place_operands
@@ -98,7 +98,8 @@ def candidates_of_tiling(t: Tiling, ranking: Ranking, best: float) -> Iterator[t
     raster, order = raster_of(t), order_of(work)
     for pipeline in pipelines(t, mmas, live, placed, ranking):
         ranking.timed += 1
-        kernel = KernelSchedule(t, mmas, pipeline, None, raster, order)
+        in_turn = t.facts.masked_product is not None and (pipeline.roles.pingpong or pipeline.offsets is not None)
+        kernel = KernelSchedule(t, mmas, pipeline, None, raster, CYCLIC if in_turn else order)
         done = _with_pipeline(work, kernel, placed)
         yield candidate_of(kernel, done), done
 
@@ -147,7 +148,8 @@ def _least_copy_cycles(t: Tiling, placed: OperandPlacement, phases: dict[int, Lo
     limits = t.machine.limits
     copied = sum(t.trips(loops) * placed.copied[loops] for loops in set(phases.values()) if loops in placed.copied)
     share = min(1, t.tasks / (limits.cores or 1))
-    read = 0.0 if t.facts.loops else placed.l2_read * share  # masks may leave out a part of it
+    skips = t.facts.loops or t.facts.masked_product is not None  # masks may leave out a part of it
+    read = 0.0 if skips else placed.l2_read * share
     return max(copied / limits.l2_rate, read) * _least_tasks_per_core(t)
 
 
@@ -162,6 +164,8 @@ def _least_tasks_per_core(t: Tiling) -> float:
     facts, cores = t.facts, t.machine.limits.cores or 1
     if facts.loops and t.tasks < cores:
         return 0.0
+    if facts.masked_product is not None:
+        return t.tasks / cores * facts.masked_product.share(t.size)
     rounds = t.tasks / cores * prod(facts.unmasked_shares.values())
     if (kept := kept_rounds(t)[0]) < 1:
         return rounds * kept
@@ -218,6 +222,8 @@ def _with_pipeline(work: Work, kernel: KernelSchedule, placed: OperandPlacement)
         phases = (replace(phase, copied=phase.copied - b_bytes / phase.trips, l2=l2, per_stage=0),)
         first = max(b_bytes, b_cycles * limits.l2_rate)
         work = replace(work, l2_read=work.l2_read - b_cycles, first=first)
+    if pipeline.roles.pingpong and t.facts.masked_product is not None:  # halves that take turns do all iterations
+        work = replace(work, lengths=((1.0, 0.0, t.tasks),))
     if not pipeline.roles.pingpong and pipeline.offsets is None and (share := busiest_share(t)) < 1:
         phases = tuple(less_work(p, share) for p in phases)
         work = replace(work, l2_read=work.l2_read * share)

@@ -7,20 +7,25 @@ reduced are whole; short rows are several to a task, long ones are split over mo
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from math import prod
 
+from tilewright.ir.core import Op
 from tilewright.machine import Machine
 from tilewright.plan.boxes import choose_task_widths, numbers_of
 from tilewright.plan.facts import Facts
 from tilewright.plan.general import room_of
-from tilewright.plan.model import l2
+from tilewright.plan.model import l2, moving_cycles
 from tilewright.plan.rows import rows_and_waves, widths_of_rows
 from tilewright.plan.search.ranking import PlanCandidate, Ranking
-from tilewright.plan.search.uniform import loop_tiles, uniform_candidate
+from tilewright.plan.search.uniform import count_uniform_work, loop_tiles, uniform_candidate
 from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 
 
 def kernels_of_lanes(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[PlanCandidate]:
-    """Yield at most one GPU candidate: a program without MMAs (elementwise, or reductions of rows) as one kernel.
+    """Yield GPU candidates of one kernel for a program without MMAs (elementwise, or reductions of rows).
+
+    There is one; a second one has longer tasks, if starting those of the first takes longer than their bytes.
 
     Yields nothing if the program has MMAs, or on a machine without lanes (a CPU). For one half of a program that is
     split into two kernels, it also yields nothing if the half has loops, no dimension that the grid cannot split, or an
@@ -44,6 +49,41 @@ def kernels_of_lanes(facts: Facts, machine: Machine, ranking: Ranking) -> Iterat
     widths |= {d: min(n, size(d)) for d in facts.cut if (n := facts.stated_tasks.get(str(d))) is not None}
     kernel = UniformKernelSchedule(facts, machine, widths, waves, loops, backward=should_run_backward(facts, machine))
     yield uniform_candidate(kernel)
+    longer = _with_longer_tasks(kernel)
+    if longer is not None:
+        ranking.timed += 1
+        yield uniform_candidate(longer)
+
+
+def _with_longer_tasks(kernel: UniformKernelSchedule) -> UniformKernelSchedule | None:
+    """Return a kernel with tasks of more elements, if the machine starts those of `kernel` slower than it moves bytes.
+
+    Tasks grow along the last dimensions first, by divisors of their extents. None for a program that reduces or scans,
+    if the author states tasks, or if tasks cannot grow.
+    """
+    facts, machine, size = kernel.facts, kernel.machine, numbers_of(kernel.facts.sizes)
+    work = count_uniform_work(kernel)
+    has_other_tasks = facts.stated_tasks or facts.scanned or any(n.reduces for n in facts.nodes)
+    if has_other_tasks or work.starts <= moving_cycles(machine, work.moved):
+        return None
+    tasks, widths = machine.row_tasks, dict(kernel.widths)
+    lanes = machine.lanes or 1
+    elements = max(prod(kernel.width(d) for d in op.operands[0].type.dims) for op in _writes(facts))
+    most = tasks.waves * lanes * tasks.most_values
+    for d in reversed(facts.cut):
+        width = widths.get(d, size(d))
+        fitting = (n for n in range(2, size(d) // width + 1) if size(d) % (width * n) == 0 and elements * n <= most)
+        times = max(fitting, default=1)
+        widths[d], elements = width * times, elements * times
+    if widths == kernel.widths:
+        return None
+    waves = min(tasks.waves, max(1, elements // (lanes * tasks.values)))
+    return replace(kernel, widths=widths, waves=1 << waves.bit_length() - 1)
+
+
+def _writes(facts: Facts) -> list[Op]:
+    """Return the operations that write."""
+    return [n.source for n in facts.writes if n.source is not None]
 
 
 def _kernel_of_half(facts: Facts, machine: Machine) -> Iterator[PlanCandidate]:

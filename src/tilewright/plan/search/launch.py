@@ -77,10 +77,11 @@ def raster_factor(t: Tiling, raster: int, columns_first: bool) -> float:
 def share_read_alone(t: Tiling, raster: int, columns_first: bool, order: str) -> float:
     """Return the fraction (0 to 1) of a tile's operand rows that no other core reads at about the same time.
 
-    Of an operand that neighbouring tasks share, one task brings the rows for all. One that only distant tasks share is
-    brought for each of them, but at most once by each part of L2. `raster` is the raster group, `columns_first` says
-    that the grid has N before M, and `order` is how cores take tasks: in contiguous order a core has neighbours itself.
-    `t` (a Tiling) has the tile sizes.
+    Of an operand that neighbouring tasks share, one task brings the rows for all. Tasks that differ only in a position
+    of a sliding window share both operands. An operand that only distant tasks share is brought for each of them, but
+    at most once by each part of L2. `raster` is the raster group, `columns_first` says that the grid has N before M,
+    and `order` is how cores take tasks: in contiguous order a core has neighbours itself. `t` (a Tiling) has the tile
+    sizes.
     """
     rows, columns = _grid_tiles_of_c(t)
     (tile, tall), (width, wide) = (columns, rows) if columns_first else (rows, columns)
@@ -96,7 +97,9 @@ def share_read_alone(t: Tiling, raster: int, columns_first: bool, order: str) ->
         width_users = ceil(running / tile_users)
     of_tile = min(1.0, 1 / tile_neighbours, parts / tile_users)
     of_width = min(1.0, 1 / width_neighbours, parts / width_users)
-    return (tile * of_tile + width * of_width) / (tile + width)
+    grid = [tile for _, tile in t.pairs() if tile.level == GRID]
+    positions = prod(max(1, tile.count // _distinct_tasks(t, tile)) for tile in grid)
+    return (tile * of_tile + width * of_width) / (tile + width) / positions
 
 
 def _grid_tiles_of_c(t: Tiling) -> tuple[Side, Side]:
@@ -121,7 +124,7 @@ def _distinct_tasks(t: Tiling, tile: AxisTile) -> int:
     windows = t.o.window_dims
     sliding = [d for d, n in tile.box if d in windows and n == 1]
     if not sliding or any(d in windows for d, n in tile.box if n > 1):
-        return tile.count
+        return max(1, tile.count)  # blocks on a diagonal may be more than the batch has
     return max(1, tile.count // t.facts.size(sliding))
 
 

@@ -11,8 +11,8 @@ from tilewright.plan.facts.loops import merging_loop
 from tilewright.plan.microkernel import axes_in
 from tilewright.plan.search.axes import BATCH, COLUMNS, DEPTH, NONE, ROWS, DimClass
 from tilewright.plan.search.halo import halo_window
-from tilewright.plan.search.orientation import Orientation
-from tilewright.plan.search.tiles import BOX, CLUSTER, GRID, LOOP, RUN, WHOLE, AxisTile
+from tilewright.plan.search.orientation import Orientation, OrientedProduct
+from tilewright.plan.search.tiles import BOX, CLUSTER, GRID, INNER_RUN, LOOP, RUN, WHOLE, AxisTile
 from tilewright.plan.search.tiling import Tiling
 
 LACKING = "lowering lacks it"
@@ -99,7 +99,7 @@ def _why_not_tile_shape(o: Orientation, c: DimClass, tile: AxisTile) -> str:
     and a box that extends along one dimension only, as that is a run. `o` (an Orientation) says which of M and N lies
     on the atom's rows.
     """
-    if tile.level == WHOLE:
+    if tile.level == WHOLE or tile.fold == INNER_RUN:
         return ""
     box, runs = dict(tile.box), ceil(c.extent / tile.size)
     wide = [d for d in c.dims if box[d] > 1]
@@ -144,11 +144,14 @@ def _can_be_block_diagonal(t: Tiling) -> bool:
     They can if M lies on the atom's rows, each GEMM has all of its columns and is one atom wide, and all GEMMs of the
     tile together are not wider than the widest atom. `t` (a Tiling) has the kernel's tile sizes.
     """
-    (p,) = t.o.products
-    columns = [(c, tile) for c, tile in t.pairs() if COLUMNS in c.roles]
+    whole = all(tile.size == c.extent for c, tile in t.pairs() if COLUMNS in c.roles)
+    return whole and not any(t.o.flips) and all(_are_one_atom_wide(t, p) for p in t.o.products)
+
+
+def _are_one_atom_wide(t: Tiling, p: OrientedProduct) -> bool:
+    """True if the columns of each GEMM of an MMA's batch are those of an atom, and some atom is as wide as all."""
     widths = {atom.shape[1] for atom in p.atoms}
-    whole = all(tile.size == c.extent for c, tile in columns)
-    return not t.o.flips[0] and whole and t.span(p.columns) in widths and t.span(p.columns) * t.batch <= max(widths)
+    return t.span(p.columns) in widths and t.span(p.columns) * t.batch <= max(widths)
 
 
 def _program_dim(facts: Facts, name: str) -> str:

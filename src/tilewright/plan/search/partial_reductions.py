@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from math import ceil, inf
+from math import ceil, inf, prod
 
 from tilewright.algebra.expr import Expr, symbol
 from tilewright.ir.tile import REDUCTIONS
@@ -12,7 +12,7 @@ from tilewright.machine import Machine
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.computed import GIVEN, SIMPLE
 from tilewright.plan.facts import Facts, ValueFacts
-from tilewright.plan.model import moving_cycles
+from tilewright.plan.model import line_bytes, moving_cycles
 from tilewright.plan.rows import rows_and_waves, tasks_of, widths_across_rows
 from tilewright.plan.search.cost import SAME_WAVES, kernel_time, launch_cycles
 from tilewright.plan.search.kernel import CROWDED, Parts
@@ -93,6 +93,8 @@ def _best_part_count(kernel: UniformKernelSchedule, reduction: ValueFacts) -> in
     """
     facts, machine, limits = kernel.facts, kernel.machine, kernel.machine.limits
     size, cores = numbers_of(facts.sizes), limits.cores or 1
+    if machine.lanes is None:  # each core has a part of its own
+        return cores // tasks_of(kernel.widths, size)
     source = facts.nodes[reduction.args[0]]
     elements = facts.size(source.dims)
     moved = elements * source.bytes / limits.far_rate / cores
@@ -119,7 +121,7 @@ def _part_width(facts: Facts, machine: Machine, axis: str, width: int) -> int:
     Long means more than WHOLE_LINES (16) cache lines; the width is then rounded down. `facts` is the analysed program.
     """
     sides = [n.place.bytes for n in facts.reads if n.place.contiguous == axis]
-    line = max((machine.lane_access.line_bytes // n for n in sides), default=1)
+    line = max((line_bytes(machine) // n for n in sides), default=1)
     return width // line * line if width > WHOLE_LINES * line else width
 
 
@@ -140,7 +142,10 @@ def _split_candidate(kernel: UniformKernelSchedule, parts: Parts) -> PlanCandida
         return parts.count if d is split else parts.width if str(d) == parts.dim else numbers(d)
 
     extents = {split: parts.count, **{d: numbers(d) for d in facts.cut}}
-    widths, waves = rows_and_waves(facts.program, extents, size, machine)
+    if machine.lanes is None:
+        widths, waves = {split: 1, **kernel.widths}, 1
+    else:
+        widths, waves = rows_and_waves(facts.program, extents, size, machine)
     task_widths = {d: n for d, n in widths.items() if d is not split}
     split_kernel = replace(kernel, widths=task_widths, waves=waves, parts=parts, parts_of_task=widths[split])
     return candidate_in_parts(split_kernel, parts)
@@ -163,7 +168,29 @@ def work_in_parts(kernel: UniformKernelSchedule, parts: Parts) -> tuple[Work, fl
     """
     facts, machine, whole = kernel.facts, kernel.machine, count_uniform_work(kernel)
     tasks = whole.tasks * ceil(parts.count / kernel.parts_of_task)
-    states = parts.count * sum(facts.size(n.dims) * n.bytes for n in facts.nodes if n.reduces)
+    states = parts.count * _carried_bytes(facts, parts.dim)
     lanes = sum(p.lanes for p in whole.phases) * whole.tasks
-    work = replace(whole, tasks=tasks, phases=(Phase(1, lanes=lanes / tasks),), moved=whole.moved + states)
+    waits = whole.waits + _iteration_waits(kernel, parts, tasks)
+    work = replace(whole, tasks=tasks, phases=(Phase(1, lanes=lanes / tasks),), moved=whole.moved + states, waits=waits)
     return work, moving_cycles(machine, states) + machine.limits.copy_latency + launch_cycles(machine)
+
+
+def _carried_bytes(facts: Facts, dim: str) -> float:
+    """Return the bytes of all that a loop over `dim` carries; of the results of all reductions if there is no loop."""
+    loops = [op for op in facts.program.walk() if op.name == "iterate" and str(op.attrs["axis"]) == dim]
+    if not loops:
+        return sum(facts.size(n.dims) * n.bytes for n in facts.nodes if n.reduces)
+    size, kinds = numbers_of(facts.sizes), [result.type for result in loops[0].results]
+    return float(sum(prod(map(size, kind.dims)) * kind.dtype.numpy.itemsize for kind in kinds))
+
+
+def _iteration_waits(kernel: UniformKernelSchedule, parts: Parts, tasks: int) -> float:
+    """Return the cycles that the workgroups of a core wait for reads of iterations after the first; 0 without a loop.
+
+    Workgroups that a core runs at a time wait together. `tasks` is the number of workgroups.
+    """
+    tile = next((n for d, n in kernel.loops.items() if str(d) == parts.dim), parts.width)
+    machine, lanes = kernel.machine, kernel.waves * (kernel.machine.lanes or 1)
+    at_a_time = max(1, machine.costs.resident.lanes // lanes)
+    rounds = ceil(tasks / ((machine.limits.cores or 1) * at_a_time))
+    return rounds * (ceil(parts.width / tile) - 1) * machine.limits.copy_latency

@@ -19,6 +19,8 @@ BETWEEN = "between"
 """The name of the memory between two kernels."""
 TIMES = 3
 """Bytes of the value between two kernels, at most, for each byte of the program's arguments."""
+TIMES_WHOLE = 16
+"""The same where a loop of the author has one iteration: else its products would run without a pipeline."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +40,11 @@ class GraphCut:
     before: str = ""
 
 
-def two_kernel_splits(facts: Facts, ranking: Ranking) -> Iterator[GraphCut]:
+def two_kernel_splits(facts: Facts, ranking: Ranking, times: int = TIMES) -> Iterator[GraphCut]:
     """Yield a GraphCut (the facts of both kernels) for each way to split a program in two, with one value between.
 
     The value between the kernels goes through memory. If several values leave the same MMAs, reductions and scans to
-    the first kernel, the value with the fewest bytes is used. A value with more than TIMES (3) times the bytes of all
+    the first kernel, the value with the fewest bytes is used. A value with more than `times` times the bytes of all
     arguments is not used, but noted in `ranking` (the search's result).
     """
     best: dict[frozenset[int], tuple[float, int]] = {}
@@ -67,9 +69,9 @@ def two_kernel_splits(facts: Facts, ranking: Ranking) -> Iterator[GraphCut]:
         )
         after = before.products[-1].name if before.products and goes_on else ""
         what = f"two kernels, split after {after}" if after else f"two kernels, %{value} in memory between them"
-        if moved > TIMES * facts.moved_bytes:
-            times = moved / facts.moved_bytes
-            ranking.reject(what, f"{moved / 2**20:.0f} MiB lie between them, {times:.0f} times their arguments")
+        if moved > times * facts.moved_bytes:
+            share = moved / facts.moved_bytes
+            ranking.reject(what, f"{moved / 2**20:.0f} MiB lie between them, {share:.0f} times their arguments")
         else:
             yield GraphCut(what, before, _second_kernel(facts, value), after)
     yield from _splits_before_mmas(facts, heavy)
@@ -228,7 +230,12 @@ def _facts_of_half(facts: Facts, nodes: list[ValueFacts], part: str) -> Facts:
     parallel = tuple(
         d for d in _dims_in_grid_order(facts, renumbered) if d in used and _is_parallel(renumbered, loops, d)
     )
-    owners = [d for d in facts.order if set(facts.digit_names(d)) & used]
+    sources = [n.source for n in nodes if n.source is not None]
+    kinds = [v.type for op in sources for v in (*op.operands, *op.results) if isinstance(v.type, TileType)]
+    in_tiles = {d for kind in kinds for d in kind.dims}
+    single = {d for d in facts.order if d in in_tiles and facts.sizes.get(d) == 1}  # type: ignore[call-overload]
+    single = single if facts.is_whole else set()
+    owners = [d for d in facts.order if d in single or set(facts.digit_names(d)) & used]
     cut = tuple(d for d in owners if set(facts.digit_names(d)) & used <= set(parallel))
     result = facts.nodes[nodes[-2].id] if part == FIRST else None
     if result is not None:  # tasks in the order of the value between

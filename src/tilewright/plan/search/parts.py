@@ -8,7 +8,7 @@ from math import ceil
 
 from tilewright.machine import Machine
 from tilewright.plan.facts import Facts, ValueFacts
-from tilewright.plan.facts.masking import last_maskable
+from tilewright.plan.facts.masking import neutral_values
 from tilewright.plan.model import moving_cycles
 from tilewright.plan.search.axes import DEPTH
 from tilewright.plan.search.cost import launch_cycles
@@ -91,12 +91,13 @@ def _split_k_choices(t: Tiling) -> Iterator[Parts]:
     """
     for c, tile in t.pairs():
         merges = all(loop.merge for axis, loop in t.facts.loops.items() if axis in c.dims)
-        if tile.level != LOOP or c.is_parallel or not c.streams or not merges or DEPTH not in c.roles:
-            continue
         looped = _loop_dims(t)
+        is_summed = DEPTH in c.roles or not looped.isdisjoint(c.dims)
+        if tile.level != LOOP or c.is_parallel or not c.streams or not merges or not is_summed:
+            continue
         flat = flat_dim(t.facts, c.dims)
         if flat is not None and tile.fold == RUN and not looped:
-            yield from _splits_of_flat(flat, c.extent, tile.size)
+            yield from _splits_of_flat(t, flat, c.dims[0], c.extent, tile.size)
             continue
         for dim in (d for d in c.dims if not looped or d in looped):
             yield from _splits_of_dim(t, dim, dict(tile.box)[dim], tile.size)
@@ -116,7 +117,7 @@ def _splits_of_dim(t: Tiling, dim: str, box: int, step: int) -> Iterator[Parts]:
         choices = [x for x in _parts_of_steps(dim, extent, step) if _shortens_grid(t, x)]
         equal = [x for x in choices if x.count * x.width == extent]
         yield from equal
-        if last_maskable(loop.source) is not None:
+        if neutral_values(loop.source) is not None:
             yield from (x for x in choices if x not in equal and not _is_outdone(t, x, equal))
         return
     reads = [r for r in t.facts.reads if dim in r.place.dims]
@@ -163,12 +164,19 @@ def _is_outdone(t: Tiling, parts: Parts, others: list[Parts]) -> bool:
     return any(x.count > parts.count and ceil(t.tasks * x.count / cores) == waves for x in others)
 
 
-def _splits_of_flat(dim: str, extent: int, step: int) -> Iterator[Parts]:
-    """Yield a Parts for each way to split a flat K dimension into equal parts of whole K steps of `step` elements."""
-    steps = extent // step
-    for count in range(2, steps + 1) if extent % step == 0 else ():
-        if steps % count == 0:
-            yield Parts(dim, count, extent // count)
+def _splits_of_flat(t: Tiling, dim: str, outermost: str, extent: int, step: int) -> Iterator[Parts]:
+    """Yield a Parts for each way to split a flat K dimension into parts of whole K steps of `step` elements.
+
+    Parts are equal; but the last one may be shorter if reads past the end of `dim` give zeros, because they are past
+    the end of its `outermost` digit in memory.
+    """
+    steps, rest = divmod(extent, step)
+    equal = [Parts(dim, count, extent // count) for count in range(2, steps + 1) if not rest and steps % count == 0]
+    yield from equal
+    reads = [r.place for r in t.facts.reads if outermost in r.place.dims]
+    if all(place.is_plain_coordinate(outermost) for place in reads) and not _has_computed_operand(t):
+        choices = [x for x in _parts_of_steps(dim, extent, step) if _shortens_grid(t, x)]
+        yield from (x for x in choices if x not in equal and not _is_outdone(t, x, equal))
 
 
 def flat_dim(facts: Facts, dims: Sequence[str]) -> str | None:

@@ -13,7 +13,7 @@ from math import ceil, gcd, prod
 from tilewright.algebra.expr import Expr
 from tilewright.ir.core import Op
 from tilewright.plan.computed import equal_neighbours
-from tilewright.plan.search.cost import row_cycles
+from tilewright.plan.search.cost import line_factor, row_cycles
 from tilewright.plan.search.halo import HaloWindow, halo_window
 from tilewright.plan.search.orientation import Orientation, reads_one_element_per_step
 from tilewright.plan.search.tiles import BOX, GRID
@@ -162,7 +162,11 @@ def _count_read(
         placement.l2[loops] += lines * of_row / trips
         placement.l2_read += lines * of_row
         return
-    if inner is not None and t.loops_over(frozenset({inner}) & n.dims):
+    if not along and pitch:  # rows of memory run along M or N; a K step reads `k` of them
+        row = min(rows, slab) * access.bytes
+        askew = limits.askew if pitch % limits.sector_bytes else 1.0
+        cycles = shared * trips * count / limits.l2_rate * line_factor(machine, row, pitch) * askew
+    elif inner is not None and t.loops_over(frozenset({inner}) & n.dims):
         element = m.row_bytes // slab
         rows_of_k = trips / ceil(extent / min(extent, slab)) * access.bytes * thin / element
         cycles = shared * rows * rows_of_k * row_cycles(machine, extent, slab, element, pitch)

@@ -67,6 +67,8 @@ class Rewrite:
     after: str = ""
     before: str = ""
     lacks: str = ""
+    whole: str = ""
+    """The dimension of the author's loop that is one iteration."""
 
 
 @dataclass

@@ -13,7 +13,7 @@ from tilewright.plan.facts import Facts
 from tilewright.plan.schedule import DIAGONAL, LAUNCH, Schedule
 from tilewright.plan.search.blocked import rate_blocks
 from tilewright.plan.search.diagonal import block_diagonal
-from tilewright.plan.search.partition import GraphCut, two_kernel_splits
+from tilewright.plan.search.partition import TIMES, TIMES_WHOLE, GraphCut, two_kernel_splits
 from tilewright.plan.search.plan_axes import plan_axes
 from tilewright.plan.search.ranking import PlanCandidate, Ranking
 from tilewright.plan.search.rate_kernel import rate_pipeline
@@ -30,6 +30,11 @@ def rate_plan(facts: Facts, machine: Machine, plan: Schedule, constant: Collecti
     `facts` is the whole analysed program, even if the plan splits it into two kernels. Arguments named in `constant`
     are repacked once, when they are bound, at no cost.
     """
+    if plan.whole is not None:
+        whole = "nobody can tell" if facts.without_loop is None else facts.without_loop()
+        if isinstance(whole, str):
+            return f"`whole {plan.whole}`: {whole}"
+        facts = whole
     if plan.split_at is not None:
         return _rate_two_kernels(facts, machine, plan)
     if plan.early is False:  # as on a machine that launches no kernel while another ends
@@ -71,10 +76,11 @@ def _rate_two_kernels(facts: Facts, machine: Machine, plan: Schedule) -> PlanCan
     best second kernel is used.
     """
     names = (plan.split_after or "", plan.split_before or "")
-    cut = next((c for c in two_kernel_splits(facts, Ranking()) if (c.after, c.before) == names), None)
+    times = TIMES if plan.whole is None else TIMES_WHOLE
+    cut = next((c for c in two_kernel_splits(facts, Ranking(), times) if (c.after, c.before) == names), None)
     if cut is None:
         return f"`split kernel {plan.split_at}`: no value there goes alone from one kernel to another"
-    one = rate_plan(cut.first, machine, replace(plan, split_after=None, split_before=None, then=None))
+    one = rate_plan(cut.first, machine, replace(plan, split_after=None, split_before=None, then=None, whole=None))
     two = _rate_second_kernel(cut, machine, plan.then)
     if isinstance(one, str) or isinstance(two, str):
         return one if isinstance(one, str) else str(two)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import replace
+from math import gcd, prod
 
 from tilewright.machine import Machine
 from tilewright.plan.facts import AccessFacts, Facts, ProductFacts, ValueFacts
-from tilewright.plan.schedule import ALIGNED, PADDED, PANELS
+from tilewright.plan.schedule import ALIGNED, K_ROWS, PADDED, PANELS
 from tilewright.plan.search.diagonal import padded_blocks
 from tilewright.plan.search.orientation import bulk_pitch, why_not_bulk
 from tilewright.plan.search.paired_rows import paired_rows
@@ -45,6 +46,7 @@ def repackings(facts: Facts, machine: Machine, constant: Collection[str], rankin
     yield from padded_blocks(facts, p, reads, machine, constant)
     yield from paired_rows(facts, p, reads, machine)
     ways: list[tuple[str, tuple[Facts, list[RowCopy]] | str]] = []
+    yield from _in_rows_of_k(facts, p, reads, machine, constant, ranking)
     if refused:
         ways = [(ROWS, _merge_tap(facts, p, reads, machine) or _pad_rows(facts, reads, machine))]
         ways.append((PANELS, _im2col(facts, p, reads, machine)))
@@ -58,6 +60,46 @@ def repackings(facts: Facts, machine: Machine, constant: Collection[str], rankin
         rewrite = Rewrite(f"operands in {form}", forms=tuple((c.memory, form) for c in copies))
         often = [c for c in copies if c.memory not in constant]
         yield Repacked(rewrite, repacked, copy_cycles(machine, often))
+
+
+def _in_rows_of_k(
+    facts: Facts,
+    p: ProductFacts,
+    reads: list[ValueFacts],
+    machine: Machine,
+    constant: Collection[str],
+    ranking: Ranking,
+) -> Iterator[Repacked]:
+    """Yield at most one Repacked: copies of the operands of which one dimension of K is the last.
+
+    It is for operands whose rows of memory are windows, or dimensions of K with fewer elements than a slab: neither
+    gives whole steps of K. `p` is the MMA, `reads` are its A and B. Nothing is yielded if copies and the lower bound of
+    the program together take longer than the best candidate in `ranking`.
+    """
+    slab = max((x.slab or 0 for x in machine.multiply.values() if x.a.dtype == reads[0].dtype), default=0)
+    if facts.on_k_rows is None or not any(_has_short_rows(facts, p, n.place, slab) for n in reads):
+        return
+    what, repacked = f"operands in {K_ROWS}", facts.on_k_rows()
+    if isinstance(repacked, str):
+        ranking.reject(what, repacked)
+        return
+    (product,) = repacked.products
+    copies = []
+    for before, x in zip(reads, (product.a, product.b), strict=True):
+        place = repacked.nodes[x.reads[0]].place
+        if place.memory != before.place.memory:
+            word = gcd(machine.lane_access.vector_bytes // place.bytes, place.shape[-1])
+            copies.append(RowCopy(before.place.memory, prod(before.place.shape), place.elements, place.bytes, word))
+    rewrite = Rewrite(what, forms=tuple((c.memory, K_ROWS) for c in copies))
+    # each is a launch of its own: tasks of a transpose are not one flat range
+    yield Repacked(rewrite, repacked, sum(copy_cycles(machine, [c]) for c in copies if c.memory not in constant))
+
+
+def _has_short_rows(facts: Facts, p: ProductFacts, place: AccessFacts, slab: int) -> bool:
+    """True if rows of memory of an operand are one of several dimensions of K, or a window along it, that is shorter
+    than `slab` elements.
+    """
+    return len(p.k) > 1 and any(d in p.k and facts.extents[d] < slab for d, _ in place.row)
 
 
 def padded_length(machine: Machine, extent: int, element_bytes: int, shared_row: int) -> int:

@@ -10,6 +10,7 @@ from tilewright.machine import Machine
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.kept_rows import RowRead, row_reads
 from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
+from tilewright.plan.search.walks import walk_cycles
 from tilewright.plan.search.work import Work
 
 
@@ -43,7 +44,25 @@ def with_residence(kernel: UniformKernelSchedule, work: Work) -> Work:
     of_core, waits = ceil(work.tasks / (machine.limits.cores or 1)), work.waits
     if of_core <= at_a_time and any(row.keeper != "nobody" for row in reads):  # when they compute, no other task loads
         waits += of_core * phase.trips * phase.lanes
-    return replace(work, phases=(phase,), at_a_time=at_a_time, exchange=exchange, again=again, waits=waits)
+    latency = ceil(of_core / at_a_time) * walk_cycles(kernel)
+    return replace(
+        work,
+        phases=(phase,),
+        at_a_time=at_a_time,
+        exchange=exchange,
+        again=again,
+        waits=waits,
+        latency=latency,
+        starts=start_cycles(machine, work.tasks, at_a_time),
+    )
+
+
+def start_cycles(machine: Machine, tasks: int, at_a_time: int) -> float:
+    """Return the cycles in which a machine starts the workgroups of all tasks but the first that its cores hold.
+
+    A core holds the workgroups of `at_a_time` tasks; the first are part of the launch. 0 on a CPU, which starts none.
+    """
+    return max(0, tasks - at_a_time * (machine.limits.cores or 1)) * machine.limits.start_cycles
 
 
 def _row_bytes(kernel: UniformKernelSchedule, reads: Sequence[RowRead], lanes: int) -> float:

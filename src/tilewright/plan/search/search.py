@@ -8,11 +8,13 @@ from dataclasses import replace
 from math import inf, prod
 
 from tilewright.algebra.expr import Expr, Symbol
+from tilewright.ir import dtypes
 from tilewright.ir.core import Op, Program
 from tilewright.machine import Machine
 from tilewright.plan.facts import Facts, facts_of
 from tilewright.plan.facts.values import UNTIMED
 from tilewright.plan.microkernel import atoms_for, precision_of, shared_atoms
+from tilewright.plan.model import element_bytes
 from tilewright.plan.search.blocked import BlockedKernelSchedule, kernels_of_blocks
 from tilewright.plan.search.candidates import kernels_with_atoms
 from tilewright.plan.search.core_tasks import keeps_cores_busy, kernels_of_cores
@@ -21,9 +23,10 @@ from tilewright.plan.search.diagonal import block_diagonal
 from tilewright.plan.search.fragments import kernels_of_fragments
 from tilewright.plan.search.kernel import KernelSchedule
 from tilewright.plan.search.lanes import kernels_of_lanes
+from tilewright.plan.search.loop_splits import loops_in_parts
 from tilewright.plan.search.lowered import LACKING
 from tilewright.plan.search.partial_reductions import kernels_in_parts
-from tilewright.plan.search.partition import FIRST, GraphCut, two_kernel_splits
+from tilewright.plan.search.partition import FIRST, TIMES, TIMES_WHOLE, GraphCut, two_kernel_splits
 from tilewright.plan.search.ranking import PlanCandidate, Ranking, Rewrite
 from tilewright.plan.search.repack import repackings
 from tilewright.plan.search.row_copies import Repacked, with_copies
@@ -80,13 +83,13 @@ def search_facts(
     ranking = Ranking(roofline=lower_bound(facts, machine), keeps_all=keeps_all)
     blocked = list(kernels_of_blocks(facts, machine, ranking)) if blocks else []
     limit = min((FASTER_BY_K_TILES * c.cycles for c in blocked), default=inf)
-    in_cores = kernels_of_cores(facts, machine, ranking, in_registers=not blocked)
-    _add_candidates(ranking, [*blocked, *(c for c in in_cores if c.cycles <= limit)])
-    lanes = list(kernels_of_lanes(facts, machine, ranking))
+    in_cores = [c for c in kernels_of_cores(facts, machine, ranking, in_registers=not blocked) if c.cycles <= limit]
+    _add_candidates(ranking, [*blocked, *in_cores])
+    whole = [*(in_cores if not facts.products else ()), *kernels_of_lanes(facts, machine, ranking)]
     can_split = not (facts.opened or facts.logs or facts.in_order)
-    _add_candidates(
-        ranking, [*lanes, *(split for whole in lanes if can_split for split in kernels_in_parts(whole, ranking))]
-    )
+    splits = (kernels_in_parts, loops_in_parts) if can_split else ()
+    in_parts = [split for kernel in whole for rule in splits for split in rule(kernel, ranking)]
+    _add_candidates(ranking, [*(whole if machine.lanes is not None else ()), *in_parts])
     _add_candidates(ranking, list(kernels_of_fragments(facts, machine, ranking)))
     if facts.logs or facts.in_order:
         why = "what is logged is shown in order" if facts.logs else "elements are computed in order"
@@ -104,7 +107,25 @@ def search_facts(
         ranking.reject("two kernels", "one kernel computes the product and what follows it, tile by tile")
     elif facts.part != FIRST:
         _add_two_kernels(facts, machine, ranking, only_lowered)
+        _add_without_loop(facts, machine, ranking, only_lowered)
     return ranking
+
+
+def _add_without_loop(facts: Facts, machine: Machine, ranking: Ranking, only_lowered: bool) -> None:
+    """Add the candidates that run a program as two kernels, with its loop over a dimension in one iteration.
+
+    The loop's states must merge. Values between its MMAs may then go through memory. Machines without lanes (CPUs) get
+    none.
+    """
+    merging = [axis for axis, loop in facts.loops.items() if loop.source is not None and loop.merge is not None]
+    if machine.lanes is None or facts.without_loop is None or len(merging) != 1:
+        return
+    (axis,) = merging
+    what, whole = f"all of {axis} in one iteration", facts.without_loop()
+    if isinstance(whole, str):
+        ranking.reject(what, whole)
+        return
+    _add_two_kernels(whole, machine, ranking, only_lowered, (Rewrite(what, whole=axis),))
 
 
 def _add_repacked(
@@ -129,15 +150,19 @@ def _add_repacked(
     _add_candidates(ranking, candidates)
 
 
-def _add_two_kernels(facts: Facts, machine: Machine, ranking: Ranking, only_lowered: bool) -> None:
+def _add_two_kernels(
+    facts: Facts, machine: Machine, ranking: Ranking, only_lowered: bool, before: tuple[Rewrite, ...] = ()
+) -> None:
     """For each way to split the program into two kernels, add the fastest such candidate to the ranking.
+
+    `before` are rewrites that were done to the program before.
 
     A way that a lower bound shows to be slower than the best is noted as rejected; with `only_lowered`, so is a way
     that the lowering cannot do. A way is skipped if the search finds no kernel for one of the halves.
     """
     share = CLEARLY_FASTER if machine.lanes is None else 1.0
-    for cut in two_kernel_splits(facts, ranking):
-        best, what = share * ranking.limit, cut.what
+    for cut in two_kernel_splits(facts, ranking, TIMES_WHOLE if before else TIMES):
+        best, what = share * ranking.limit, ", ".join((*(rewrite.what for rewrite in before), cut.what))
         if not cut.second.products and keeps_cores_busy(ranking.best, machine):
             ranking.reject(what, "a kernel without products follows, for which caches hold the values")
             continue
@@ -155,6 +180,7 @@ def _add_two_kernels(facts: Facts, machine: Machine, ranking: Ranking, only_lowe
         if one.best is None or two.best is None:
             continue
         both = two_kernels(cut, one.best, two.best, machine)
+        both = replace(both, rewrites=(*before, *both.rewrites))
         if machine.lanes is None and both.cycles > best:
             ranking.reject(what, f"{both.cycles / ranking.limit:.2f} of the time, and values go through memory")
             continue
@@ -197,8 +223,8 @@ def lower_bound(facts: Facts, machine: Machine) -> float:
     """Return a lower bound of the cycles of any schedule: the longest of MMA, ALU and memory cycles, plus a launch.
 
     MMA and ALU (lane) cycles are with all cores at work, and without the work that masks skip. MMAs count at the rate
-    of the fastest atom that takes their types; at the rate of multiply-adds by lanes if no atom does. A launch is the
-    fixed cycles to start a kernel. `facts` is the analysed program.
+    of the fastest atom that takes their types, or of multiply-adds by lanes if that is higher. A launch is the fixed
+    cycles to start a kernel. `facts` is the analysed program.
     """
     mma = lanes = 0.0
     for p in facts.products:
@@ -213,8 +239,10 @@ def lower_bound(facts: Facts, machine: Machine) -> float:
                 for x in shared_atoms(machine, types, along, precision_of(n.source))
             ),
         ]
-        rate = min((x.cycles / prod(x.shape) for x in every), default=1 / machine.limits.lane_rate)
-        mma += facts.size(n.space) * facts.unmasked_share(n.space) * rate
+        of_lanes = max(1.0, n.bytes / element_bytes(dtypes.f32)) / machine.limits.lane_rate
+        rate = min((of_lanes, *(x.cycles / prod(x.shape) for x in every)))
+        share = 1.0 if facts.masked_product is None else facts.masked_product.least_share
+        mma += facts.size(n.space) * facts.unmasked_share(n.space) * share * rate
     for n in facts.nodes:
         if n.op not in UNTIMED:
             lanes += facts.size(n.space) * facts.unmasked_share(n.space) * facts.lane_cycles(n, machine)

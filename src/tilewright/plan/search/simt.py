@@ -18,7 +18,8 @@ from tilewright.plan.model import Size, element_bytes
 from tilewright.plan.rows import elements_per_line, rows_and_waves, smallest_element_bytes, tasks_of
 from tilewright.plan.search.cost import SAME_WAVES, kernel_time
 from tilewright.plan.search.ranking import PlanCandidate, Ranking
-from tilewright.plan.search.uniform import argument_bytes
+from tilewright.plan.search.resident import start_cycles
+from tilewright.plan.search.uniform import touched_bytes
 from tilewright.plan.search.work import Phase, Work
 from tilewright.plan.sums import summed_in
 from tilewright.plan.term_boxes import Terms, max_unrolled_steps, resident_waves, tasks_of_boxes
@@ -289,5 +290,7 @@ def count_simt_work(kernel: TermKernelSchedule) -> Work:
     wave_cycles = instructions * costs.waiting + (1 if is_unrolled else rounds) * limits.copy_latency
     lines = min(lanes, ceil(lanes * terms.apart / machine.lane_access.line_bytes))
     phase = Phase(1, lanes=kernel.waves * instructions * lanes / limits.lane_rate, gather=kernel.waves * loads * lines)
-    moved = argument_bytes(kernel.program.facts)
-    return Work(tasks, (phase,), moved=moved, latency=ceil(core_waves / concurrent) * wave_cycles, from_memory=True)
+    moved = touched_bytes(kernel.program.facts, machine)
+    latency = ceil(core_waves / concurrent) * wave_cycles
+    starts = start_cycles(machine, tasks, max(1, concurrent // kernel.waves))
+    return Work(tasks, (phase,), moved=moved, latency=latency, starts=starts, from_memory=True)

@@ -15,8 +15,9 @@ from tilewright.plan.search.orientation import Orientation
 
 GRID, CLUSTER, LOOP, WHOLE = "grid", "cluster", "loop", "whole"
 """Levels: tasks of a grid, of a cluster that exchanges values, iterations, or one task has all."""
-RUN, BOX = "run", "box"
-"""A tile is a run of the axis as one number, or a box of its digits."""
+RUN, BOX, INNER_RUN = "run", "box", "inner run"
+"""A tile is a run of the axis as one number, a box of its digits, or a run of the digits of its innermost program
+dimension, with one element of the dimensions before."""
 ATOMS = (1, 2, 3, 4)
 """Atoms along M that a wave group may have."""
 GROUPS = ((1, 1), (2, 1), (3, 1), (1, 2), (1, 3))
@@ -34,8 +35,8 @@ class AxisTile:
     """A tile of a class of dimensions: its level, its elements, its box (extent by dimension), and how many cover the
     class.
 
-    `fold` says whether it is a run (contiguous flat indices) or a box (rectangle). If a loop iterates over it, `tasks`
-    share the class, and each has `count` tiles.
+    `fold` says whether it is a run (contiguous flat indices), a box (rectangle), or a run within the innermost program
+    dimension. If a loop iterates over it, `tasks` share the class, and each has `count` tiles.
     """
 
     level: str
@@ -126,6 +127,9 @@ def _overhang_is_dropped(facts: Facts, tile: AxisTile) -> bool:
     past = [d for d, n in tile.box if facts.extents[d] % n]
     if tile.fold == RUN:
         past = [tile.box[0][0]] if prod(facts.extents[d] for d, _ in tile.box) % tile.size else []
+    elif tile.fold == INNER_RUN:
+        inner = inner_digits(facts, tuple(d for d, _ in tile.box))
+        past = [inner[0]] if facts.size(inner) % tile.size else []
     return all(can_pad(facts, d) for d in past)
 
 
@@ -291,6 +295,25 @@ def _can_copy_run(access: AccessFacts, dims: tuple[str, ...], o: Orientation) ->
     return -1 not in places and places == sorted(set(places))
 
 
+def inner_digits(facts: Facts, dims: tuple[str, ...]) -> tuple[str, ...]:
+    """Return those of `dims` that are digits (mixed-radix parts) of the same program dimension as the last of them."""
+    owner = next((digits for digits in facts.digits.values() if dims[-1] in digits), dims[-1:])
+    return tuple(d for d in dims if d in owner)
+
+
+def inner_run(facts: Facts, c: DimClass, size: int) -> Iterator[AxisTile]:
+    """Yield at most one grid tile: `size` elements along the innermost program dimension of a class, one along others.
+
+    It yields nothing if that dimension is the only one of `c`, has a single digit, or has fewer elements than `size`.
+    """
+    inner = inner_digits(facts, c.dims)
+    if not 1 < len(inner) < len(c.dims) or c.dims[-len(inner) :] != inner or size > facts.size(inner):
+        return
+    outer = c.dims[: -len(inner)]
+    box = (*((d, 1) for d in outer), *filled_box(facts, inner, size, up=True))
+    yield AxisTile(GRID, size, box, INNER_RUN, facts.size(outer) * ceil(facts.size(inner) / size))
+
+
 def filled_box(
     facts: Facts, dims: tuple[str, ...], size: int, *, up: bool = False, outermost: bool = False
 ) -> tuple[tuple[str, int], ...]:
@@ -326,6 +349,8 @@ def _tiles_of_size(o: Orientation, c: DimClass, size: int, level: str) -> Iterat
     cut_by_mask = facts.masked_dims & set(c.dims) and extents[c.dims[-1]] % size
     if size < c.extent and all(_can_copy_run(a, c.dims, o) for a in accesses) and not cut_by_mask:
         yield AxisTile(level, size, filled_box(facts, c.dims, size, up=True), RUN, ceil(c.extent / size))
+    elif level == GRID and not cut_by_mask and all(_can_copy_run(a, inner_digits(facts, c.dims), o) for a in accesses):
+        yield from inner_run(facts, c, size)
     boxes = [filled_box(facts, c.dims, size), filled_box(facts, c.dims, size, outermost=True)]
     window = halo_window(o, c) if level == GRID else None
     boxes = [*_halo_boxes(o, c, size, window)] if window is not None else boxes

@@ -22,10 +22,11 @@ from tilewright.plan.search.core_reads import (
     task_read_cycles,
     task_value_cycles,
 )
+from tilewright.plan.search.core_rows import again_cycles, vector_cycles
 from tilewright.plan.search.cost import SAME_WAVES, kernel_time
 from tilewright.plan.search.kernel import Parts
 from tilewright.plan.search.ranking import PlanCandidate
-from tilewright.plan.search.resident import with_residence
+from tilewright.plan.search.resident import start_cycles, with_residence
 from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 from tilewright.plan.search.work import Phase, Work
 
@@ -86,9 +87,11 @@ def count_uniform_work(kernel: UniformKernelSchedule) -> Work:
     waves = max(kernel.waves, waves_of(machine, kernel.products.values()))
     slower = machine.costs.one_wave if waves == 1 else 1.0
     mma = lanes = 0.0
+    in_lanes = machine.lanes is not None or bool(kernel.products)
     for n in facts.nodes:
         repeated = prod(count for d, count in counts.items() if not _is_computed_over(facts, n, d))
-        cycles = _element_cycles(kernel, n) * facts.size(n.space) * repeated
+        each = _element_cycles(kernel, n) if in_lanes else vector_cycles(kernel, n)
+        cycles = each * facts.size(n.space) * repeated
         mma, lanes = (mma + cycles, lanes) if n.op == "mma" else (mma, lanes + cycles)
     tasks = prod(counts.values())
     waits = float(machine.limits.copy_latency)
@@ -101,12 +104,16 @@ def count_uniform_work(kernel: UniformKernelSchedule) -> Work:
         alone = task_packing_cycles(kernel) + task_overhead_cycles(kernel)
         between = max(lanes / max(1, tasks), task_value_cycles(kernel))  # vectors load values while they compute
         phase = Phase(1, mma / max(1, tasks), between + alone, gather=task_read_cycles(kernel))
+    elif machine.lanes is None:
+        overhead = machine.costs.vectors.task
+        phase = Phase(1, lanes=lanes / max(1, tasks) + overhead, gather=again_cycles(kernel))
     else:
         copied, words = _operand_copies(kernel)
         lanes += tasks * words * machine.limits.gather_cycles / machine.limits.lane_rate
         mma, lanes = (cycles * slower / max(1, tasks) for cycles in (mma, lanes))
         phase = Phase(1, mma, lanes, shared=2 * copied, copied=copied)  # written to shared memory, and read
-    work = Work(max(1, tasks), (phase,), moved=argument_bytes(facts) + 2 * sum(packed), waits=waits)
+    moved = touched_bytes(facts, machine) + 2 * sum(packed)
+    work = Work(max(1, tasks), (phase,), moved=moved, waits=waits, starts=start_cycles(machine, tasks, 1))
     return work if kernel.products else with_residence(kernel, work)
 
 
@@ -218,10 +225,21 @@ def _operand_waits(kernel: UniformKernelSchedule) -> tuple[int, int]:
     return total, iterations
 
 
-def argument_bytes(facts: Facts) -> float:
-    """Return the total bytes of all arguments that the program reads or writes, each counted once and whole."""
-    places = {n.place.memory: n.place for n in (*facts.reads, *facts.writes)}
-    return float(sum(prod(place.shape) * place.bytes for place in places.values()))
+def touched_bytes(facts: Facts, machine: Machine) -> float:
+    """Return the total bytes of all arguments that move to or from memory, each argument counted whole at most.
+
+    Memory moves in sectors, on CPUs in lines: of rows that are shorter, or elements that lie apart, all of it counts.
+    """
+    unit = max(machine.limits.sector_bytes, 1 if machine.lanes is not None else machine.limits.line_bytes)
+    touched: dict[str, tuple[float, int]] = {}
+    for n in (*facts.reads, *facts.writes):
+        place = n.place
+        elements = facts.size(n.dims & place.dims)
+        row = facts.extents.get(place.contiguous or "", 1)
+        moved = elements / row * ceil(row * place.bytes / unit) * unit
+        before, _ = touched.get(place.memory, (0.0, 0))
+        touched[place.memory] = before + moved, prod(place.shape) * place.bytes
+    return float(sum(min(moved, whole) for moved, whole in touched.values()))
 
 
 def plan_of_uniform(kernel: UniformKernelSchedule) -> Schedule:
@@ -253,16 +271,17 @@ def plan_of_uniform(kernel: UniformKernelSchedule) -> Schedule:
 
 
 def _plan_in_parts(kernel: UniformKernelSchedule, parts: Parts, whole: list[Expr]) -> Schedule:
-    """Return the plan (a Schedule) of a kernel with a split reduction; the grid's first axis counts `parts`.
+    """Return the plan (a Schedule) of a kernel with a split reduction or loop; the grid's first axis counts `parts`.
 
-    `parts` are the equal pieces of the reduced dimension that workgroups reduce. `whole` are the dimensions that the
+    `parts` are the pieces of the reduced dimension that workgroups reduce. `whole` are the dimensions that the
     grid does not split; those of the program's results alone are the second kernel's, and get no axis.
     """
     size, split = numbers_of(kernel.facts.sizes), f"{parts.dim}_split"
     tasks = [axis_of(str(d), size(d), (Split("task", n),)) for d, n in kernel.widths.items()]
+    loops = {d: (Split("loop", n),) for d, n in kernel.loops.items()}
     reduced = {d for n in kernel.facts.nodes if n.reduces and n.source for d in n.source.operands[0].type.dims}
     others = [
-        axis_of(f"{d}_part", parts.width, ()) if str(d) == parts.dim else axis_of(str(d), size(d), ())
+        axis_of(f"{d}_part", parts.width, loops.get(d, ())) if str(d) == parts.dim else axis_of(str(d), size(d), ())
         for d in whole
         if d in reduced
     ]

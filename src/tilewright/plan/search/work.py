@@ -42,6 +42,8 @@ class Phase:
     """Iterations that a stage holds; 0: no operand has stages, beside halo tiles (input patches)."""
     per_halo_stage: int = 1
     """Iterations for which a halo tile is used: its filter taps."""
+    is_skipped: bool = False
+    """True if masks skip iterations of its MMA."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,8 @@ class Work:
     """Cycles of such a task for reductions whose row several waves share."""
     again: float = 0.0
     """Bytes that are moved again: those of spilled registers, or of rows that lanes do not share evenly."""
+    starts: float = 0.0
+    """Cycles in which the machine starts the workgroups of all tasks, one after the other."""
     from_memory: bool = False
     """True if bytes come from memory, although the L2 cache could hold them."""
 

@@ -6,6 +6,7 @@
 | lowered      | these parts, and the one function that writes a product from them                       |
 | product      | an MMA as its parts see it: dimensions, current parts, indices of its loops             |
 | nest         | the K loops: limited, unrolled, peeled, split                                           |
+| masked       | K iterations that masks on coordinates leave out                                        |
 | steps        | multiply steps: by an atom, by vectors, by terms of formulas                            |
 | tiles        | the accumulator tiles that a product goes over                                          |
 | accumulator  | where sums are: in registers or memory, carried or new                                  |

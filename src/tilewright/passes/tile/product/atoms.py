@@ -20,6 +20,7 @@ from functools import partial
 from tilewright.passes.places import Size
 from tilewright.passes.tile.product.accumulator import Accumulator
 from tilewright.passes.tile.product.lowered import ProductParts
+from tilewright.passes.tile.product.masked import unmasked_run
 from tilewright.passes.tile.product.nest import KLoop, KRun, chunks, over_taps
 from tilewright.passes.tile.product.operands import sources_of
 from tilewright.passes.tile.product.product import AtomProduct
@@ -63,9 +64,9 @@ def _order(product: AtomProduct, left: OperandSource) -> list[Depth]:
     share would be kept in registers.
     """
     low, axes = product.low, product.axes
-    dims = [s.dim for s in low.cuts.depth if s.dim in axes.deep] or axes.deep
-    written = {d for d, loop in low.cuts.summed.items() if loop.unrolled}
-    peeled = [d for d in dims if low.cuts.depth and d not in written and low.task.edge and left.slides(d)]
+    dims = [s.dim for s in low.bound.depth if s.dim in axes.deep] or axes.deep
+    written = {d for d, loop in low.bound.summed.items() if loop.unrolled}
+    peeled = [d for d in dims if low.bound.depth and d not in written and low.task.edge and left.slides(d)]
     taps = [Depth(d, 1, d in written or d in peeled) for d in (*peeled, *(d for d in dims if d not in peeled))]
     return [*taps, Depth(axes.k, 1, left.unrolls or product.how.blocks > 1)]
 
@@ -85,10 +86,18 @@ def _loops(product: AtomProduct, left: OperandSource, order: Sequence[Depth], la
 
     def over(loop: Depth) -> KLoop:
         if loop.dim is k:
-            return KLoop(k, "e", lambda: _k_steps(product, width, loop.unrolled))
+            return KLoop(k, "e", lambda: _unmasked(product, _k_steps(product, width, loop.unrolled)))
         return over_taps(product, left, loop.dim, loop.unrolled, product.taps.get(loop.dim, 1))
 
     return [*blocks, *map(over, order)]
+
+
+def _unmasked(product: AtomProduct, runs: list[KRun]) -> list[KRun]:
+    """Return the runs over K without iterations in which masks leave nothing of the MMA."""
+    k = product.axes.k
+    if not product.masks or k in product.at:
+        return runs
+    return [unmasked_run(product.low, run, product.masks, k, product.parts) for run in runs]
 
 
 def _k_steps(product: AtomProduct, width: Size, unrolled: bool) -> list[KRun]:
@@ -100,6 +109,6 @@ def _k_steps(product: AtomProduct, width: Size, unrolled: bool) -> list[KRun]:
     if how.whole:
         step = depth if how.slab is None else how.k_step_elements(most(width))
         return [KRun(pieces(width, step), step, unroll=unrolled)]
-    k_loop = product.low.cuts.summed.get(product.axes.k)
+    k_loop = product.low.bound.summed.get(product.axes.k)
     most_at_once = max(STEPS, how.atom.picks) if k_loop is None else k_loop.size // depth  # at least one load of A
     return chunks(pieces(width, depth), most_at_once, depth)

@@ -51,7 +51,7 @@ def by_elements(product: TileProduct, a: Tile, b: Tile, total: Value) -> Product
     """Return the parts of total += a * b by terms of formulas."""
     low, wide = product.low, total.type.dtype
     summed = [d for d in a.dims if d in b.dims and d not in product.c]
-    if low.cuts.lane_box:  # operands are narrow in registers: they are widened where they are multiplied
+    if low.bound.lane_box:  # operands are narrow in registers: they are widened where they are multiplied
         left, right = (Elements(product, converted(t.formula, t.dtype, wide)) for t in (a, b))
         loops = [_written_out(product, d) for d in summed]
     else:

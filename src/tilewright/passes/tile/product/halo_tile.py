@@ -34,7 +34,6 @@ from tilewright.passes.tile.product.product import AtomProduct
 from tilewright.passes.tile.product.source import OperandSource
 from tilewright.passes.tile.values import Load, Tile, only_load, pieces
 from tilewright.passes.tile.writer import split
-from tilewright.plan.halo_windows import image_rows
 from tilewright.plan.tiled import Depth, Walk
 
 UNROLLED = 36
@@ -126,8 +125,7 @@ class HaloOfA(HaloSource):
     @property
     def _each(self) -> int:
         """The number of rows of one image whose rows run on from line to line."""
-        assert self.walk is not None
-        return image_rows(self.walk, self.product.how)
+        return self.product.low.bound.image_rows[1]
 
     def _in_lines(self, at: list[Expr]) -> list[Expr]:
         """Return coordinates in the halo tile, with lines one behind the other if rows run on."""
@@ -273,6 +271,6 @@ def _given(tile: Tile, which: str) -> Load:
 
 def halo_sources(product: AtomProduct, a: Tile, b: Tile, offsets: int) -> tuple[HaloOfA, BesideHalo]:
     """Return the sources of A and B; `offsets` is the number of taps of a copy of B, 0: all of B stays."""
-    left = HaloOfA(product, _given(a, "A"), product.low.cuts.walk)
+    left = HaloOfA(product, _given(a, "A"), product.low.bound.walk)
     operand_load = _given(b, "B")
     return left, TapsOfB(product, operand_load, offsets) if offsets else AllOfB(product, operand_load)

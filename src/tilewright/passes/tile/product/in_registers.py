@@ -29,7 +29,7 @@ class InRegisters(OperandSource):
             held = low.writer.registers(kernel.atom.a.dtype, shape, f"{kernel.atom.name}.a", "left", kernel.waves)
             low.storage.sums[held] = axes.m, axes.k
             low.storage.put(held, a.dims, product.parts, converted(a.formula, a.dtype, kernel.atom.a.dtype))
-            if not kernel.at_once or low.cuts.blocks:  # before the first step: what it is made of takes more registers
+            if not kernel.at_once or low.bound.blocks:  # before the first step: what it is made of takes more registers
                 low.writer.emit("edge", (held,))
         return cls(product, held)
 

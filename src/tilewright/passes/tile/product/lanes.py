@@ -37,7 +37,7 @@ from tilewright.plan.microkernel import Axes, LaneKernel
 
 def lane_product(low: Lowering, how: LaneKernel, a: Tile, b: Tile, parts: Parts, c: tuple[Expr, ...]) -> MatrixProduct:
     """Return the MMA by vectors along a dimension that A, B and C share (depthwise convolution), over these parts."""
-    *deep, k = [s.dim for s in low.cuts.depth]
+    *deep, k = [s.dim for s in low.bound.depth]
     axes = Axes(how.rows, how.along, k, tuple(d for d in c if d not in (how.rows, how.along)), tuple(deep), False)
     product = MatrixProduct(low, axes, parts, c)
     product.at = dict.fromkeys((d for d in (*a.dims, *b.dims) if d not in (axes.m, axes.n, k, *deep)), ZERO)
@@ -63,7 +63,7 @@ def by_lanes(product: MatrixProduct, how: LaneKernel, a: Tile, b: Tile, sums: Va
         raise ProgramError("products by lanes read their factors where they lie")
     left = LaneVectors(product, source, how.lanes)
     right = PackedLanes.of(product, b, sums.type.dtype)
-    depth = product.low.cuts.depth
+    depth = product.low.bound.depth
     rows, columns = (most(product.width(d)) for d in (how.rows, how.along))
     return ProductParts(
         product,
@@ -115,7 +115,7 @@ class PackedLanes(OperandSource):
         low, axes = product.low, product.axes
         dims = [*(d for d in b.dims if d in product.c and d is not axes.n), *axes.deep, axes.k]
         numbers = tuple(map(low.scope.number, dims))
-        order = LaneOrder(wide, numbers, low.scope.number(axes.n), low.cuts.blocks[axes.n])
+        order = LaneOrder(wide, numbers, low.scope.number(axes.n), low.bound.blocks[axes.n])
         packed = packed_before(low, b, (*dims, axes.n), order)
         if packed is None:
             raise ProgramError("products by lanes pack a factor before the program; this one is no argument alone")
@@ -125,6 +125,6 @@ class PackedLanes(OperandSource):
         """Return a view of B at the current taps, the same for all rows."""
         p = self.product
         i, j = p.w.axes((p.width(p.axes.m), p.width(p.axes.n)))
-        block = p.parts[p.axes.n][0] // p.low.cuts.blocks[p.axes.n]
+        block = p.parts[p.axes.n][0] // p.low.bound.blocks[p.axes.n]
         places = [block, *(p.parts[d][0] + p.at[d] for d in self.dims), j]
         return p.w.view(self.tensor, (i, j), [(e, False) for e in places])

@@ -26,6 +26,7 @@ from tilewright.passes.tile.product.atoms import by_atom
 from tilewright.passes.tile.product.elements import by_elements
 from tilewright.passes.tile.product.lanes import by_lanes, lane_product, lane_sums
 from tilewright.passes.tile.product.lowered import ProductParts, write
+from tilewright.passes.tile.product.masked import masks_on_product
 from tilewright.passes.tile.product.product import AtomProduct, TileProduct
 from tilewright.passes.tile.product.registers import TaskRegisters
 from tilewright.passes.tile.storage import Storage
@@ -58,7 +59,7 @@ def mma(low: Lowering, op: Op) -> tuple[Tile, ...]:
     summed = tuple(d for d in a.dims if d in b.dims and d not in acc.dims)
     if any(parts[d][1] == 0 for d in (*acc.dims, *summed)):
         return (rounded(kind.dtype, acc.dims, inner, wide, start),)
-    kernel, blocks = low.cuts.products.get(op), op.attrs.get("blocks", 1)
+    kernel, blocks = low.bound.products.get(op), op.attrs.get("blocks", 1)
     if blocks != (1 if kernel is None else kernel.blocks):
         raise ProgramError(f"mma in {blocks} blocks: nothing here multiplies them by themselves", op.loc)
     rounds = kernel is not None and kernel.atom.rounds == "tf32"  # the machine's products do it
@@ -93,8 +94,8 @@ class _Asked:
 def _parts(asked: _Asked) -> tuple[ProductParts, Value]:
     """Return (the parts of an MMA's lowering, as the plan says; the tensor in which its sums are afterwards)."""
     low, op, c = asked.low, asked.op, asked.acc.dims
-    if op in low.cuts.lanes:
-        lanes = low.cuts.lanes[op]
+    if op in low.bound.lane_kernels:
+        lanes = low.bound.lane_kernels[op]
         product = lane_product(low, lanes, asked.a, asked.b, asked.parts, c)
         sums = lane_sums(product, lanes, asked.wide, asked.start)
         return by_lanes(product, lanes, asked.a, asked.b, sums), sums
@@ -110,7 +111,7 @@ def _parts(asked: _Asked) -> tuple[ProductParts, Value]:
 
 def _in_task(asked: _Asked, task: TaskRegisters) -> tuple[ProductParts, Value]:
     """Return the parts and the sums of an MMA for which the task keeps tile registers."""
-    low, how = asked.low, asked.low.cuts.products[asked.op]
+    low, how = asked.low, asked.low.bound.products[asked.op]
     assert how is not None
     if asked.start != formulas.number(0, asked.wide):
         what = "mma in tile registers of a task starts from 0; add its accumulator after it"
@@ -138,10 +139,11 @@ def _with_atom(
     zero = False
     if total is None:
         total, zero = room_for_sums(storage, how, axes, c, asked.inner, asked.wide, asked.start)
-    if low.cuts.halo is not None and total not in storage.sums:
+    if low.bound.halo_taps is not None and total not in storage.sums:
         raise ProgramError("the sums of a task do not stay in registers")
     storage.going_on[asked.op.results[0]] = total
     product = AtomProduct(low, how, axes, asked.parts, c)
+    product.masks = masks_on_product(low, asked.op)
     accumulator = WholeSums(total) if total in storage.sums else TiledSums(product, total, zero)
     return by_atom(product, a, b, accumulator), total
 
@@ -157,9 +159,9 @@ def _by_atom(
     if isinstance(axes, str):
         low.lost[op] = axes
         return None
-    kernel = low.cuts.products.get(op)
+    kernel = low.bound.products.get(op)
     if kernel is None:
-        if low.cuts.terms is None:
+        if low.bound.unrolled_terms is None:
             low.lost[op] = "its plan says loops"
         return None
     axes = kernel.oriented(axes)

@@ -27,8 +27,8 @@ NEAR = 4
 
 def sources_of(product: AtomProduct, a: Tile, b: Tile, in_task: bool) -> tuple[OperandSource, OperandSource]:
     """Return the sources of A and B; `in_task`: a task has registers for the MMA, and A is in place or staged."""
-    if product.low.cuts.halo is not None:
-        return halo_sources(product, a, b, product.low.cuts.halo)
+    if product.low.bound.halo_taps is not None:
+        return halo_sources(product, a, b, product.low.bound.halo_taps)
     if product.how.slab is not None:
         return _staged_sources(product, a, b)
     return (_left_of_task(product, a) if in_task else _left(product, a)), _right(product, b)
@@ -111,7 +111,7 @@ def _right(p: AtomProduct, b: Tile) -> OperandSource:
     kernel, axes = p.how, p.axes
     n = kernel.atom.shape[1]
     source = only_load(b.formula) if b.dtype is kernel.atom.b.dtype else None
-    whole = kernel.group == 1 and not p.low.cuts.packed
+    whole = kernel.group == 1 and not p.low.bound.packed
     is_direct = whole and source is not None and _lies_along_n(p, source) and _is_readable(p, source, n)
     if is_direct and source is not None and _is_near(p, source):
         return InPlace(p, source)

@@ -38,7 +38,7 @@ class MatrixProduct(TileProduct):
     @property
     def depth(self) -> tuple[Depth, ...]:
         """The K loops that the plan states for this MMA, outermost first."""
-        return tuple(s for s in self.low.cuts.depth if s.dim in (self.axes.k, *self.axes.deep))
+        return tuple(s for s in self.low.bound.depth if s.dim in (self.axes.k, *self.axes.deep))
 
 
 class AtomProduct(MatrixProduct):
@@ -47,6 +47,8 @@ class AtomProduct(MatrixProduct):
     def __init__(self, low: Lowering, how: Microkernel, axes: Axes, parts: Parts, c: tuple[Expr, ...]):
         super().__init__(low, axes, parts, c)
         self.how = how
+        self.masks: tuple[tuple[Expr, tuple[Expr, ...]], ...] = ()
+        """Conditions on coordinates outside of which it adds nothing (`masked`)."""
 
     @property
     def taps(self) -> dict[Expr, int]:

@@ -126,7 +126,8 @@ class TermStep:
         p, storage = self.product, self.product.low.storage
         inner = {d: p.parts[d] for d in p.c}
         formula = storage.held(self.sums, p.c, inner).formula
-        fused = p.low.cuts.terms is not None and self.sums.type.dtype.is_float  # lanes have an instruction for it
+        by_lanes = p.low.bound.unrolled_terms is not None
+        fused = by_lanes and self.sums.type.dtype.is_float  # lanes have an instruction for it
         for n in range(p.steps[self.last]):
             factors = self.left.formula(self.last, n), self.right.formula(self.last, n)
             formula = Formula("fma", (*factors, formula)) if fused else call("add", formula, Formula("mul", factors))

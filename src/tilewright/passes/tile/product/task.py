@@ -51,7 +51,7 @@ class TiledTask:
     """A task with MMAs in tile registers: it stages their A, goes over blocks of C, and stores the results of these."""
 
     def __init__(self, low: Lowering):
-        self.low, self.plans = low, low.cuts.tiled
+        self.low, self.plans = low, low.bound.tiled
         self.hows = {op: _microkernel(low, op, plan) for op, plan in self.plans.items()}
         self.makers = {r: op for op in low.program.body.ops for r in op.results}
         self.summing = {x for op in self.plans for x in needed(op, self.makers)}
@@ -59,7 +59,7 @@ class TiledTask:
         self.between = {op for op in self.plans if any(op in needed(x, self.makers) for x in self.plans if x is not op)}
         """MMAs whose sums another MMA of the task needs: they are there as soon as they are done."""
         axes = {d for plan in self.plans.values() for d in (plan.axes.m, plan.axes.n)}
-        self.one_by_one = [d for d in low.cuts.blocks if d in low.cuts.widths and d not in axes]
+        self.one_by_one = [d for d in low.bound.blocks if d in low.bound.widths and d not in axes]
         """Dimensions of a batch of which a task has several: what follows is done for each."""
         self.in_place = {plan.axes.m for plan in self.plans.values()} - set(low.task.walks)
         """Rows of operands A of which no operand is staged."""
@@ -80,7 +80,7 @@ class TiledTask:
             shared = operands[how, plan.streams]
             self.registers[op] = TaskRegisters(axes, sums, shared, scratch, False, op in self.between)
             low.storage.sums[scratch] = low.storage.sums[sums] = axes.m, axes.n
-        dims = [d for d in low.cuts.blocks if d not in self.one_by_one]
+        dims = [d for d in low.bound.blocks if d not in self.one_by_one]
         for chosen in product(*(list(self._rounds(d)) for d in dims)):
             with ExitStack() as branches:
                 for each in chosen:
@@ -103,7 +103,7 @@ class TiledTask:
 
     def _rounds(self, dim: Expr) -> Iterator[Rounds]:
         """Yield the task's blocks of a dimension; a ragged last block of rows that are read in place is separate."""
-        low, width = self.low, self.low.cuts.blocks[dim]
+        low, width = self.low, self.low.bound.blocks[dim]
         full, tail = divided(low.scope.part(dim)[1], width)
         if dim not in self.in_place:
             full, tail = pieces(low.scope.part(dim)[1], width), 0
@@ -135,10 +135,10 @@ class TiledTask:
             if r.end - number is not ONE:
                 ranges.append(Range.of(w.fresh(f"b_{dim}"), r.first, r.end))
                 number = ranges[-1].symbol
-            width = low.cuts.blocks[dim]
+            width = low.bound.blocks[dim]
             low.scope.parts[dim] = low.scope.part(dim)[0] + width * number, width
         low.task.overhanging = {d for d, r in rounds.items() if r.past}
-        late = low.cuts.overlap == "delayed store" and bool(ranges) and not low.task.overhanging
+        late = low.plan.overlap == "delayed store" and bool(ranges) and not low.task.overhanging
         late = late and self._can_be_late()
         low.task.registers |= {op: replace(registers, late=late) for op, registers in self.registers.items()}
         body, end = Block(()), Block(())
@@ -162,7 +162,7 @@ class TiledTask:
 
 def _microkernel(low: Lowering, op: Op, plan: Tiled) -> Microkernel:
     """Return the microkernel of an MMA, whose accumulator tile must be the task's block of C."""
-    how, blocks = low.cuts.products.get(op), low.cuts.blocks
+    how, blocks = low.bound.products.get(op), low.bound.blocks
     block = blocks.get(plan.axes.m), blocks.get(plan.axes.n)
     if how is None or (how.rows, how.columns) != block:
         tile = "none" if how is None else f"{how.rows} x {how.columns}"

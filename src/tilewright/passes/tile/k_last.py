@@ -1,0 +1,87 @@
+"""Reads of MMA operands as if a dimension of K were the last of memory: the order of copies whose rows run along K.
+
+    %x = read %x over=[n, p, q, c, r, s] at=[n, c, p + r - 1, q + s - 1] : bf16[N, P, Q, C, R, S]   images as they lie
+    %x = read %x_rows over=[n, p, q, c, r, s] at=[n, p + r - 1, q + s - 1, c]                       on the copy
+
+A pipeline steps along K where memory is contiguous. If that is a window, or a few taps, a step has few elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from math import prod
+
+from tilewright.ir.core import Op, Program, TileType, Value, building
+from tilewright.ir.verifier import verify
+from tilewright.passes.tile.copies import FactorCopy, Numbered, copying_to, with_ops
+from tilewright.passes.tile.rewriting import places
+
+
+def with_k_last(product: Op, reads: Sequence[Numbered]) -> list[Numbered] | str:
+    """Return the reads of an MMA's operands with the coordinate of one dimension of K last; or text: why it cannot be.
+
+    It is the longest of the dimensions of K that are a coordinate of their own in both operands.
+    """
+    one, two = (v.type.dims for v in product.operands[:2])
+    summed = [d for d in one if d in two and d not in product.result.type.dims]
+    plain = [d for d in summed if all(read.at.count(read.over[d]) == 1 and _is_alone(read, d) for read in reads)]
+    if not plain:
+        return "no dimension that is summed is a coordinate of its own in both factors"
+    k = max(plain, key=lambda d: min(read.extent(d) for read in reads))
+    places = [read.at.index(read.over[k]) for read in reads]
+    if all(place == len(read.at) - 1 for place, read in zip(places, reads, strict=True)):
+        return f"{k} is the last dimension of both factors"
+    return [_moved_last(read, place) for read, place in zip(reads, places, strict=True)]
+
+
+def _is_alone(read: Numbered, dim: object) -> bool:
+    """True if one coordinate of a read alone has the index of `dim`, and memory has exactly its elements there."""
+    index = read.over[dim]  # type: ignore[index]
+    users = [n for n, e in enumerate(read.at) if index in e.symbols]
+    return len(users) == 1 and read.shape[users[0]] == int(index.hi) + 1
+
+
+def _moved_last(read: Numbered, place: int) -> Numbered:
+    """Return a read with coordinate number `place` last; unchanged if it is."""
+    order = (*(n for n in range(len(read.at)) if n != place), place)
+    if order == tuple(range(len(read.at))):
+        return read
+    return replace(read, at=tuple(read.at[n] for n in order), shape=tuple(read.shape[n] for n in order), order=order)
+
+
+def with_tiles_k_last(program: Program, free: Collection[Op]) -> tuple[Program, Collection[Op]]:
+    """Return (the program with operand tiles of its MMA that end in the contiguous dimension, its `free` loops).
+
+    `free` are the loops whose tile size does not change the result.
+    """
+    (product,) = (op for op in program.walk() if op.name == "mma")
+    makers, swapped = program.makers(), dict[Op, Op]()
+    with building():
+        for factor in product.operands[:2]:
+            read = makers[factor]
+            kind, over, at = places(read)
+            order = sorted(range(len(over)), key=lambda n: over[n] in at[-1].symbols)
+            attrs = {**read.attrs, "over": tuple(over[n] for n in order), "at": at}
+            result = Value(TileType(kind.dtype, tuple(kind.dims[n] for n in order)), factor.name)
+            swapped[read] = Op(read.spec, read.operands, attrs, (result,), loc=read.loc)
+        kept: dict[Op, Op] = {}
+        values = {op.result: other.result for op, other in swapped.items()}
+        rewritten = replace(program, body=with_ops(program.body, swapped, values, kept))
+        verify(rewritten)
+    return rewritten, tuple(kept.get(op, op) for op in free)
+
+
+def transposing(program: Program, read: Numbered, name: str) -> FactorCopy:
+    """Return the program that copies an operand to the order of coordinates of a read from `with_k_last`.
+
+    It is over three dimensions: those before the coordinate that moves, that coordinate, and those behind it.
+    """
+    assert read.order is not None
+    moved = read.order[-1]
+    given = [0] * len(read.shape)
+    for n, extent in zip(read.order, read.shape, strict=True):
+        given[n] = extent
+    extents = (prod(given[:moved]), given[moved], prod(given[moved + 1 :]))
+    words = f"{read.source.name} is copied to {read.shape}, from {tuple(given)}: {read.shape[-1]} of K are contiguous"
+    return copying_to(program, read.source, name, extents, (0, 2, 1), words)

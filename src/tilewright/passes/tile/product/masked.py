@@ -1,0 +1,67 @@
+"""K iterations of an MMA that are left out, because masks make an operand zero there, or hide the result of the task.
+
+    %left = select(k <= m, %a, 0)            for e in 0..64 {  becomes  for e in 0..min(64, first_M//64 + 2) {
+    mma %sums += %left * %b
+
+Both roles of a pipeline go over the same iterations. It counts on finite values, as masks of loops do
+(`plan/facts/masking`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright.algebra.expr import ZERO, Const, Expr, as_expr, symbol
+from tilewright.algebra.expr_rules import maximum, minimum
+from tilewright.algebra.expr_use import linear_form
+from tilewright.ir.core import Op
+from tilewright.passes.tile.lowering import Lowering
+from tilewright.passes.tile.masks import conditions_of, limit_over
+from tilewright.passes.tile.product.nest import KRun
+from tilewright.passes.tile.values import Parts
+from tilewright.plan.facts.masking import masks_of_product
+
+Condition = tuple[Expr, tuple[Expr, ...]]
+"""An expression of coordinates that is >= 0 where a mask is true, and the dimensions of the mask."""
+
+
+def masks_on_product(low: Lowering, op: Op) -> tuple[Condition, ...]:
+    """Return the conditions on coordinates outside of which an MMA adds nothing, or its result does not count.
+
+    () without a pipeline, and if halves of the waves take tasks in turn: each counts the iterations of the other. ()
+    also in a program with several MMAs, whose loop leaves out what masks hide.
+    """
+    roles = low.plan.pipeline
+    if roles is None or roles.pingpong or sum(x.name == "mma" for x in low.program.walk()) > 1:
+        return ()
+    selects = masks_of_product(low.program, op)
+    return tuple(each for select in selects for each in conditions_of(low, select.operands[0]))
+
+
+def unmasked_run(low: Lowering, run: KRun, conditions: tuple[Condition, ...], k: Expr, parts: Parts) -> KRun:
+    """Return a run of K iterations without those at its ends in which a condition is false over the whole tile.
+
+    `parts` are those of the dimensions of the MMA, `k` is its K.
+    """
+    number = symbol("number", 0, None)
+    first, end = as_expr(run.first), as_expr(run.end)
+    for e, dims in conditions:
+        if not parts.keys() >= set(dims):
+            continue
+        here = {**parts, k: (parts[k][0] + run.base + run.step * number, run.step)}
+        limit = limit_over(low.scope, e, dims, here, False)
+        form = None if limit is None else linear_form(limit, [number])
+        factor = None if form is None else form[0].get(number, ZERO)
+        if form is None or not isinstance(factor, Const):
+            continue
+        if factor.value < 0:
+            end = minimum(end, maximum(form[1] // -factor.value + 1, 0))
+        elif factor.value > 0:
+            first = maximum(first, -(form[1] // factor.value))
+        else:  # all iterations, or none
+            end = end * minimum(maximum(form[1] + 1, 0), 1)
+    return (
+        run
+        if (first, end) == (as_expr(run.first), as_expr(run.end))
+        else replace(run, first=first, end=maximum(end, first))
+    )

@@ -1,0 +1,107 @@
+"""Rule: split a loop without MMAs over tasks; a second kernel merges what its parts carry, in fixed order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import ceil, inf, prod
+
+from tilewright.algebra.expr import Expr, symbol
+from tilewright.ir.core import Op, TileType
+from tilewright.plan.boxes import numbers_of
+from tilewright.plan.facts.loops import merging_loop
+from tilewright.plan.facts.masking import neutral_values
+from tilewright.plan.rows import rows_and_waves, tasks_of, widths_across_rows
+from tilewright.plan.search.kernel import CROWDED, Parts
+from tilewright.plan.search.partial_reductions import candidate_in_parts
+from tilewright.plan.search.ranking import PlanCandidate, Ranking
+from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
+
+TILES = (1, 2, 4, 8, 16, 32, 64)
+"""Elements of an iteration that a split tries, beside the author's tile."""
+WHAT = "a loop in parts"
+
+
+def loops_in_parts(whole: PlanCandidate, ranking: Ranking) -> Iterator[PlanCandidate]:
+    """Yield at most one candidate: the kernel of `whole` with its loop split over more workgroups.
+
+    Its number of parts and its tile are those with the fewest predicted cycles. Yields nothing if the program has not
+    one loop whose parts can be merged, or if `whole` has workgroups for more than half of the cores. If the loop is too
+    short, that is noted in `ranking` (the search's result).
+    """
+    kernel = whole.kernel
+    assert isinstance(kernel, UniformKernelSchedule)
+    facts, cores = kernel.facts, kernel.machine.limits.cores or 1
+    loop = _loop_to_split(kernel)
+    if loop is None or CROWDED * tasks_of(kernel.widths, numbers_of(facts.sizes)) > cores:
+        return
+    axis = str(loop.attrs["axis"])
+    tiles: tuple[int, ...] = (*TILES, facts.stated_loops.get(axis, 1))
+    if kernel.machine.lanes is None:
+        tiles = tuple(n for d, n in kernel.loops.items() if str(d) == axis)
+    splits = [_split_kernel(kernel, parts, tile) for tile in tiles for parts in _parts(kernel, loop, tile)]
+    if splits:
+        room = inf if kernel.machine.lanes is None else kernel.machine.row_tasks.values
+        fitting = [split for split in splits if _values_of_lane(split) <= room]
+        every = [candidate_in_parts(split, split.parts) for split in fitting or splits[:1] if split.parts is not None]
+        yield min(every, key=lambda candidate: candidate.key)
+    else:
+        ranking.reject(WHAT, f"{axis}, {facts.extents[axis]}, has too few elements for {cores} cores")
+
+
+def _loop_to_split(kernel: UniformKernelSchedule) -> Op | None:
+    """Return the only loop of a kernel's program if its parts can be merged; None if not, or if there is none."""
+    facts = kernel.facts
+    if facts.products or facts.part or facts.stated_tasks or facts.scanned:
+        return None
+    loop = merging_loop(facts.program)
+    return None if isinstance(loop, str) or str(loop.attrs["axis"]) not in facts.extents else loop
+
+
+def _parts(kernel: UniformKernelSchedule, loop: Op, tile: int) -> Iterator[Parts]:
+    """Yield a Parts for each number of parts of a loop, in whole iterations of `tile` elements, that the grid may have.
+
+    All workgroups together are one to CROWDED (2) for each core at most. The last part may be shorter if what the loop
+    carries can be left unchanged past its end.
+    """
+    facts, cores, axis = kernel.facts, kernel.machine.limits.cores or 1, str(loop.attrs["axis"])
+    extent, size = facts.extents[axis], numbers_of(facts.sizes)
+    is_cpu = kernel.machine.lanes is None  # each core has a part of its own
+    across = (
+        None if is_cpu else widths_across_rows(facts.program, kernel.widths, size, kernel.machine, tasks_per_core=inf)
+    )
+    fewest_tasks = tasks_of(across or kernel.widths, size)
+    is_ragged = neutral_values(loop) is not None
+    counts = set[int]()
+    for rounds in (1,) if is_cpu else (0.5, 1, CROWDED):
+        width = ceil(extent / max(2, int(rounds * cores / fewest_tasks)) / tile) * tile
+        count = ceil(extent / width)
+        if count > 1 and count not in counts and (is_ragged or count * width == extent):
+            counts.add(count)
+            yield Parts(axis, count, width)
+
+
+def _split_kernel(kernel: UniformKernelSchedule, parts: Parts, tile: int) -> UniformKernelSchedule:
+    """Return `kernel` with its loop in `parts`, in iterations of `tile` elements; its task widths are chosen anew."""
+    facts, numbers = kernel.facts, numbers_of(kernel.facts.sizes)
+    split, loops = (
+        symbol(f"{parts.dim}_split", 1),
+        {d: tile if str(d) == parts.dim else n for d, n in kernel.loops.items()},
+    )
+
+    def size(d: Expr) -> int:
+        """Return the extent of the dimension `d` in one iteration; for the new dimension `split`, the parts."""
+        return parts.count if d is split else loops.get(d) or numbers(d)
+
+    extents, widths, waves = {split: 1, **{d: numbers(d) for d in facts.cut}}, kernel.widths, 1
+    if kernel.machine.lanes is not None:
+        widths, waves = rows_and_waves(facts.program, extents, size, kernel.machine)
+    task_widths = {d: n for d, n in widths.items() if d is not split}
+    return replace(kernel, widths=task_widths, waves=waves, loops=loops, parts=parts)
+
+
+def _values_of_lane(kernel: UniformKernelSchedule) -> float:
+    """Return the number of elements that each lane has of the largest value that one iteration reads or computes."""
+    lanes = kernel.waves * (kernel.machine.lanes or 1)
+    tiles = [v.type.dims for op in kernel.facts.program.walk() for v in op.results if isinstance(v.type, TileType)]
+    return max((prod(map(kernel.width, dims)) for dims in tiles), default=1) / lanes
