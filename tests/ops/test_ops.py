@@ -202,11 +202,11 @@ def test_torch_tensors_are_taken():
 
 
 def test_a_layer_packs_its_weights_once_for_each_size(monkeypatch):
-    from tilewright.runtime.scripts import ScriptExecutor
+    from tilewright.targets.cpu.entry_executor import EntryExecutor
 
     packed = []
-    once = ScriptExecutor._keep
-    monkeypatch.setattr(ScriptExecutor, "_keep", lambda *given: packed.append(1) or once(*given))
+    once = EntryExecutor.keep
+    monkeypatch.setattr(EntryExecutor, "keep", lambda *given: packed.append(1) or once(*given))
     layer = tilewright.Conv2d(np.ones((4, 1, 1, 3), np.float32))
     for _ in range(3):
         assert np.array_equal(layer(np.ones((1, 2, 5, 3), np.float32)), np.full((1, 2, 5, 4), 3, np.float32))

@@ -94,3 +94,47 @@ def test_functions_name_what_is_no_tensor(name: str, wrong: Any) -> None:
             spoilt = [wrong if n == place else a for n, a in enumerate(given)]
             with pytest.raises(ArgumentError, match=r"^\w+ is of type \w+; it must be a tensor of torch"):
                 getattr(tilewright.torch.functional, name)(*spoilt)
+
+
+MODULES = {
+    "Linear": ((3, 5), (2, 3)),
+    "Conv1d": ((2, 4, 3), (1, 2, 9)),
+    "Conv2d": ((2, 4, 3), (1, 2, 9, 9)),
+    "Conv3d": ((2, 4, 3), (1, 2, 5, 5, 5)),
+    "LayerNorm": ((3,), (2, 3)),
+    "RMSNorm": ((3,), (2, 3)),
+    "GroupNorm": ((2, 4), (2, 4, 3)),
+    "Softmax": ((1,), (2, 3)),
+    "MultiheadAttention": ((8, 2), (3, 1, 8)),
+}
+"""Arguments of each module, and the shape of what it takes."""
+
+
+def called(name: str, x: Any) -> Any:
+    args, _ = MODULES[name]
+    module = getattr(tilewright.torch.nn, name)(*args)
+    return module(x, x, x) if name == "MultiheadAttention" else module(x)
+
+
+def test_every_module_is_asked() -> None:
+    assert {ours.__name__ for ours in tilewright.torch.nn.SWAPS.values()} == set(MODULES)
+
+
+@pytest.mark.parametrize("grads", [False, True], ids=["no_grad", "grad"])
+@pytest.mark.parametrize("name", MODULES)
+def test_modules_name_what_is_wrong(name: str, grads: bool) -> None:
+    x = torch.ones(MODULES[name][1])
+    with torch.set_grad_enabled(grads):
+        if name != "Softmax":  # it has no weights to differ from
+            with pytest.raises(ArgumentError, match=r"^\w+ holds torch\.float64, \w+ torch\.float32: convert one"):
+                called(name, x.double())
+            with pytest.raises(ArgumentError, match=r"^\w+ lies on the device meta, \w+ on cpu: move one"):
+                called(name, x.to("meta"))
+        with pytest.raises(
+            ArgumentError, match=r"holds torch\.complex64, for which there are no kernels|: convert one"
+        ):
+            called(name, x.cfloat())
+        with pytest.raises(ArgumentError, match=r"^\w+ is of type ndarray; it must be a tensor of torch"):
+            called(name, x.numpy())
+        with pytest.raises(ArgumentError, match=r"dimensions|they do not fit|normalized_shape=|num_groups=|shape"):
+            called(name, torch.ones(()))

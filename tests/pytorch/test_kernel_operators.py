@@ -133,6 +133,10 @@ def test_wrong_tensors_are_named(operator: Any) -> None:
         ({"name": "linear"}, r"name='linear': torch\.ops\.tilewright\.linear exists already"),
         ({"name": "of_test_a", "backward": 3}, "backward=3: a function, or a dictionary"),
         (
+            {"name": "of_test_e", "backward": lambda g: g},
+            r"backward of of_test_e is called with \(gradient, x, scale\), and takes \(g\): too many positional",
+        ),
+        (
             {"name": "of_test_b", "backward": {"z": squares_gradient}},
             "backward: of_test_b has no input 'z'; it has x, scale",
         ),

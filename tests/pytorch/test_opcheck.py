@@ -10,7 +10,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import tilewright.torch
-from tilewright.kernels import gated_silu, reduction
+from tilewright.errors import MissingBackward
+from tilewright.kernels import conv, gated_silu, reduction
 
 KINDS = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
 
@@ -23,7 +24,7 @@ LAYOUTS: dict[str, Callable[[Any], Any]] = {
     "contiguous": lambda t: t.contiguous(),
     "channels_last": lambda t: t.movedim(1, -1).contiguous().movedim(-1, 1) if t.dim() > 1 else t,
     "transposed": transposed,
-    "sliced": lambda t: torch.stack([t, t + 1], -1)[..., 0],
+    "sliced": lambda t: torch.stack([t + 1, t], -1)[..., 1],  # with gaps, and not from the first element
     "empty": lambda t: t,
 }
 
@@ -33,7 +34,7 @@ def numbers(kind: Any, *shape: int) -> Any:
     return torch.randint(-2, 3, shape, generator=generator).to(kind)
 
 
-def conv(rank: int) -> Callable[[Any, int], tuple[Any, ...]]:
+def convolved(rank: int) -> Callable[[Any, int], tuple[Any, ...]]:
     def made(kind: Any, n: int) -> tuple[Any, ...]:
         image, taps = (6, 5, 4)[:rank], (3, 2, 2)[:rank]
         options = ([2] * rank, [1] * rank, [1] * rank, 2)
@@ -49,9 +50,9 @@ ARGUMENTS: dict[str, Callable[[Any, int], tuple[Any, ...]]] = {
     ),
     "matmul": lambda kind, n: (numbers(kind, n, 3, 5), numbers(kind, n, 5, 4), numbers(kind, 4)),
     "bmm": lambda kind, n: (numbers(kind, n, 3, 5), numbers(kind, n, 5, 4)),
-    "conv1d": conv(1),
-    "conv2d": conv(2),
-    "conv3d": conv(3),
+    "conv1d": convolved(1),
+    "conv2d": convolved(2),
+    "conv3d": convolved(3),
     "conv_image_gradient": lambda kind, n: (
         *(numbers(kind, n, 6, 3, 3), numbers(kind, 6, 2, 3, 2), [6, 5]),
         *([2, 2], [1, 1], [1, 1], 2),
@@ -85,6 +86,23 @@ def test_every_operator_passes_torchs_own_check(name: str, layout: str, kind: An
     torch.library.opcheck(getattr(torch.ops.tilewright, name).default, tuple(given))
 
 
+@pytest.mark.parametrize("name", [name for name in ARGUMENTS if name not in FORWARD_ONLY])
+def test_every_operator_with_a_backward_passes_gradcheck(name: str) -> None:
+    operator = getattr(torch.ops.tilewright, name).default
+    given = [a.requires_grad_() if isinstance(a, torch.Tensor) else a for a in ARGUMENTS[name](torch.float64, 1)]
+    assert torch.autograd.gradcheck(operator, given, fast_mode=True)
+    assert torch.autograd.gradgradcheck(operator, given, fast_mode=True)
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", sorted(FORWARD_ONLY))
+def test_every_other_operator_refuses_a_gradient_in_one_line(name: str, kind: Any) -> None:
+    first, *others = ARGUMENTS[name](kind, 2)
+    result = getattr(torch.ops.tilewright, name)(first.requires_grad_(), *others)
+    with pytest.raises(MissingBackward, match=rf"^torch\.ops\.tilewright\.{name} has no backward: [^\n]*$"):
+        result.sum().backward()
+
+
 def test_no_operator_is_left_out() -> None:
     """An operator that comes with the package has its row above."""
     own = {name for name in dir(torch.ops.tilewright) if not name.startswith("_") and name != "name"}
@@ -93,23 +111,73 @@ def test_no_operator_is_left_out() -> None:
     assert {n for n in missing if not n.startswith("of_test_") and "_doc" not in n} == set(ARGUMENTS)
 
 
-OF_KERNELS = {
-    "of_test_gated": (
-        lambda: gated_silu("f32"),
-        lambda n: (numbers(torch.float32, n, 5), numbers(torch.float32, n, 5)),
+def nothing(name: str, kind: Any) -> tuple[Any, ...]:
+    """Arguments of which a sum, or every element but not the batch, is empty."""
+    geometry = ([1, 1], [0, 0], [1, 1], 1)
+    of_nothing: dict[str, tuple[Any, ...]] = {
+        "linear": (numbers(kind, 2, 0), numbers(kind, 7, 0), numbers(kind, 7)),
+        "matmul": (numbers(kind, 2, 3, 0), numbers(kind, 2, 0, 4), numbers(kind, 4)),
+        "bmm": (numbers(kind, 2, 3, 0), numbers(kind, 2, 0, 4)),
+        "conv2d": (numbers(kind, 2, 0, 4, 5), numbers(kind, 6, 0, 3, 3), numbers(kind, 6), *geometry),
+        "conv_image_gradient": (numbers(kind, 2, 0, 2, 3), numbers(kind, 0, 4, 3, 3), [4, 5], *geometry),
+        "conv_filter_gradient": (numbers(kind, 2, 0, 4, 5), numbers(kind, 2, 6, 2, 3), [3, 3], *geometry),
+        "softmax": (numbers(kind, 2, 0, 5), 1),
+        "attention": (
+            numbers(kind, 2, 2, 3, 4),
+            numbers(kind, 2, 2, 0, 4),
+            numbers(kind, 2, 2, 0, 3),
+            None,
+            True,
+            None,
+        ),
+    }
+    return of_nothing[name]
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch's check itself
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    "name",
+    ["linear", "matmul", "bmm", "conv2d", "conv_image_gradient", "conv_filter_gradient", "softmax", "attention"],
+)
+def test_operators_of_nothing_pass_torchs_own_check(name: str, kind: Any) -> None:
+    given = nothing(name, kind)
+    if name not in FORWARD_ONLY:
+        given = tuple(a.requires_grad_() if isinstance(a, torch.Tensor) else a for a in given)
+    torch.library.opcheck(getattr(torch.ops.tilewright, name).default, given)
+
+
+OF_KERNELS: dict[str, tuple[Callable[[str], Any], Callable[[Any, int], tuple[Any, ...]]]] = {
+    "gated": (gated_silu, lambda kind, n: (numbers(kind, n, 5), numbers(kind, n, 5))),
+    "sums": (lambda dtype: reduction("sum", dtype=dtype), lambda kind, n: (numbers(kind, n, 5),)),
+    "largest": (lambda dtype: reduction("max", dtype=dtype), lambda kind, n: (numbers(kind, n, 5),)),
+    "images": (
+        lambda dtype: conv((3, 2), dtype, stride=(2, 1)),
+        lambda kind, n: (numbers(kind, n, 5, 6, 3), numbers(kind, 4, 3, 2, 3)),
     ),
-    "of_test_sums": (lambda: reduction("sum", dtype="bf16"), lambda n: (numbers(torch.bfloat16, n, 5),)),
-    "of_test_largest": (lambda: reduction("max", dtype="f64"), lambda n: (numbers(torch.float64, n, 5),)),
 }
+"""Kernels by element type, and the arguments of their operators for an element type and a batch of n."""
+DTYPES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16", torch.float64: "f64"}
+
+
+def scaled(gradient: Any, *inputs: Any) -> Any:
+    """A backward of a right form; torch's check compares its own ways with one another."""
+    return tuple(2 * torch.ones_like(x) * gradient.sum() for x in inputs)
 
 
 @pytest.fixture(scope="module")
-def of_kernels() -> dict[str, Any]:
-    return {name: tilewright.torch.operator(make(), name) for name, (make, _) in OF_KERNELS.items()}
+def of_kernels() -> dict[tuple[str, Any], Any]:
+    return {
+        (name, kind): tilewright.torch.operator(make(dtype), f"of_test_{name}_{dtype}", backward=scaled)
+        for name, (make, _) in OF_KERNELS.items()
+        for kind, dtype in DTYPES.items()
+    }
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch's check itself
+@pytest.mark.parametrize("kind", KINDS, ids=str)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", OF_KERNELS)
-def test_operators_of_kernels_pass_torchs_own_check(of_kernels: dict[str, Any], name: str, layout: str) -> None:
-    given = OF_KERNELS[name][1](0 if layout == "empty" else 3)
-    torch.library.opcheck(of_kernels[name].default, tuple(LAYOUTS[layout](a) for a in given))
+def test_operators_of_kernels_pass_torchs_own_check(of_kernels: Any, name: str, layout: str, kind: Any) -> None:
+    given = [LAYOUTS[layout](a) for a in OF_KERNELS[name][1](kind, 0 if layout == "empty" else 3)]
+    torch.library.opcheck(of_kernels[name, kind].default, tuple(a.requires_grad_() for a in given))

@@ -23,9 +23,11 @@ torch.export, make_fx and torch.jit.trace keep it as one node.
 | convolutions | conv1d, conv2d, conv3d, with the gradients of images and filters                |
 | rows         | layer_norm, rms_norm, group_norm, softmax                                       |
 | attention    | attention over heads and batches                                                |
+| weighting    | attention that holds all its weights: dropout, and weights that are asked for   |
 | signatures   | a compiled kernel's schema, and shapes that follow from shapes                  |
 | operators    | `operator`: any kernel as an operator, with a backward that the author names    |
 | functional   | functions with the signatures of torch.nn.functional                            |
+| multihead    | the module MultiheadAttention                                                   |
 | nn           | modules with the parameters and state_dict of torch.nn                          |
 | flow         | which module takes what another gives                                           |
 | rewriting    | code of modules whose sums and activations go into the kernel before them       |

@@ -26,7 +26,8 @@ def _kernel(kind: str, causal: bool, bias: bool, scale: float | None, target: st
     return compile(kernel, strict=True, target=target)
 
 
-def _check(q: Any, k: Any, v: Any, bias: Any, is_causal: bool, scale: float | None) -> Result:
+def check(q: Any, k: Any, v: Any, bias: Any, is_causal: bool, scale: float | None) -> Result:
+    """Return the form of the result; raises for tensors that do not fit."""
     given = {"q": q, "k": k, "v": v}
     require_together({**given, "bias": bias})
     require_float(q, "q")
@@ -56,6 +57,8 @@ def _run(expected: Result, q: Any, k: Any, v: Any, bias: Any, is_causal: bool, s
         return result
     if not k.shape[2]:  # a mean of no values
         return result.zero_()
+    if not q.shape[3] and scale is None:  # sums of nothing are 0, and so are their multiples
+        scale = 1.0
     kernel = _kernel(require_float(q, "q").name, is_causal, bias is not None, scale, q.device.type)
     tensors = [q, k, v] if bias is None else [q, k, v, bias]
     kernel(*map(as_called, tensors), result)
@@ -77,9 +80,10 @@ ATTENTION = define(
     Definition(
         "attention",
         "(Tensor q, Tensor k, Tensor v, Tensor? bias, bool is_causal, float? scale) -> Tensor",
-        _check,
+        check,
         _run,
         vmap=_batches,
         autocast="lower",
+        uncast=("bias",),
     )
 )

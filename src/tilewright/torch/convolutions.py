@@ -156,7 +156,7 @@ def _gradients(name: str, gradient: Any, inputs: tuple[Any, ...], _: Any, needed
     )
     dx = ours.conv_image_gradient(g, weight, list(x.shape[2:]), *geometry) if needed[0] else None
     dw = ours.conv_filter_gradient(x, g, list(weight.shape[2:]), *geometry) if needed[1] else None
-    db = g.movedim(1, -1).reshape(-1, g.shape[1]).sum(0).to(bias.dtype) if needed[2] else None
+    db = g.movedim(1, -1).flatten(0, -2).sum(0).to(bias.dtype) if needed[2] else None
     return dx, dw, db, *(None,) * (len(inputs) - 4), g if needed[-1] else None
 
 

@@ -17,6 +17,7 @@ from tilewright.errors import ArgumentError
 from tilewright.kernels.conv import padding_of, per_axis
 from tilewright.torch.activations import activated
 from tilewright.torch.convolutions import output_sizes
+from tilewright.torch.weighting import attention_by_weights
 
 PerAxis = int | Sequence[int]
 
@@ -265,17 +266,18 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """Attention, as `torch.nn.functional.scaled_dot_product_attention`; it has no dropout, and no gradient.
+    """Attention, as `torch.nn.functional.scaled_dot_product_attention`; it has no gradient.
 
-    A query that a mask hides all keys from gets 0.
+    A query that a mask hides all keys from gets 0. With `dropout_p` weights are computed apart from the product with
+    the values, and torch's own dropout drops some of them: it follows torch's seed. All weights are then held at once.
 
     >>> q = k = torch.zeros(1, 1, 2, 4)
     >>> v = torch.tensor([[1.0], [3.0]]).expand(1, 1, 2, 1)
     >>> scaled_dot_product_attention(q, k, v, is_causal=True).ravel()
     tensor([1., 2.])
     """
-    if dropout_p:
-        raise ArgumentError(f"dropout_p={dropout_p}: there is no kernel with dropout; pass 0.0")
+    if not 0 <= dropout_p <= 1:
+        raise ArgumentError(f"dropout_p={dropout_p}: a probability, from 0 to 1")
     if is_causal and attn_mask is not None:
         raise ArgumentError("is_causal=True: attn_mask is given too; add the causal mask to it, and leave this out")
     _require_tensors(query=query, key=key, value=value)
@@ -287,8 +289,11 @@ def scaled_dot_product_attention(
         key, value = (t.repeat_interleave(heads // t.shape[-3], -3) for t in (key, value))
     before = torch.broadcast_shapes(*(t.shape[:-2] for t in (query, key, value)))
     q, k, v = (_four(t, before) for t in (query, key, value))
-    bias, seen = _mask(attn_mask, q, k, before)
-    means = torch.ops.tilewright.attention(q, k, v, bias, is_causal, scale)
+    bias, seen = added_to_scores(attn_mask, q, k, before)
+    if dropout_p:
+        means, _ = attention_by_weights(q, k, v, bias, is_causal, scale, dropout_p)
+    else:
+        means = torch.ops.tilewright.attention(q, k, v, bias, is_causal, scale)
     if seen is not None:
         means = means.masked_fill(~seen, 0)
     return means.reshape(*before, *means.shape[-2:])
@@ -299,11 +304,11 @@ def _four(tensor: Any, before: Sequence[int]) -> Any:
     whole = tensor.expand(*before, *tensor.shape[-2:])
     if len(before) < 2:
         return whole.reshape(1, *(before or (1,)), *tensor.shape[-2:])
-    return whole.reshape(-1, before[-1], *tensor.shape[-2:]) if len(before) != 2 else whole
+    return whole.flatten(0, -4) if len(before) > 2 else whole
 
 
-def _mask(attn_mask: Any, q: Any, k: Any, before: Sequence[int]) -> tuple[Any, Any]:
-    """(what is added to the scores, in their type; which queries see a key, None: all)."""
+def added_to_scores(attn_mask: Any, q: Any, k: Any, before: Sequence[int]) -> tuple[Any, Any]:
+    """(a mask as what is added to the scores, in their type; which queries see a key, None: all)."""
     if attn_mask is None:
         return None, None
     wide = torch.float64 if q.dtype is torch.float64 else torch.float32

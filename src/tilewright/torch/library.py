@@ -72,6 +72,8 @@ class Definition:
     """Whether calls are learnt; False: each does more than the first one shows."""
     autocast: str | None = None
     """"lower" casts floats to autocast's type, "f32" widens them; None leaves them."""
+    uncast: tuple[str, ...] = ()
+    """Arguments that autocast leaves as they are: they are in the type of sums already."""
 
 
 class CheckedForms:
@@ -142,7 +144,7 @@ def define(definition: Definition) -> Any:
     LIBRARY.impl(name, _differentiated(definition, packet.default, calls), "Autograd")
     if definition.autocast is not None:
         for device, key in AUTOCAST.items():
-            LIBRARY.impl(name, _cast_before(packet.default, device, key, definition.autocast), key)
+            LIBRARY.impl(name, _cast_before(packet.default, device, key, definition), key)
     return packet
 
 
@@ -252,14 +254,15 @@ def _backward(definition: Definition) -> Callable[..., Any]:
 # -- autocast ---------------------------------------------------------------------------------------------
 
 
-def _cast_before(operator: Any, device: str, key: str, rule: str) -> Callable[..., Any]:
+def _cast_before(operator: Any, device: str, key: str, definition: Definition) -> Callable[..., Any]:
     """The operator on arguments that are cast as autocast says."""
     excluded = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
+    uncast = {n for n, a in enumerate(operator._schema.arguments) if a.name in definition.uncast}
 
     def call(*args: Any) -> Any:
-        dtype = torch.float32 if rule == "f32" else torch.get_autocast_dtype(device)
+        dtype = torch.float32 if definition.autocast == "f32" else torch.get_autocast_dtype(device)
         with torch._C._ExcludeDispatchKeyGuard(excluded):
-            return operator(*(_cast(a, dtype, device) for a in args))
+            return operator(*(a if n in uncast else _cast(a, dtype, device) for n, a in enumerate(args)))
 
     return call
 

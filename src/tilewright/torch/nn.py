@@ -2,7 +2,8 @@
 
 Each derives from torch's module of the same name, and differs in what computes it. Where no gradient of the weights can
 be asked for, as under torch.no_grad(), weights are packed once and packed anew when torch counts a write to them; it
-counts none through `tensor.data`. Norms and softmax have no backward: they compute, and refuse to be differentiated.
+counts none through `tensor.data`. Norms, softmax and attention have no backward: they compute, and refuse to be
+differentiated.
 """
 
 from __future__ import annotations
@@ -13,11 +14,8 @@ import torch
 
 from tilewright.kernels.elementwise import known_activation
 from tilewright.torch import functional
-
-
-def _keeps_packed(weight: Any) -> bool:
-    """Whether weights stay as they are between calls: none asks for their gradient now."""
-    return not (torch.is_grad_enabled() and weight.requires_grad)
+from tilewright.torch.multihead import MultiheadAttention
+from tilewright.torch.packed import stays_packed
 
 
 class Activated:
@@ -31,7 +29,7 @@ class Activated:
     def _ending(self: Any, residual: Any, activation: str | None) -> dict[str, Any]:
         """Return the arguments of a call's epilogue: activation, residual, and whether packed weights are kept."""
         applied = self.activation if activation is None else activation
-        return {"activation": applied, "residual": residual, "keep_packed": _keeps_packed(self.weight)}
+        return {"activation": applied, "residual": residual, "keep_packed": stays_packed(self.weight)}
 
     def _with_activation(self, told: str) -> str:
         """Return the module's description, its activation too."""
@@ -139,8 +137,8 @@ class Softmax(torch.nn.Softmax):
 
 SWAPS: dict[type, type] = {
     getattr(torch.nn, ours.__name__): ours
-    for ours in (Linear, Conv1d, Conv2d, Conv3d, LayerNorm, RMSNorm, GroupNorm, Softmax)
+    for ours in (Linear, Conv1d, Conv2d, Conv3d, LayerNorm, RMSNorm, GroupNorm, Softmax, MultiheadAttention)
 }
 """Modules of torch, and those here that compute the same."""
-WITHOUT_BACKWARD = (LayerNorm, RMSNorm, GroupNorm, Softmax)
+WITHOUT_BACKWARD = (LayerNorm, RMSNorm, GroupNorm, Softmax, MultiheadAttention)
 """Modules here that cannot be trained."""

@@ -124,8 +124,15 @@ def _gradients(
         return _by_kernels(signature, called, backward)
     if not callable(backward):
         raise ArgumentError(f"backward={written(backward, 80)}: a function, or a dictionary of inputs and kernels")
-    keeps_output = "output" in inspect.signature(backward).parameters
-    count = len(signature.inputs)
+    parameters = inspect.signature(backward)
+    keeps_output, names = "output" in parameters.parameters, [a.name for a in signature.inputs]
+    count = len(names)
+    try:
+        parameters.bind(None, *names, **({"output": None} if keeps_output else {}))
+    except TypeError as fault:
+        raise ArgumentError(
+            f"backward of {called} is called with (gradient, {', '.join(names)}), and takes {parameters}: {fault}"
+        ) from None
 
     def by_function(gradient: Any, inputs: tuple[Any, ...], output: Any, needed: Sequence[bool]) -> Sequence[Any]:
         result = backward(gradient, *inputs, output=output) if keeps_output else backward(gradient, *inputs)

@@ -73,12 +73,16 @@ def _linear_gradients(gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Se
     g = before_activation(
         activation, gradient, lambda: torch.ops.tilewright.linear(x, weight, bias, None, False, residual)
     )
-    n, k = weight.shape
-    rows = g.reshape(-1, n)
+    rows = _as_rows(g)
     dx = torch.ops.tilewright.matmul(rows, weight).reshape(x.shape) if needed[0] else None
-    dw = torch.ops.tilewright.matmul(rows.mT, x.reshape(-1, k)) if needed[1] else None
+    dw = torch.ops.tilewright.matmul(rows.mT, _as_rows(x)) if needed[1] else None
     db = rows.sum(0).to(bias.dtype) if needed[2] else None
     return dx, dw, db, None, None, g if needed[5] else None
+
+
+def _as_rows(x: Any) -> Any:
+    """A tensor [..., k] as [rows, k], where there may be no rows, or rows of nothing."""
+    return x[None] if x.dim() == 1 else x.flatten(0, -2)
 
 
 def _linear_batches(
@@ -95,7 +99,7 @@ def _linear_batches(
     if of_bias is not None or options.residual is not None:  # the product has one bias for all of the batch
         return looped("linear", torch.ops.tilewright.linear.default)(info, dims, x, weight, bias, *options)
     rows = expanded(x, of_x, info.batch_size)
-    flat = rows.reshape(rows.shape[0], -1, rows.shape[-1])
+    flat = rows[:, None] if rows.dim() == 2 else rows.flatten(1, -2)
     product = torch.ops.tilewright.matmul(flat, batch_first(weight, of_weight).mT, bias, options.activation)
     return product.reshape(*rows.shape[:-1], product.shape[-1]), 0
 
@@ -146,9 +150,9 @@ def _matmul_gradients(gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Se
     da = torch.ops.tilewright.matmul(g, b.mT) if needed[0] else None
     db = None
     if needed[1]:
-        left, right = (a, g) if b.dim() > 2 else (a.reshape(-1, a.shape[-1]), g.reshape(-1, g.shape[-1]))
+        left, right = (a, g) if b.dim() > 2 else (_as_rows(a), _as_rows(g))
         db = torch.ops.tilewright.matmul(left.mT, right)
-    added = g.reshape(-1, g.shape[-1]).sum(0).to(bias.dtype) if needed[2] else None
+    added = _as_rows(g).sum(0).to(bias.dtype) if needed[2] else None
     return da, db, added, None
 
 

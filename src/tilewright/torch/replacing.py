@@ -96,13 +96,13 @@ def replace(model: Any, *, inplace: bool = False) -> Report:
             report.fused[following] = path
         ours = _swapped(module, activation)
         _put(report, path, ours)
-        report.swapped[path] = repr(ours)
+        report.swapped[path] = f"{type(ours).__name__}({ours.extra_repr()})"
     for path in (*report.folded, *report.fused):
         _put(report, path, torch.nn.Identity())
     gone = {*report.swapped, *report.folded, *report.fused, *_rewrite(report)}
     for path, module in modules.items():
         is_whole = next(module.children(), None) is None or next(module.parameters(recurse=False), None) is not None
-        if path in gone or not is_whole:
+        if path in gone or not is_whole or path.rpartition(".")[0] in report.swapped:  # a part of a swapped module
             continue
         report.kept[path] = swaps.get(path) or _why_no_operator(module, flow)
     return report

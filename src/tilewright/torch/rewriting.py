@@ -86,6 +86,8 @@ def rewritten(module: Any) -> Rewritten | None:
             chain.fuse(graph)
     if not fused:
         return None
+    for node in graph.nodes:  # annotations of the code, perhaps as texts, which no pickle finds again
+        node.type = None
     graph.lint()
     of_graph = torch.fx.GraphModule(module, graph, class_name=type(module).__name__)
     for name, value in module.__dict__.items():
