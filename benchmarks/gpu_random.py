@@ -6,10 +6,9 @@
 Convolutions go over one, two and three axes: images that are not square, ragged sizes, padding, dilation, strides,
 groups, depthwise, odd channels and wide ones; firsts are those of one to seven channels; products have any transposes,
 batches, a bias. Types are bf16, f16, s8, e4m3, f32, and f32 rounded to tf32. Programs are tile programs: a third each
-from random_products.py (one to three products, what lies between them), from random_tiles.py (chains, reductions,
-scans, transposes, gathers, scatters, atomics, conversions, softmax, sizes that stay open), and from the generators of
-the tests (loops, conditions, workgroups); those with exponentials must lie within a bound. Kernels are those of
-ragged_kernels.py, number by number.
+from random_products.py (one to three products, what lies between them), from random_language.py (all operations, loops,
+mappings, scatters, sizes that stay open), and from the generators of the tests (loops, conditions, workgroups); those
+that are not exact must lie within a bound. Kernels are those of ragged_kernels.py, number by number.
 
 Every one is compiled, and run twice, under its own plan and, some, under a random candidate. Before a launch every
 output, every workspace and the guards around all arrays hold NaN (a marker, for integers): what is read from outside
@@ -169,7 +168,7 @@ def product(number: int, seed: int) -> Case:
 
 def program(number: int, seed: int) -> Case:
     """A tile program: with products, of everything else, or as the tests make them, in turn."""
-    return (_with_products, _of_tiles, _of_tests)[number % 3](number // 3, seed)
+    return (_with_products, _of_language, _of_tests)[number % 3](number // 3, seed)
 
 
 def _with_products(number: int, seed: int) -> Case:
@@ -187,27 +186,17 @@ def _with_products(number: int, seed: int) -> Case:
     return Case(case.words, case.kernel, case.sizes, [Run(arrays, results)])
 
 
-def _of_tiles(number: int, seed: int) -> Case:
-    """A program of random_tiles.py."""
-    from random_tiles import made
+def _of_language(number: int, seed: int) -> Case:
+    """A program of random_language.py."""
+    from language_loops import drawn
+    from language_ways import Case as Drawing
 
-    case = made(number, seed)
-    runs = []
-    for arrays in (case.arrays, *case.others):
-        wanted = case.wanted(arrays)
-        far = {} if case.relative is None else {n: _allowed(x, case.relative, arrays[n]) for n, x in wanted.items()}
-        runs.append(Run(arrays, wanted, far))
-    return Case(case.words, case.kernel, case.sizes, runs, begin=case.begin, dynamic=case.dynamic)
-
-
-def _allowed(exact: Array, relative: float, given: Array) -> Array:
-    """How far from a number one may lie that is so far off before it is rounded to its type."""
-    import ml_dtypes
-
-    info: Any = ml_dtypes.finfo(given.dtype)
-    bound = relative * np.abs(exact)
-    found: Array = bound + float(info.eps) / 2 * (np.abs(exact) + bound) + float(info.smallest_normal)
-    return found
+    case = Drawing(drawn(number, seed), number, seed)
+    program, told = case.bound()
+    runs = [case.wanted, *([case.run_of(case.drawn.others)] if case.drawn.dynamic else [])]
+    begin = tuple(a.value.name or "" for a in case.drawn.arguments if a.form == "begin")
+    words = f"{', '.join(case.drawn.rules)}, sizes {case.drawn.sizes}"
+    return Case(words, Traced(program), told, runs, begin=begin, dynamic=case.drawn.dynamic)
 
 
 def _of_tests(number: int, seed: int) -> Case:

@@ -1,6 +1,6 @@
 """Counts of the planner, from its source and from compiles that are watched.
 
-    python benchmarks/planner_counts.py [--names]
+    python benchmarks/planner_counts.py [--names] [--source]
 
 Each count has a rule; names are printed with `--names`, so that a reader can judge them. P is `plan/` and `passes/`
 without their folders below `passes/tile` and `passes/waves`. The GPU probes are compiles for Hopper of a product, a
@@ -10,10 +10,9 @@ softmax, a sum in parts.
 planners of GPU kernels
     Modules of P with a function that returns a ranking of plans (a dataclass with candidates and what was rejected) and
     that ran in a GPU probe.
-places that build lowering parameters
-    Modules of P with a function that constructs the dataclass that the lowering of tiles takes (`Cuts`), for a GPU. All
-    modules of binding, `plan/bind*` and `passes/halo_tiles`, are one place: each binds one kind of lines.
-    `plan/cutting` is for contractions on CPUs.
+places that bind a kernel to its plan
+    Modules of P with a function that constructs what the lowering of tiles takes of a plan (`BoundKernel`). All modules
+    of binding, `bind*` and `passes/halo_tiles`, are one place: each binds one kind of plans.
 ways to match a pinned plan
     Functions of P with a parameter for a pinned plan (called `given`, or `said` of a type of plans) that compare it
     with a plan that was chosen (an attribute `plan`, `best` or `candidates`). Functions that word a refusal
@@ -42,6 +41,10 @@ fields of what a compile gives
     The fields of `Realised` (passes/bound_plan.py).
 values that passes change
     Dataclasses of passes/request.py and passes/bound_plan.py that are not frozen.
+lowering parameters beside the schedule, types of choices, tests for one product, files of the largest import circle,
+lowerings of products, lists of tiles, lines that decide plans
+    The functions of `structure_counts.py` have their rules. The search's own list of tiles and that of blocks of one
+    product on a CPU are two lists today. Tests for one product are counted in plan/ and passes/ with all folders.
 constants that describe one machine
     Numbers at module level of plan, passes, check and machine whose docstring or comment speaks of bytes, registers,
     lanes, cycles, lines, rows of shared memory or what a copy brings; and numeric defaults of dataclasses in machine/
@@ -61,6 +64,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+import structure_counts
 from edit_cases import CASES
 
 import tilewright
@@ -221,10 +225,10 @@ def planners(sources: Sources, ran: set[str]) -> list[str]:
 
 def lowering_parameters(sources: Sources) -> list[str]:
     """Functions that construct what the lowering takes."""
-    found = [(path, node) for path, node in sources.functions() if "Cuts" in _calls(node) and path.stem != "cutting"]
+    found = [(path, node) for path, node in sources.functions() if "BoundKernel" in _calls(node)]
     is_bound = [path.stem.startswith("bind") or path.stem == "halo_tiles" for path, _ in found]
     return sorted(
-        {"plan/bind*." if bound else _name(path, node) for bound, (path, node) in zip(is_bound, found, strict=True)}
+        {"bind*." if bound else _name(path, node) for bound, (path, node) in zip(is_bound, found, strict=True)}
     )
 
 
@@ -387,39 +391,48 @@ def _is_number(node: ast.AST) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--names", action="store_true", help="print what was counted")
+    parser.add_argument("--source", action="store_true", help="only what the source tells, without compiles")
     options = parser.parse_args()
     sources = Sources(*FOLDERS)
-    ran = ran_in_probes()
     flags, clauses = steering()
     rows: list[tuple[str, int, str, list[str]]] = []
 
     def row(measure: str, bar: str, names: list[str]) -> None:
         rows.append((measure, len(names), bar, names))
 
-    row("planners of GPU kernels", "1", planners(sources, ran))
+    if not options.source:
+        ran = ran_in_probes()
+        row("planners of GPU kernels", "1", planners(sources, ran))
+        row("functions that return a GPU kernel's time", "1", times(sources, ran))
+        row("rooflines", "1", rooflines(sources, ran))
+        for name, (make, sizes) in WATCHED.items():
+            calls = watched(make, sizes)
+            for what, functions, bar in (
+                ("tile enumerations", ENUMERATIONS, "3"),
+                ("cost evaluations", COSTS, "1700" if "1000" in name else ""),
+            ):
+                counted = {f: calls[f"search/{f}"] for f in functions}
+                said = [f"{f} {n}" for f, n in counted.items()]
+                rows.append((f"{what}, {name}", sum(counted.values()), bar, said))
     row(
-        "places that build lowering parameters",
+        "places that bind a kernel to its plan",
         "1",
         sorted({x.rpartition(".")[0] for x in lowering_parameters(sources)}),
     )
     row("ways to match a pinned plan", "1", pins(sources))
-    row("functions that return a GPU kernel's time", "1", times(sources, ran))
-    row("rooflines", "1", rooflines(sources, ran))
-    for name, (make, sizes) in WATCHED.items():
-        calls = watched(make, sizes)
-        for what, functions, bar in (
-            ("tile enumerations", ENUMERATIONS, "3"),
-            ("cost evaluations", COSTS, "1700" if "1000" in name else ""),
-        ):
-            counted = {f: calls[f"search/{f}"] for f in functions}
-            said = [f"{f} {n}" for f, n in counted.items()]
-            rows.append((f"{what}, {name}", sum(counted.values()), bar, said))
     row("flags that steer planning", "0", flags)
     row("except clauses that steer planning", "0", clauses)
     row("fields of the compile state", "10", compile_state())
     row("fields of what a compile gives", "5", list(_fields_of(Sources("passes"), "Realised")))
     row("values that passes change", "0", changing_values())
     row("constants that describe one machine", "0", constants())
+    row("lowering parameters beside the schedule", "0", structure_counts.lowering_parameters())
+    row("types of choices", "1", structure_counts.choice_types())
+    row("tests for one product", "0", structure_counts.tests_for_one_product())
+    row("files of the largest import circle", "6", structure_counts.largest_circle())
+    row("lowerings of products", "1", structure_counts.product_lowerings())
+    row("lists of tiles", "1", structure_counts.blocking_lists())
+    rows.append(("lines that decide plans", structure_counts.planning_lines(), "5500", []))
     width = max(len(measure) for measure, *_ in rows)
     print(f"{'measure':{width}}  count    bar")
     for measure, count, bar, names in rows:
