@@ -9,7 +9,7 @@ RUNS   := $(VENV)/.runs
 READY  := $(VENV)/.ready
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable
 
-.PHONY: demo test test-cross test-gpu test-torch test-jax lint types fix pictures api clean help
+.PHONY: demo test test-cross test-gpu test-torch test-jax lint types fix pictures api machines clean help
 
 help:            ## list the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 12
@@ -52,6 +52,9 @@ pictures: $(READY)  ## draw the pictures of the tutorial anew
 
 api: $(READY)    ## write the API reference anew
 	$(BIN)/python docs/write_api.py
+
+machines: $(READY)  ## write the tables of machines anew
+	$(BIN)/python docs/write_machines.py
 
 clean:           ## remove the virtual environment and caches
 	rm -rf $(VENV) .venv-torch .venv-jax .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import runpy
 import shutil
 import subprocess
 import sys
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 ROOT = Path(__file__).parents[2]
 WITHOUT_TILEWRIGHT = """
@@ -34,4 +37,23 @@ def test_the_demo_was_silent_while_it_imported():
         [sys.executable, "-c", WITHOUT_TILEWRIGHT], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert "ModuleNotFoundError" in done.stderr
-    assert done.stdout.startswith("Tilewright, in six parts")
+    assert done.stdout.startswith("Tilewright, on two screens")
+
+
+def shown(part: str) -> list[str]:
+    """The lines that one part of the demonstration prints."""
+    console = Console(markup=False, highlight=False, soft_wrap=True, record=True, file=StringIO(), width=120)
+    runpy.run_path(str(ROOT / "examples/demo.py"), run_name="demo")[part](console)
+    return console.export_text().splitlines()
+
+
+def test_the_demo_finds_a_race_at_its_line():
+    lines = shown("race")
+    assert any(line.startswith("RaceFault: `copy %tile -> %x` (demo.py:") for line in lines)
+    assert lines[-2].strip() == "tb.copy(tile, x)  # tb.barrier() is missing before this line"
+
+
+def test_the_demo_plans_for_hopper_on_half_a_screen():
+    lines = shown("on_hopper")
+    assert any(line.startswith("mma by wgmma.") for line in lines)
+    assert len(lines) <= 20

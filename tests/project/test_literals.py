@@ -30,7 +30,7 @@ REASONS = {
     "plan/microkernel.py: microkernel.sort_key": "digits that tell two costs apart",
     "plan/model.py: microseconds": "from nanoseconds",
     "plan/text.py: _parse_size": "digits of the largest number a plan may hold",
-    "plan/planner.py: _bytes_text": "bytes in a kilobyte",
+    "plan/planner.py: bytes_text": "bytes in a kilobyte",
     "plan/planner.py: Choice.explain": "candidates that are shown; per cent",
     "plan/tiles.py: _accumulator_tiles": "tiles of a block along each side: more do not fit any register file of tiles",
     "plan/tiles.py: tile_unit": "parts of the rows worth a thought",

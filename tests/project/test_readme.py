@@ -71,14 +71,16 @@ def test_readme_says_how_to_install_and_what_runs():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     for wanted in ("pip install .", "pip install tilewright", "| CPU | what runs |", "| `mb1` |", "threads"):
         assert wanted in text
-    assert "There are no gradients." in text
+    assert "Plain calls have no gradients." in text
 
 
-def test_the_changelog_names_this_version():
+def test_the_changelog_names_this_version_in_the_form_of_keep_a_changelog():
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     headings = re.findall(r"^## (.*)$", text, flags=re.MULTILINE)
-    assert headings[0] == "Not released"
-    assert tilewright.__version__ in headings
+    assert headings[0] == "[Unreleased]"
+    assert f"[{tilewright.__version__}]" in headings
+    kinds = re.findall(r"^### (\w+)", text, flags=re.MULTILINE)
+    assert set(kinds) <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
     assert "## Versions" in (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
 

@@ -1,0 +1,82 @@
+"""docs/extending.md: each walk-through is done in a copy of the package, and its program prints what the page says."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/extending.md").read_text(encoding="utf-8")
+SECTIONS = dict(re.findall(r"^## (Add .*?)\n(.*?)(?=^## |\Z)", PAGE, re.DOTALL | re.MULTILINE))
+
+
+def blocks(text: str, language: str) -> list[str]:
+    """The blocks of code of a language, in order."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
+
+
+def changes(text: str) -> list[tuple[str, str, str]]:
+    """(path, the lines before, the lines after) of each change; a new file has no lines before."""
+    found = []
+    for block in blocks(text, "diff"):
+        parts = re.findall(r"^(\+\+\+|---) (\S+)\n(.*?)(?=^\+\+\+ |^--- |\Z)", block, re.DOTALL | re.MULTILINE)
+        for mark, path, body in parts:
+            lines = body.splitlines(keepends=True)
+            before = "".join(line[1:] for line in lines if line[0] in " -") if mark == "---" else ""
+            found.append((path, before, "".join(line[1:] for line in lines if line[0] in " +")))
+    return found
+
+
+def apply(folder: Path, text: str) -> None:
+    """Make the changes of a section in a folder."""
+    for path, before, after in changes(text):
+        file = folder / path
+        if not before:
+            assert not file.exists(), path
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(after, encoding="utf-8")
+            continue
+        source = file.read_text(encoding="utf-8")
+        assert source.count(before) == 1, f"{path} has no longer, or not once:\n{before}"
+        file.write_text(source.replace(before, after), encoding="utf-8")
+
+
+def run(folder: Path, program: str) -> subprocess.CompletedProcess[str]:
+    """Run a program with the package of a folder, and no cache."""
+    (folder / "shown.py").write_text(program, encoding="utf-8")
+    environment = {**os.environ, "PYTHONPATH": str(folder / "src"), "TILEWRIGHT_CACHE_DIR": "off"}
+    return subprocess.run(
+        [sys.executable, "shown.py"], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.fixture
+def copy(tmp_path):
+    """A folder with a copy of the package."""
+    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    return tmp_path
+
+
+def test_every_section_has_changes_a_program_and_its_output():
+    assert list(SECTIONS) == ["Add an operation", "Add a rewrite", "Add a machine"]
+    for text in SECTIONS.values():
+        assert changes(text)
+        assert len(blocks(text, "python")) == len(blocks(text, "text")) == 1
+
+
+@pytest.mark.parametrize("title", SECTIONS)
+def test_walk_throughs_do_what_the_page_says(title, copy):
+    (program,), (output,) = blocks(SECTIONS[title], "python"), blocks(SECTIONS[title], "text")
+    before = run(copy, program)
+    assert (before.returncode, before.stdout) != (0, output), (
+        "the program shows nothing: it prints this without the change"
+    )
+    apply(copy, SECTIONS[title])
+    after = run(copy, program)
+    assert after.stdout == output, after.stderr
