@@ -115,7 +115,8 @@ class _Runs:
             index_of = dict(zip(kind.dims, over, strict=True))
             if set(dims) <= index_of.keys():
                 users = {d: [n for n, e in enumerate(at) if index_of[d] in e.symbols] for d in dims}
-                placed = [d for d in dims if isinstance(d, Symbol) and (users[d] or self.sized.sizes.get(d) == 1)]
+                ordered = [d for d in kind.dims if d in dims and isinstance(d, Symbol)]  # sets have no order
+                placed = [d for d in ordered if users[d] or self.sized.sizes.get(d) == 1]
                 return tuple(sorted(placed, key=lambda d: users[d])) if len(placed) == len(dims) else ()
         return ()
 
@@ -368,15 +369,19 @@ class _Merging(Regrouped):
         """Return the coordinates of a read or write: along the dimension, if the memory has it."""
         memory = accessed(op)[0]
         if memory not in self.seen:
-            return super().access(op)
+            divided = super().access(op)
+            return {**divided, "over": self._indices(op)} if divided else {}
         if "at" not in op.attrs:
             return {}
         _, place = self.seen[memory]
-        kind, over, at = places(op)
-        (f,), outer, *inner = self.group.over, *self.group.dims
-        indices = zip(kind.dims, over, strict=True)
-        along = tuple(f if d is outer else s for d, s in indices if d not in inner)
-        return {"over": along, "at": (*at[: place.start], f, *at[place.stop :])}
+        at = places(op)[2]
+        return {"over": self._indices(op), "at": (*at[: place.start], *self.group.over, *at[place.stop :])}
+
+    def _indices(self, op: Op) -> tuple[Symbol, ...]:
+        """Return the iterators of an access, in the order in which `over` gives its dimensions."""
+        kind, iterators, _ = places(op)
+        index_of = {**dict(zip(kind.dims, iterators, strict=True)), self.group.made[0]: self.group.over[0]}
+        return tuple(index_of[d] for d in self.over(kind.dims))
 
     def block(self, given: list[Op], ops: list[Op]) -> None:
         """Append the rewritten operations to `ops`; of a chain of reductions over the group only the last one stays."""
