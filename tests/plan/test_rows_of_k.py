@@ -12,6 +12,7 @@ from every_plan import every_plan
 import tilewright
 import tilewright.lang as tkl
 import tilewright.wave as tkw
+from tilewright import kernels
 from tilewright.compiler.native import kernel_for
 from tilewright.errors import ArgumentError
 from tilewright.lang import bf16, f32
@@ -141,8 +142,6 @@ def test_weights_that_never_change_are_copied_when_they_are_bound() -> None:
 def test_a_product_whose_operands_have_k_last_is_refused_such_a_line() -> None:
     kernel, sizes = CASES["3x3"]
     (plan, *_) = copied_plans(kernel, sizes)
-    from tilewright import kernels
-
     with pytest.raises(ArgumentError, match="K_0 is the last dimension of both factors"):
         kernel_for(kernels.conv((3, 3), "bf16", "f32", padding=1), sizes, machine=HOPPER, plan=plan)
 
@@ -155,3 +154,34 @@ def test_the_predicted_time_counts_the_copies() -> None:
     bytes_copied = 2 * 2 * (prod((32, 128, 28, 28)) + prod((128, 128, 3, 3)))
     alone = kernel_for(kernel, sizes, machine=HOPPER, plan=str(chosen.plan), constant=("x", "w"))
     assert chosen.choice.cycles - alone.choice.cycles > 0.5 * bytes_copied / HOPPER.limits.far_rate / 132
+
+
+NARROW = {"i8": ("i8", "i32", None), "tf32": ("f32", "f32", "tf32"), "e4m3": ("f8e4m3fn", "f32", None)}
+"""Types of operands that Hopper's atoms read contiguous along K only: their (operand, result, precision)."""
+
+
+@pytest.mark.parametrize("sizes", [(136, 264, 320), (130, 70, 600)], ids=["aligned", "ragged"])
+@pytest.mark.parametrize("transposes", ["nn", "tn", "tt"])
+@pytest.mark.parametrize("dtype", NARROW)
+def test_operands_that_atoms_read_along_k_only_are_copied(dtype: str, transposes: str, sizes: Any) -> None:
+    operand, result, precision = NARROW[dtype]
+    kernel = kernels.gemm(transposes, operand, result, precision=precision)
+    found = kernel_for(kernel, dict(zip("MNK", sizes, strict=True)), machine=HOPPER)
+    assert f": {K_ROWS}" in str(found.plan)
+    rng = np.random.default_rng(7)
+    arrays = {
+        a.name: rng.integers(-2, 3, [int(n) for n in a.type.shape]).astype(a.type.dtype.numpy)
+        for a in found.module.host.args
+    }
+    arrays["c"][...] = 77
+    found.bind(arrays)()
+    a, b = (arrays[name].astype(np.float64) for name in "ab")
+    assert np.array_equal(arrays["c"], (a if transposes[0] == "n" else a.T) @ (b if transposes[1] == "n" else b.T))
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+def test_a_product_of_matrices_as_torch_has_them_is_near_its_roofline(dtype: str) -> None:
+    operand, result, precision = NARROW[dtype]
+    sizes = {"M": 4096, "N": 4096, "K": 4096}
+    choice = kernel_for(kernels.gemm("nn", operand, result, precision=precision), sizes, machine=HOPPER).choice
+    assert choice.cycles < 1.5 * choice.bound

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import replace
-from math import gcd, prod
+from math import gcd, inf, prod
 
 from tilewright.machine import Machine
 from tilewright.plan.facts import AccessFacts, Facts, ProductFacts, ValueFacts
+from tilewright.plan.microkernel import precision_of, shared_atoms
 from tilewright.plan.schedule import ALIGNED, K_ROWS, PADDED, PANELS
 from tilewright.plan.search.diagonal import padded_blocks
 from tilewright.plan.search.orientation import bulk_pitch, why_not_bulk
 from tilewright.plan.search.paired_rows import paired_rows
 from tilewright.plan.search.ranking import Ranking, Rewrite
 from tilewright.plan.search.row_copies import Repacked, RowCopy, copy_cycles, row_copy_of, strides, with_accesses
+from tilewright.plan.sums import summed_in
 
 ROWS = ALIGNED
 """Layouts of a repacked operand that bulk copies can read."""
@@ -72,12 +74,13 @@ def _in_rows_of_k(
 ) -> Iterator[Repacked]:
     """Yield at most one Repacked: copies of the operands of which one dimension of K is the last.
 
-    It is for operands whose rows of memory are windows, or dimensions of K with fewer elements than a slab: neither
-    gives whole steps of K. `p` is the MMA, `reads` are its A and B. Nothing is yielded if copies and the lower bound of
-    the program together take longer than the best candidate in `ranking`.
+    It is for operands whose rows of memory are windows, or dimensions of K with fewer elements than a slab (neither
+    gives whole steps of K), and for operands with another contiguous dimension than K, if atoms are faster along K.
+    `p` is the MMA, `reads` are its A and B.
     """
     slab = max((x.slab or 0 for x in machine.multiply.values() if x.a.dtype == reads[0].dtype), default=0)
-    if facts.on_k_rows is None or not any(_has_short_rows(facts, p, n.place, slab) for n in reads):
+    has_short_rows = any(_has_short_rows(facts, p, n.place, slab) for n in reads)
+    if facts.on_k_rows is None or not (has_short_rows or _is_faster_on_k_rows(facts, p, reads, machine)):
         return
     what, repacked = f"operands in {K_ROWS}", facts.on_k_rows()
     if isinstance(repacked, str):
@@ -93,6 +96,23 @@ def _in_rows_of_k(
     rewrite = Rewrite(what, forms=tuple((c.memory, K_ROWS) for c in copies))
     # each is a launch of its own: tasks of a transpose are not one flat range
     yield Repacked(rewrite, repacked, sum(copy_cycles(machine, [c]) for c in copies if c.memory not in constant))
+
+
+def _is_faster_on_k_rows(facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine: Machine) -> bool:
+    """True if the fastest atom for the operands `reads` of the MMA `p`, both contiguous along K in shared memory, is
+    faster than the fastest atom for them as they lie.
+    """
+    source = facts.nodes[p.node].source
+    assert source is not None
+    types = (reads[0].dtype, reads[1].dtype, summed_in(source, machine))
+    as_they_lie = (reads[0].place.rows_run_along(p.k), reads[1].place.rows_run_along(p.k))
+    on_k_rows, now = (
+        min(
+            (x.cycles / prod(x.shape) for x in shared_atoms(machine, types, along_k, precision_of(source))), default=inf
+        )
+        for along_k in ((True, True), as_they_lie)
+    )
+    return on_k_rows < now
 
 
 def _has_short_rows(facts: Facts, p: ProductFacts, place: AccessFacts, slab: int) -> bool:
