@@ -70,7 +70,7 @@ def tensors() -> list[Any]:
 
 def chained(run: Any) -> tuple[float, float]:
     """(shortest, median) host time of a launch among many that one call of native code makes."""
-    every = [run._bound(run._arguments(tuple(tensors()), None, {})[0], None)[0] for _ in range(RUN)]
+    every = [run._bind_arrays(run._arguments(tuple(tensors()), None, {})[0], None)[0] for _ in range(RUN)]
     for one, following in pairwise(every):
         one._record.set(next=following._record)
     least, middle = microseconds([every[0]] * 40, 1)

@@ -142,7 +142,7 @@ FAULTS = [
     Fault(
         "registers: what all rounds of a loop take is given away",
         f"{GPU}/emit.py",
-        "self.dialect.kept(self, kept)",
+        "self.dialect.keep_registers(self, unchanged)",
         "pass",
         PRODUCTS,
     ),
@@ -170,22 +170,22 @@ FAULTS = [
     Fault(
         "registers: given away by who needs them",
         f"{NVIDIA}/dialect.py",
-        'word = "inc" if count > _at_entry(threads) else "dec"',
-        'word = "dec" if count > _at_entry(threads) else "inc"',
+        'word = "inc" if count > _registers_at_entry(threads) else "dec"',
+        'word = "dec" if count > _registers_at_entry(threads) else "inc"',
         "",
     ),
     Fault(
         "registers: more than there are",
         f"{NVIDIA}/dialect.py",
-        "if wanted > entry * together:",
-        "if wanted > 2 * entry * together:",
+        "if wanted > entry * all_threads:",
+        "if wanted > 2 * entry * all_threads:",
         "",
     ),
     Fault(
         "boxes: the last two coordinates change places",
         f"{NVIDIA}/boxes.py",
-        "return MapForm.of(TensorMap, 0, extents, strides, box, tile.span), found",
-        "return MapForm.of(TensorMap, 0, extents[::-1], strides, box, tile.span), found",
+        "return MapForm.of(TensorMap, 0, extents, strides, box, tile.span), its_boxes",
+        "return MapForm.of(TensorMap, 0, extents[::-1], strides, box, tile.span), its_boxes",
         ROLES,
     ),
     Fault(
@@ -198,8 +198,8 @@ FAULTS = [
     Fault(
         "stores: conditions are left out",
         f"{GPU}/memory.py",
-        "        with e.w.when(e.w.condition(run.when)):\n            one(run)\n\n\n_ATOMIC",
-        "        one(run)\n\n\n_ATOMIC",
+        "        with e.w.when(e.w.condition(run.when)):\n            store_run(run)\n\n\n_ATOMIC",
+        "        store_run(run)\n\n\n_ATOMIC",
         PRODUCTS,
     ),
     Fault(
@@ -247,8 +247,8 @@ FAULTS = [
     Fault(
         "shared memory: stores are not swizzled",
         f"{GPU}/memory.py",
-        "swizzled(kind.swizzle, places[i]), conditions[i]",
-        'swizzled(kind.swizzle if op.name == "load" else None, places[i]), conditions[i]',
+        "swizzled(kind.swizzle, offsets[i]), conditions[i]",
+        'swizzled(kind.swizzle if op.name == "load" else None, offsets[i]), conditions[i]',
         PRODUCTS,
     ),
     Fault(
@@ -268,8 +268,8 @@ FAULTS = [
     Fault(
         "words that begin anywhere: a half too far",
         f"{GPU}/memory.py",
-        "'and i32 {moved}, 2'",
-        "'and i32 {moved}, 4'",
+        "'and i32 {low_bits}, 2'",
+        "'and i32 {low_bits}, 4'",
         LANES,
     ),
 ]

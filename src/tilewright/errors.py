@@ -19,7 +19,7 @@ class LimitExceeded(TilewrightError, ValueError):
 
 
 class LayoutError(TilewrightError, ValueError):
-    """A layout operation that cannot be done; the message names the layouts and the failing mode."""
+    """An impossible layout operation; the message names the layouts and the failing mode."""
 
 
 class ModeError(LayoutError, IndexError):
@@ -27,7 +27,7 @@ class ModeError(LayoutError, IndexError):
 
 
 class ExpressionError(TilewrightError, ValueError):
-    """An integer expression that has no meaning here: an unknown symbol, a true value asked of a condition."""
+    """An integer expression that is invalid here, such as an unknown symbol, or a symbolic condition used as a bool."""
 
 
 class NotExact(ExpressionError, ArithmeticError):
@@ -43,20 +43,22 @@ class OutOfRange(ExpressionError):
 
 
 class AccessError(TilewrightError, ValueError):
-    """A transform, access or cut that cannot be done; the message names the axis or the divisors."""
+    """An impossible transform, access or split; the message names the axis or the divisors."""
 
 
 SHOWN = 100
-"""Of a long line, so many characters are shown on both sides of a fault."""
+"""The number of characters of a long line that are shown on each side of an error."""
 
 
 class ParseError(TilewrightError, ValueError):
-    """Text that is not in the notation; the message shows the text with a caret under the fault."""
+    """Text that does not parse; the message shows the text with a caret under the error."""
 
     def __init__(self, what: str, text: str, position: int):
         self.text = text
         self.position = position
-        start = max(0, position - SHOWN) if len(text) > 2 * SHOWN else 0  # of a long text, what stands around
+        start = (
+            max(0, position - SHOWN) if len(text) > 2 * SHOWN else 0
+        )  # of a long text, only the part around the error
         line = text[start : start + 2 * SHOWN]
         super().__init__(f"{what}\n  {line}\n  {' ' * (position - start)}^")
         self.what = what
@@ -66,7 +68,7 @@ class ParseError(TilewrightError, ValueError):
 
 
 class ProgramError(TilewrightError, ValueError):
-    """A program that makes no sense; the message points at the author's line where it is known.
+    """An invalid program; the message points at the author's line if it is known.
 
     `location` is anything with a method `pointing()` that gives file, line and caret.
     """
@@ -81,7 +83,7 @@ class ProgramError(TilewrightError, ValueError):
 
 
 class ProblemError(TilewrightError, ValueError):
-    """A problem that cannot be, or data that do not fit one; the message names key, value and rule.
+    """An impossible problem, or data that do not fit it; the message names key, value and rule.
 
     `key` is the key of the problem notation that is at fault ("ih", "g", ...), where there is one.
     """
@@ -92,23 +94,23 @@ class ProblemError(TilewrightError, ValueError):
 
 
 class BadPartition(ProgramError, LayoutError):
-    """A tile that cannot be dealt out to threads as was asked: not evenly, or not to each thread once."""
+    """A tile that cannot be distributed over threads as requested: not evenly, or not once to each thread."""
 
 
 class DtypeMismatch(ProgramError, TypeError):
-    """Element types that do not go together."""
+    """Element types that do not match."""
 
 
 class DimensionMismatch(ProgramError):
-    """Dimensions that do not go together."""
+    """Dimensions that do not match."""
 
 
 class BadMapping(ProgramError):
-    """An index mapping that does not say, for each element of the tile, which element of memory it is."""
+    """An index mapping that does not give an element of memory for each element of the tile."""
 
 
 class NoSuchAttribute(ProgramError, AttributeError):
-    """Something that arrays have, asked of a tile or of memory inside a kernel."""
+    """An attribute that arrays have, but tiles and memory inside a kernel do not."""
 
 
 class PythonControlFlow(ProgramError, TypeError):
@@ -150,11 +152,11 @@ class TracedArgument(ArgumentError):
 
 
 class MissingBackward(TilewrightError, RuntimeError):
-    """A gradient was asked of an operator that has no backward; the message names it and the way out."""
+    """A gradient of an operator that has no backward; the message names the operator and an alternative."""
 
 
 class ExecutionError(ProgramError, RuntimeError):
-    """A program that does, when run, what it must not: reading outside memory, say."""
+    """A program that does something illegal when run, such as reading out of bounds."""
 
 
 class NarrowingWarning(UserWarning):
@@ -182,11 +184,11 @@ class IgnoredOptionWarning(UserWarning):
 
 
 class InterpreterFault(ExecutionError):
-    """What an interpreter finds wrong with a program as it runs; the message names the operations and their lines."""
+    """An error of a program that an interpreter finds at run time; the message names operations and their lines."""
 
 
 class RaceFault(InterpreterFault):
-    """Two agents touch one element, one of them writing, and nothing orders them."""
+    """Two agents (waves, copies) access one element, at least one writes, and nothing orders them."""
 
 
 class DeadlockFault(InterpreterFault):
@@ -198,11 +200,11 @@ class UninitialisedFault(InterpreterFault):
 
 
 class OutOfBoundsFault(InterpreterFault):
-    """A coordinate lies outside its tensor, where it was not said that it may."""
+    """A coordinate is out of bounds of its tensor, and is not marked with ?."""
 
 
 class ProtocolFault(InterpreterFault):
-    """A channel is used against its order: a stage that is not held, committed twice, never released."""
+    """A channel is used out of order: a stage that is not held, is committed twice, or is never released."""
 
 
 class NotWrittenFault(InterpreterFault):
@@ -214,11 +216,11 @@ class CodeGenerationError(TilewrightError, RuntimeError):
 
 
 class NotPicklable(TilewrightError, PicklingError):
-    """What another process could not find again; the message names it and what to pickle instead."""
+    """An object that another process could not find by name; the message says what to pickle instead."""
 
 
 class CacheError(TilewrightError, OSError):
-    """A folder that the cache of compiled programs leaves alone; the message names it and the rule."""
+    """A folder that the cache of compiled programs refuses to use; the message names it and the rule."""
 
 
 class CacheWarning(UserWarning):
@@ -226,15 +228,15 @@ class CacheWarning(UserWarning):
 
 
 class InterpreterOnlyWarning(UserWarning):
-    """An operation that only an interpreter does; machine code leaves it out."""
+    """An operation that only interpreters execute; machine code ignores it."""
 
 
 class MissingAtomWarning(UserWarning):
-    """A product that runs as slow loops: the machine lacks its atom, or the atom does not take its factors."""
+    """A product that runs as slow loops: the machine lacks its atom, or the atom does not fit its operands."""
 
 
 class MissingPackage(TilewrightError, ImportError):
-    """A package that something needs, and that is not installed; the message names both, and how to install it."""
+    """A required package is not installed; the message names it, who needs it, and how to install it."""
 
 
 class TargetError(TilewrightError, RuntimeError):

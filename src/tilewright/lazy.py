@@ -1,4 +1,4 @@
-"""Names that a package offers, loaded when they are first touched, so that its import stays cheap."""
+"""Lazy imports: names that a package offers are loaded at their first use, so that importing the package is cheap."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from typing import Any
 def offered(
     package: str, places: Mapping[str, str], finish: Callable[[str, Any], Any] | None = None
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of a package: `places` are its modules, and the names that each defines.
+    """Return (`__getattr__`, `__dir__`) for a package that loads its names at their first use.
 
-    A module without names is offered itself. `finish` makes of a name and its value what is offered.
+    `places` maps submodules to the names that each defines, separated by blanks; a submodule without names is itself
+    offered. `finish(name, value)`, if stated, returns the object to offer in place of `value`.
 
     >>> touch, _ = offered("tilewright", {"limits": "", "lazy": "offered"})
     >>> touch("limits").__name__, touch("offered") is offered
@@ -22,20 +23,20 @@ def offered(
     Traceback (most recent call last):
     AttributeError: module 'tilewright' has no attribute 'ofered'
     """
-    where = {name: module for module, names in places.items() for name in names.split()}
+    module_of = {name: module for module, names in places.items() for name in names.split()}
     modules = {module for module, names in places.items() if not names}
 
     def touch(name: str) -> Any:
         if name in modules:
             return import_module(f"{package}.{name}")  # which makes it an attribute of the package
-        if name not in where:
+        if name not in module_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(import_module(f"{package}.{where[name]}"), name)
+        value = getattr(import_module(f"{package}.{module_of[name]}"), name)
         value = value if finish is None else finish(name, value)
         setattr(sys.modules[package], name, value)
         return value
 
     def names() -> list[str]:
-        return sorted({*where, *modules, *vars(sys.modules[package])})
+        return sorted({*module_of, *modules, *vars(sys.modules[package])})
 
     return touch, names

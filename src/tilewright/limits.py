@@ -1,6 +1,6 @@
-"""Every limit on what a text or a call may hold, in one table: what goes beyond is refused, before it costs anything.
+"""All limits on what texts and calls may contain, in one table; input beyond a limit is refused before it costs time.
 
-The limits lie far above what programs need; they keep time and memory bounded for texts that are wrong.
+The limits are far above what programs need. They bound time and memory for malformed texts.
 
 >>> NESTING.refuses(65), NESTING.refuses(64)
 (True, False)
@@ -20,17 +20,17 @@ from tilewright.errors import LimitExceeded
 
 @dataclass(frozen=True)
 class Limit:
-    """One limit: the most there may be, and the rule in words."""
+    """One limit: the largest allowed count, and the rule as an error message states it."""
 
     most: int
     rule: str
 
     def refuses(self, count: int) -> bool:
-        """Whether so many are too many."""
+        """True if `count` exceeds the limit."""
         return count > self.most
 
     def check(self, count: int, what: object) -> None:
-        """Raises a LimitExceeded that names `what` where so many are too many."""
+        """Raise LimitExceeded if `count` exceeds the limit; the message names `what`."""
         if count > self.most:
             raise LimitExceeded(f"{shown(what)}: {self.rule}")
 
@@ -61,7 +61,7 @@ LIMITS = (
 
 
 def shown(value: object, most: int = 24) -> str:
-    """A value as messages show it: the beginning of what is long.
+    """Return `str(value)` for an error message, cut to `most` characters.
 
     >>> shown(10**40), shown("abc")
     ('10000000000000000000...', 'abc')
@@ -73,7 +73,7 @@ def shown(value: object, most: int = 24) -> str:
 
 
 class _Bounded(Repr):
-    """Python's `repr`, for values of any depth and size."""
+    """A `repr` that is bounded for values of any depth and size."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,11 +82,12 @@ class _Bounded(Repr):
         self.maxstring = self.maxother = 1000
 
     def repr_int(self, x: int, level: int) -> str:
+        """Return an integer as text, cut if it is long."""
         return shown(x)
 
 
 def written(value: object, most: int = 24) -> str:
-    """A value as Python writes it, for messages: the beginning of what is long, and not all of what is deep.
+    """Return `repr(value)` for an error message, cut to `most` characters and to 8 levels of nesting.
 
     >>> written("abc"), written(10**5000), written((1, [2, 3]))
     ("'abc'", 'an integer of 16610 bits', '(1, [2, 3])')
@@ -95,14 +96,16 @@ def written(value: object, most: int = 24) -> str:
 
 
 def integer(text: str) -> int:
-    """The integer that digits write, perhaps after a sign; a LimitExceeded where it is too large."""
+    """Return the integer that a text of digits, perhaps with a sign, spells; raise LimitExceeded above 512 bits."""
     if len(text) > 160 or abs(found := int(text)) > INTEGER.most:
         raise LimitExceeded(f"{shown(text)}: {INTEGER.rule}")
     return found
 
 
 def did_you_mean(word: str, known: Iterable[str], most: int = 1) -> str:
-    """The end of a message about a word that is not known: `most` near ones, or nothing where none is near.
+    """Return "; did you mean X?" for an error message about an unknown `word`, or "" if no known word resembles it.
+
+    Up to `most` of the `known` words are suggested.
 
     >>> did_you_mean("colums", ["rows", "columns", "depth"])
     '; did you mean columns?'

@@ -1,8 +1,8 @@
-"""Arguments of public functions, checked against the annotations of their signatures.
+"""Check arguments of public functions against the annotations in their signatures.
 
-A part that offers functions says once, for each annotation that occurs in them, what it takes; `checked` wraps a
-function so that anything else is refused by name before the function begins. Inside the package functions are called
-without it.
+A package lists the annotations that occur in its public functions, each with a predicate. `checked` wraps a function so
+that a wrong argument raises an error that names it before the function starts. Code inside the package calls the
+functions unwrapped.
 
 >>> def half(n: int) -> int:
 ...     return n // 2
@@ -36,11 +36,15 @@ Kind = tuple[Callable[[Any], bool], str]
 def checked(
     function: Callable[P, R], kinds: Mapping[str, Kind], error: type[TilewrightError] = ArgumentError
 ) -> Callable[P, R]:
-    """The function, with its arguments checked: `kinds` by "function.parameter", by annotation, or not at all."""
+    """Return `function` wrapped so that wrong arguments raise `error`.
+
+    `kinds` maps "function.parameter", or an annotation, to (predicate, description of valid values). Parameters without
+    an entry are not checked. numpy integers are passed on as Python integers.
+    """
     name = function.__name__
     positional: list[tuple[str, Kind | None]] = []
     by_name: dict[str, Kind] = {}
-    rest: tuple[str, Kind | None] | None = None
+    variadic: tuple[str, Kind | None] | None = None
     defaults: dict[str, Any] = {}
     for parameter in inspect.signature(function).parameters.values():
         annotation = inspect.formatannotation(parameter.annotation).strip("'\"")
@@ -48,7 +52,7 @@ def checked(
         if parameter.default is not parameter.empty:
             defaults[parameter.name] = parameter.default
         if parameter.kind is parameter.VAR_POSITIONAL:
-            rest = (parameter.name, kind)
+            variadic = (parameter.name, kind)
         elif parameter.kind is not parameter.VAR_KEYWORD:
             if parameter.kind is not parameter.KEYWORD_ONLY:
                 positional.append((parameter.name, kind))
@@ -64,8 +68,8 @@ def checked(
         for place, value in enumerate(args):
             if place < len(positional):
                 require(*positional[place], value)
-            elif rest is not None:
-                require(*rest, value)
+            elif variadic is not None:
+                require(*variadic, value)
         for parameter, value in options.items():
             require(parameter, by_name.get(parameter), value)
         plain: Any = [_plain(value) for value in args]
@@ -76,7 +80,7 @@ def checked(
 
 
 def _plain(value: Any) -> Any:
-    """The value with Python's integers in place of numpy's, which would wrap where Python's grow."""
+    """Return a value with numpy integers (also in tuples) as Python integers, which do not overflow."""
     if type(value) is tuple:
         return tuple(map(_plain, value))
     return int(value) if isinstance(value, np.integer) else value
@@ -88,7 +92,11 @@ def check_all(
     kinds: Mapping[str, Kind],
     error: type[TilewrightError] = ArgumentError,
 ) -> None:
-    """Wraps, in a part's namespace, all functions of these names."""
+    """Replace the functions called `names` in the namespace `offered` by versions whose arguments are checked.
+
+    `kinds` maps "function.parameter", or an annotation, to (predicate, description); `error` is raised for a wrong
+    argument.
+    """
     for name in names:
         if isinstance(offered[name], FunctionType):
             offered[name] = checked(offered[name], kinds, error)

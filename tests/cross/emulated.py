@@ -191,7 +191,7 @@ def emulate(family: str, program: bytes) -> bytes:
 @contextmanager
 def emulating() -> Iterator[None]:
     """Within it, targets that are not at hand run under an emulator."""
-    inner = registry._named
+    inner = registry._named_cpu
 
     def named(target: str) -> CpuTarget:
         found = inner(target)
@@ -204,5 +204,5 @@ def emulating() -> Iterator[None]:
         kind = EmulatedKernel if isinstance(target, EmulatedTarget) else NativeKernel
         return kind(program, described, target, dump)
 
-    with mock.patch.object(registry, "_named", named), mock.patch.object(device, "NativeKernel", kernel):
+    with mock.patch.object(registry, "_named_cpu", named), mock.patch.object(device, "NativeKernel", kernel):
         yield

@@ -142,7 +142,7 @@ def test_the_interpreter_agrees():
 def test_a_kernel_and_its_host_text_pack_filters_in_the_type_of_the_sums(dt):
     work = workload("g18mb2ic18ih5iw7oc18kh3kw3ph1pw1", dt)
     x, w, y = (work.arrays(np.random.default_rng(5), exact=True)[name] for name in "xwy")
-    kernel, _ = work._kernel()
+    kernel, _ = work._make_kernel()
     made = tilewright.compile(kernel, target="cpu")
     wanted = work.reference({"x": x, "w": w, "y": y}).astype(y.dtype)
     made(x, w, y)

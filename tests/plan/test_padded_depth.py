@@ -78,7 +78,7 @@ def test_only_dimensions_that_are_the_depth_are_padded() -> None:
 def test_neighbours_that_lie_apart_stay_within_their_tensor(name: str, dt: str) -> None:
     """One channel: what an atom adds at once are taps in four lines, and rows go past the end of a line."""
     work = Problem(read_problem("mb1ic1ih9iw10oc3oh6ow14kh4kw1ph0pw0"), read_types(dt))
-    kernel, sizes = work._kernel()
+    kernel, sizes = work._make_kernel()
     made = kernel_for(kernel, sizes, machine=machine(name), constant=("w",))
     arrays = work.arrays(np.random.default_rng(5), exact=True)
     *_, out = arrays.values()

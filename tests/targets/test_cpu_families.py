@@ -13,7 +13,7 @@ import pytest
 import tilewright
 from tilewright.errors import ArgumentError, TargetError
 from tilewright.runtime.codegen import HELPER
-from tilewright.targets.aarch64.features import _of_words
+from tilewright.targets.aarch64.features import _features_in
 from tilewright.targets.cpu.caches import _from_files, caches
 from tilewright.targets.cpu.families import family, is_cpu
 from tilewright.targets.cpu.host import host_machine
@@ -82,8 +82,8 @@ def test_targets_that_there_are_not(target):
 
 
 def test_features_are_those_that_the_system_reports():
-    assert sorted(_of_words({16: 1 << 1, 26: 0})) == ["neon"]
-    assert _of_words({16: 1 << 1 | 1 << 20, 26: 1 << 13 | 1 << 14}) == {"neon", "dotprod", "i8mm", "bf16"}
+    assert sorted(_features_in({16: 1 << 1, 26: 0})) == ["neon"]
+    assert _features_in({16: 1 << 1 | 1 << 20, 26: 1 << 13 | 1 << 14}) == {"neon", "dotprod", "i8mm", "bf16"}
 
 
 def test_caches_are_read_from_the_system(tmp_path: Path):

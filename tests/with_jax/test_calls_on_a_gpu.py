@@ -19,7 +19,7 @@ from tilewright.jax.frames import CallFrame
 from tilewright.jax.gpu import GpuCalls, GpuSteps
 from tilewright.jax.handler import callback_handler
 from tilewright.jax.members import steps_of
-from tilewright.jax.registry import _ELSEWHERE, called
+from tilewright.jax.registry import _ELSEWHERE, call_registered
 from tilewright.kernels import gemm
 
 REPORTED = (jax.errors.JaxRuntimeError, ValueError)
@@ -51,7 +51,7 @@ def stream(monkeypatch: pytest.MonkeyPatch) -> int:
 def test_launches_fills_and_workspaces_are_asked_of_xlas_stream(told: Driver, stream: int) -> None:  # noqa: F811
     calls("tilewright.test.streamed")
     x = np.arange(128, dtype=np.float32).reshape(4, 32)
-    run = jax.jit(lambda x: called("tilewright.test.streamed", CALL, {}, (x,))[0])
+    run = jax.jit(lambda x: call_registered("tilewright.test.streamed", CALL, {}, (x,))[0])
     assert (np.asarray(run(x)) == x).all()
     assert told.streams == [stream] * 4  # the result's zeros, the fill, two launches
     assert {rest[-1] for name, *rest in told.calls if name in ("take", "give back")} == {stream}
@@ -60,7 +60,7 @@ def test_launches_fills_and_workspaces_are_asked_of_xlas_stream(told: Driver, st
 def test_under_vmap_each_member_has_its_own_part_of_the_buffers(told: Driver, stream: int) -> None:  # noqa: F811
     calls("tilewright.test.batched")
     x = np.arange(3 * 2 * 128, dtype=np.float32).reshape(3, 2, 4, 32)
-    run = jax.vmap(jax.vmap(lambda x: called("tilewright.test.batched", CALL, {}, (x,))[0]), in_axes=1)
+    run = jax.vmap(jax.vmap(lambda x: call_registered("tilewright.test.batched", CALL, {}, (x,))[0]), in_axes=1)
     assert (np.asarray(jax.jit(run)(x)) == x.swapaxes(0, 1)).all()
     assert len(told.streams) == 4 * 6
 
@@ -76,7 +76,7 @@ def test_an_error_of_the_program_is_reported_with_the_kernels_name(
         raise ExecutionError("x[0] is negative")
 
     monkeypatch.setattr(kernel, "run", refuse)
-    run = jax.jit(lambda x: called("tilewright.test.refused", CALL, {}, (x,))[0])
+    run = jax.jit(lambda x: call_registered("tilewright.test.refused", CALL, {}, (x,))[0])
     with pytest.raises(REPORTED, match=r"tilewright\.test\.refused: x\[0\] is negative"):
         run(np.ones((4, 32), np.float32)).block_until_ready()
 
@@ -89,14 +89,14 @@ def test_an_error_that_is_not_ours_does_not_pass_for_a_result(
 ) -> None:
     kernel = calls("tilewright.test.broken")
     monkeypatch.setattr(kernel, "run", lambda frame: {}["missing"])
-    run = jax.jit(lambda x: called("tilewright.test.broken", CALL, {}, (x,))[0])
+    run = jax.jit(lambda x: call_registered("tilewright.test.broken", CALL, {}, (x,))[0])
     with pytest.raises(REPORTED, match="the call of a kernel on a GPU raised an error of Python"):
         run(np.ones((4, 32), np.float32)).block_until_ready()
 
 
 def test_a_platform_without_streams_is_an_error() -> None:
     calls("tilewright.test.streamless")
-    run = jax.jit(lambda x: called("tilewright.test.streamless", CALL, {}, (x,))[0])
+    run = jax.jit(lambda x: call_registered("tilewright.test.streamless", CALL, {}, (x,))[0])
     with pytest.raises(REPORTED, match="XLA does not tell the stream of a call"):
         run(np.ones((4, 32), np.float32)).block_until_ready()
 

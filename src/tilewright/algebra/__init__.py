@@ -6,21 +6,21 @@ Eager, in plain Python, and usable without the compiler. Where to look:
 |-------------------|------------------------------------------------------------------------|
 | inttuple, tuples, basis | nested tuples of ints, their arithmetic; strides that count in coordinates |
 | layout, swizzle   | the types `Layout`, `Swizzle` and `ComposedLayout`, and their measures |
-| modes             | what only rearranges modes; slices                                     |
+| modes             | rearranging modes; slices                                              |
 | compose, inverse, quasi_inverse | coalesce, composition; complement and inverses           |
 | divide, tiles     | divides and products; tiles and partitions                             |
 | recasting         | the same memory as other elements                                      |
 | layout_text       | layouts from text                                                      |
 | expr              | integer expressions: nodes, symbols, operators                         |
-| expr_rules, expr_divide, expr_conditions | how they are simplified                         |
-| expr_prove, expr_sample | what can be shown of them, and what need not be tried            |
+| expr_rules, expr_divide, expr_conditions | simplification of expressions                   |
+| expr_prove, expr_sample | proofs that an expression is not negative; quick refutations     |
 | expr_use, expr_operations, expr_text | evaluate, substitute, linear form; print and parse  |
 | transforms        | pad, embed, merge, ...: views of a tensor, step by step                |
-| access            | which element is read: the access, its bounds and its domain           |
-| access_normal, access_cut | its normal form; cuts, phases, joins                           |
+| access            | accesses: coordinates, bounds and domain                               |
+| access_normal, access_cut | normal form of accesses; cuts, phases, joins                   |
 | picture           | layouts as SVG and in the terminal; bank conflicts                     |
-| expr_pickle       | expressions between processes: the very nodes they were                |
-| kinds             | what the annotations of public functions take                          |
+| expr_pickle       | expressions as plain data, for other processes                         |
+| kinds             | argument checks of public functions                                    |
 """
 
 from __future__ import annotations
@@ -258,7 +258,7 @@ __all__ = [
     "zipped_product",
 ]
 
-_PLACES = {
+_NAMES_BY_MODULE = {
     "access": "Access",
     "access_cut": "join why_not_join",
     "basis": "E ScaledBasis",
@@ -299,7 +299,10 @@ _EXPRESSIONS = (
 
 
 def _checked(name: str, value: Any) -> Any:
-    """A function whose arguments are checked; what is no function as it is."""
+    """Return the public object `name` of this package: a function becomes one that checks its arguments.
+
+    A `value` that is no function is returned unchanged.
+    """
     if not isinstance(value, FunctionType):
         return value
     from tilewright.algebra.kinds import KINDS
@@ -309,4 +312,4 @@ def _checked(name: str, value: Any) -> Any:
     return checked(value, KINDS, ExpressionError if name in _EXPRESSIONS else LayoutError)
 
 
-__getattr__, __dir__ = offered(__name__, _PLACES, _checked)
+__getattr__, __dir__ = offered(__name__, _NAMES_BY_MODULE, _checked)

@@ -1,8 +1,8 @@
-"""Accesses: which element of a tensor each point of an iteration reads or writes.
+"""Accesses: which element of a tensor each point of an iteration space reads or writes.
 
 An access has *axes* (symbols that run from 0), a coordinate for each dimension of the tensor, and conditions.
-Its **normal form** is affine: every flat index that is divided is replaced by its *digits*, and what is left of
-// and % is none. A 3x3 convolution with padding 1, written with flat m and k:
+Its **normal form** is affine: every flat index that is divided is replaced by its *digits* (mixed-radix parts), so
+that no // and % is left. A 3x3 convolution with padding 1, written with flat m and k:
 
 >>> from tilewright.algebra import index
 >>> m, k = index("m", 2 * 5 * 7), index("k", 3 * 3 * 4)
@@ -15,9 +15,9 @@ Its **normal form** is affine: every flat index that is divided is replaced by i
   k = 12*r + 4*s + c
   inside memory where p + r <= 5 and p + r >= 1 and q + s <= 7 and q + s >= 1
 
-Two kinds of conditions are kept apart. `bounds` say where the element lies in memory; outside, a read gives
-its "else" value and a write does nothing. `domain` says which points belong to the iteration at all, where
-axes were cut into sizes that do not divide; other points are never read, combined or written.
+Two kinds of conditions are kept separate. `bounds` say which elements are in bounds; out of bounds, a read gives
+its "else" value and a write does nothing. `domain` says which points belong to the iteration space at all, where
+axes were split into tile sizes that do not divide; other points are never read, combined or written.
 """
 
 from __future__ import annotations
@@ -39,30 +39,30 @@ from tilewright.errors import AccessError
 
 @dataclass(frozen=True)
 class Access:
-    """Coordinates of a tensor as expressions of axes, with conditions; made by `Access.of`, `View.access`."""
+    """Coordinates of a tensor as expressions of axes, with conditions; made by `Access.of` and `View.access`."""
 
     axes: tuple[Symbol, ...]
-    """What the access is indexed by now: each runs over 0, ..., extent - 1."""
+    """The symbols that index the access now; each runs over 0, ..., extent - 1."""
     indices: tuple[tuple[Symbol, Expr], ...]
-    """The indices it was written with, as expressions of the axes."""
+    """The indices that the access was written with, each with its expression of the current axes."""
     coordinates: tuple[Expr, ...]
-    """The tensor's coordinates, one a dimension."""
+    """The tensor's coordinates as expressions of the axes, one for each dimension."""
     shape: tuple[Expr, ...]
     """The tensor's extents."""
     strides: tuple[Expr, ...]
     """The tensor's strides, in elements."""
     bounds: tuple[Expr, ...] = ()
-    """Conditions: the element lies in memory. What could be shown to hold always is not kept."""
+    """Conditions that the element is in bounds, without conditions that always hold."""
     domain: tuple[Expr, ...] = ()
-    """Conditions: the point belongs to the iteration."""
+    """Conditions that the point belongs to the iteration space."""
     columns: tuple[Symbol, ...] = ()
-    """Symbols whose definition is decoded once a task, into a table: made by a cut with how="table"."""
+    """Table columns: symbols whose definition is decoded once a task; made by a cut with how="table"."""
     swizzle: Swizzle | None = None
-    """Applied to the offset last."""
+    """The swizzle that is applied to the offset last."""
     digit_names: tuple[tuple[str, access_normal.Names], ...] = ()
     """Names for the digits of an axis, slowest first, used by `normalise`."""
     general: str | None = None
-    """Why there is no normal form; None where there is one or it was not asked for."""
+    """The reason why there is no normal form; None if there is one, or if `normalise` was not called."""
 
     @classmethod
     def of(
@@ -74,16 +74,18 @@ class Access:
         conditions: Iterable[Expr] = (),
         digit_names: Mapping[str, access_normal.Names] | None = None,
     ) -> Access:
-        """The access with these coordinates; without strides, the tensor is packed, last dimension fastest.
+        """Return the access with these coordinates of a tensor of the given shape, written as expressions of the axes.
 
-        The bounds 0 <= coordinate < extent are added here, where they are not always true.
+        Without `strides` the tensor is packed, last dimension fastest. The bounds 0 <= coordinate < extent are added to
+        `conditions` where they are not always true. `digit_names` gives, by axis name, names for the digits
+        (mixed-radix parts) that `normalise` makes.
         """
         axes = tuple(axes)
         exprs = tuple(as_expr(c) for c in coordinates)
         extents = tuple(as_expr(e) for e in shape)
         if len(exprs) != len(extents):
             raise AccessError(f"{len(exprs)} coordinates are given for a tensor of {len(extents)} dimensions")
-        steps = _packed(extents) if strides is None else tuple(as_expr(s) for s in strides)
+        steps = _packed_strides(extents) if strides is None else tuple(as_expr(s) for s in strides)
         if len(steps) != len(extents):
             raise AccessError(f"{len(steps)} strides are given for a tensor of {len(extents)} dimensions")
         for axis in axes:
@@ -98,7 +100,7 @@ class Access:
 
     @classmethod
     def from_layout(cls, layout: Layout, axes: Iterable[Symbol]) -> Access:
-        """The access to a layout's memory, one axis for each mode; an axis runs over the mode's size.
+        """Return the access to the memory of a layout, with one axis for each mode; an axis runs over its mode's size.
 
         >>> from tilewright.algebra import index
         >>> print(Access.from_layout(Layout((4, (2, 4)), (2, (1, 8))), [index("i", 4), index("j", 8)]).offset)
@@ -114,11 +116,11 @@ class Access:
             offset = offset + mode(axis)
         return cls.of((offset,), axes, (layout.cosize(),), (1,))
 
-    # -- what it says -------------------------------------------------------------------------------
+    # -- properties -------------------------------------------------------------------------------
 
     @cached_property
     def offset(self) -> Expr:
-        """The element's place in memory, before the swizzle."""
+        """Return the expression of the element's offset in memory, before the swizzle."""
         parts = []
         for coordinate, stride in zip(self.coordinates, self.strides, strict=True):
             numeric = isinstance(stride, Const)
@@ -127,29 +129,34 @@ class Access:
 
     @cached_property
     def conditions(self) -> tuple[Expr, ...]:
-        """Domain and bounds together."""
+        """Return the conditions of the domain followed by those of the bounds."""
         return self.domain + self.bounds
 
     @cached_property
     def congruences(self) -> tuple[Expr, ...]:
-        """The bounds that ask for a remainder of zero: a strided gradient has them."""
+        """Return the bounds of the form x % s == 0; gradients of strided convolutions have them."""
         return tuple(b for b in self.bounds if isinstance(b, IsZero) and isinstance(b.operand, Mod))
 
     @cached_property
     def divisions(self) -> tuple[Expr, ...]:
-        """The coordinates and conditions in which a // or % of an axis is left; congruences do not count."""
+        """Return the coordinates and conditions that still divide an axis by // or %.
+
+        Congruences of a sum (x % s == 0) are not counted.
+        """
         counted = [c for c in self.conditions if c not in self.congruences or _divides_an_axis(c)]
         return tuple(e for e in (*self.coordinates, *counted) if has_division(e, self.axes))
 
     def axis(self, name: str | Symbol) -> Symbol:
-        """The axis of that name."""
+        """Return the axis with this name; raise AccessError if there is none."""
         for axis in self.axes:
             if axis is name or axis.name == name:
                 return axis
         raise AccessError(f"there is no axis {name}; there are {', '.join(a.name for a in self.axes)}")
 
     def at(self, values: Mapping[Any, Any]) -> tuple[Any, Any, Any]:
-        """(offset, in the domain, in memory) at one point, or at arrays of points.
+        """Return (offset, in the domain, in bounds) at one point; the last two are 0 or 1.
+
+        `values` maps axes (or their names) and open symbols to ints, or to numpy arrays for many points.
 
         >>> from tilewright.algebra import index
         >>> i = index("i", 4)
@@ -161,14 +168,14 @@ class Access:
             offset = self.swizzle(offset)
         return offset, evaluate(all_of(*self.domain), values), evaluate(all_of(*self.bounds), values)
 
-    # -- what can be done with it -------------------------------------------------------------------
+    # -- operations -------------------------------------------------------------------
 
     def substitute(self, values: Mapping[Any, ExprLike]) -> Access:
-        """The access with symbols bound; bounds that now always hold go."""
+        """Return the access with symbols (or names) replaced by `values`; bounds that now always hold are dropped."""
         return self.rebuilt(Substitution(values))
 
     def rebuilt(self, images: Substitution, **changes: Any) -> Access:
-        """The access with every expression replaced by its image."""
+        """Return the access with every expression e replaced by images(e), and the fields in `changes` set as given."""
         axes = [images(a) for a in self.axes]
         fields: dict[str, Any] = {
             "axes": tuple(a for a in axes if isinstance(a, Symbol)),
@@ -183,22 +190,34 @@ class Access:
         return replace(self, **(fields | changes))
 
     def normalise(self, digit_names: Mapping[str, access_normal.Names] | None = None) -> Access:
-        """The normal form: flat indices become digits, no // or % is left; or `general` says why not.
+        """Return the normal form: flat indices are replaced by digits (mixed-radix parts), so that no // or % is left.
 
-        Names of the digits, slowest first, may be given for an axis; otherwise they are numbered, m_2, m_1, m_0.
+        If there is none, the field `general` of the result says why. `digit_names` maps axis names to names of their
+        digits, slowest first; otherwise digits are numbered: m_2, m_1, m_0.
         """
         return access_normal.normalise(self, digit_names or {})
 
     def cut(self, axis: Any, size: ExprLike, how: Literal["box", "extend", "table"] = "box") -> Access:
-        """The access with an axis, or a fused tuple of axes, cut into tiles of `size`: see `access_cut.cut`."""
+        """Return the access with an axis, or a fused tuple of axes, split into tiles of `size`.
+
+        `how` says what happens to a ragged tail: see `access_cut.cut`.
+        """
         return access_cut.cut(self, axis, size, how)
 
     def phases(self) -> list[tuple[dict[str, int], Access]]:
-        """One access for each combination of residues that satisfies all congruences, free of them."""
+        """Return a pair (residues, access) for each combination of residues of the axes that satisfies all congruences.
+
+        `residues` maps axis names to numbers; the access covers the points with these residues, and has no congruence
+        left.
+        """
         return access_cut.phases(self)
 
     def layout(self) -> Layout | ComposedLayout:
-        """The access as a layout with one mode for each index: sizes must be numbers and no bounds be left."""
+        """Return the access as a layout with one mode for each index.
+
+        Raise AccessError if a size is not a number, if a bound or domain condition is left, or if the offset is not
+        linear.
+        """
         return access_normal.layout_of(self)
 
     def __str__(self) -> str:
@@ -219,23 +238,23 @@ class Access:
 
 
 def _divides_an_axis(congruence: Expr) -> bool:
-    """Whether a congruence is one of an index alone, which digits resolve."""
+    """Return True if the dividend of the congruence x % s == 0 is not a sum, so that digits can resolve it."""
     node = congruence.parts[0]
     return isinstance(node, Mod) and not isinstance(node.left, Sum)
 
 
 def extent_of(axis: Symbol) -> Expr:
-    """The number of values of an axis."""
+    """Return the number of values of an axis, its upper limit plus 1."""
     if axis.upper is None:
         raise AccessError(f"axis {axis} has no extent")
     return axis.upper + 1
 
 
-def _packed(shape: tuple[Expr, ...]) -> tuple[Expr, ...]:
-    """The strides of a packed tensor, last dimension fastest."""
+def _packed_strides(shape: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    """Return the strides of a packed tensor of this shape, last dimension fastest."""
     strides: list[Expr] = []
-    running: Expr = as_expr(1)
+    stride: Expr = as_expr(1)
     for size in reversed(shape):
-        strides.append(running)
-        running = running * size
+        strides.append(stride)
+        stride = stride * size
     return tuple(reversed(strides))

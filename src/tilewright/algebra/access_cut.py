@@ -1,6 +1,6 @@
-"""Cutting the axes of an access into tiles, splitting congruences into phases, joining digits.
+"""Splitting axes of an access into tiles, splitting congruences into phases, joining digits.
 
-A cut replaces an axis q by size*q_o + q_i. No cut brings a // or % into the access. Where the size and the
+A cut replaces an axis q by size*q_o + q_i. No cut brings a // or % into the access. If the size and the
 extents do not divide each other, `how` says what is done about it:
 
 - "box": the tile is a box over the digits; the last tile is smaller (`domain` says where it ends).
@@ -43,7 +43,11 @@ if TYPE_CHECKING:
 
 
 def cut(access: Access, axis: Any, size: ExprLike, how: str) -> Access:
-    """The access with an axis (a name, or a tuple of names, slowest first) cut into tiles of `size`.
+    """Return the access with an axis split into tiles of `size`, an inner axis `q_i` under an outer axis `q_o`.
+
+    `axis` is a name, or a tuple of names, slowest first, that are fused first. `how` says what is done if `size` does
+    not divide the extents: "box" ends the last tile early, "extend" pads digits, "table" decodes a flat index by a
+    table.
 
     >>> from tilewright.algebra import Access, index
     >>> p, q = index("p", 3), index("q", 14)
@@ -67,23 +71,25 @@ def cut(access: Access, axis: Any, size: ExprLike, how: str) -> Access:
     names = axis if isinstance(axis, tuple | list) else (axis,)
     digits = [access.axis(name) for name in names]
     if size.lo < 1:
-        raise AccessError(f"a tile of size {size} for axis {_joined(digits)}: it must be at least 1")
+        raise AccessError(f"a tile of size {size} for axis {_names_text(digits)}: it must be at least 1")
     if how not in ("box", "extend", "table"):
         raise AccessError(f'how={how!r}: a cut is "box", "extend" or "table"')
     if how == "table":
         return _cut_table(access, digits, size)
     if access.general:
-        raise AccessError(f'axis {_joined(digits)} can only be cut with how="table": {access.general}')
+        raise AccessError(f'axis {_names_text(digits)} can only be cut with how="table": {access.general}')
     if access.divisions:
         raise AccessError(f"normalise the access before cutting it: {access.divisions[0]} is left")
     return _cut_box(access, digits, size) if how == "box" else _cut_extended(access, digits, size)
 
 
-def _joined(digits: Sequence[Symbol]) -> str:
-    return ", ".join(d.name for d in digits)
+def _names_text(axes: Sequence[Symbol]) -> str:
+    """Return the names of the axes as one text, separated by commas."""
+    return ", ".join(d.name for d in axes)
 
 
 def _extent(axis: Symbol) -> Expr:
+    """Return the number of values of an axis, its upper limit plus 1."""
     from tilewright.algebra.access import extent_of
 
     return extent_of(axis)
@@ -93,115 +99,134 @@ def _extent(axis: Symbol) -> Expr:
 
 
 def _cut_box(access: Access, digits: list[Symbol], size: Expr) -> Access:
-    """Whole digits go into the tile from the fastest on; the first that does not fit whole is cut."""
-    left = size
+    """Return the access with a tile of `size` points that is a box over the digits (fused axes, slowest first).
+
+    From the fastest digit on, whole digits belong to the tile; the first digit that does not fit completely is split.
+    Raise AccessError if no such box exists.
+    """
+    remaining = size
     for digit in reversed(digits):
         extent = _extent(digit)
         if len(digits) == 1:
-            return _split(access, digit, left)
-        whole = quotient_of(left, extent)
-        if whole is ONE:
+            return _split_digit(access, digit, remaining)
+        quotient = quotient_of(remaining, extent)
+        if quotient is ONE:
             return access
-        if whole is not None:
-            left = whole
+        if quotient is not None:
+            remaining = quotient
             continue
-        if quotient_of(extent, left) is not None or left.hi <= extent.lo:
-            return _split(access, digit, left)
+        if quotient_of(extent, remaining) is not None or remaining.hi <= extent.lo:
+            return _split_digit(access, digit, remaining)
         sizes = ", ".join(f"{d.name} {_extent(d)}" for d in digits)
         raise AccessError(f'a tile of {size} is no box over ({sizes}): cut its digits, or say how="extend" or "table"')
-    raise AccessError(f"a tile of {size} is larger than the axis ({_joined(digits)})")
+    raise AccessError(f"a tile of {size} is larger than the axis ({_names_text(digits)})")
 
 
 def _cut_extended(access: Access, digits: list[Symbol], size: Expr) -> Access:
-    """Enlarges digits, from the fastest on, until the tile is a box; surplus points leave the domain."""
-    left = size
+    """Return the access with a tile of `size` points, after digits are padded until the tile is a box.
+
+    `digits` are fused axes, slowest first; points beyond the extent of a digit leave the domain.
+    """
+    remaining = size
     for digit in reversed(digits):
         extent = _extent(digit)
         if digit is digits[0]:
-            return _split(access, digit, left)
-        whole = quotient_of(left, extent)
-        if whole is None and not (isinstance(left, Const) and isinstance(extent, Const)):
-            if left.hi <= extent.lo or quotient_of(extent, left) is not None:
-                return _split(access, digit, left)
+            return _split_digit(access, digit, remaining)
+        quotient = quotient_of(remaining, extent)
+        if quotient is None and not (isinstance(remaining, Const) and isinstance(extent, Const)):
+            if remaining.hi <= extent.lo or quotient_of(extent, remaining) is not None:
+                return _split_digit(access, digit, remaining)
             raise AccessError(
-                f"axis {digit.name} cannot be extended: whether its extent {extent} is below {left} is not known"
+                f"axis {digit.name} cannot be extended: whether its extent {extent} is below {remaining} is not known"
             )
-        if whole is None:
-            radix = _radix(int(extent), int(left))
-            if radix > int(left):
-                return _split(access, digit, left)
-            access = _enlarge(access, digit, as_expr(radix))
-            whole = as_expr(int(left) // radix)
-        if whole is ONE:
+        if quotient is None:
+            radix = _smallest_radix(int(extent), int(remaining))
+            if radix > int(remaining):
+                return _split_digit(access, digit, remaining)
+            access = _enlarge_digit(access, digit, as_expr(radix))
+            quotient = as_expr(int(remaining) // radix)
+        if quotient is ONE:
             return access
-        left = whole
+        remaining = quotient
     raise AssertionError("the slowest digit is always split")
 
 
-def _radix(extent: int, size: int) -> int:
-    """The smallest radix >= extent that divides size or is a multiple of it."""
+def _smallest_radix(extent: int, size: int) -> int:
+    """Return the smallest radix >= extent that divides `size` or is a multiple of it."""
     radix = extent
     while size % radix != 0 and radix % size != 0:
         radix += 1
     return radix
 
 
-def _enlarge(access: Access, digit: Symbol, radix: Expr) -> Access:
-    """The access with a digit running over more values; those beyond its extent are outside the domain."""
+def _enlarge_digit(access: Access, digit: Symbol, radix: Expr) -> Access:
+    """Return the access with `digit` running over `radix` values; values beyond its extent are outside the domain."""
     wide = index(digit.name, radix)
     return _replace_axis(access, digit, [wide], wide, [wide < _extent(digit)])
 
 
-def _split(access: Access, digit: Symbol, size: Expr) -> Access:
-    """The digit as size*outer + inner; a ragged last tile ends where the domain does."""
+def _split_digit(access: Access, digit: Symbol, size: Expr) -> Access:
+    """Return the access with `digit` replaced by size*outer + inner, two new axes.
+
+    If `size` does not divide the extent, a condition of the domain excludes the end of the last tile.
+    """
     extent = _extent(digit)
     count = quotient_of(extent, size)
-    outer = _tile_axis(_fresh(access, f"{digit.name}_o"), ceildiv(extent, size) if count is None else count)
-    inner = _tile_axis(_fresh(access, f"{digit.name}_i"), size)
+    outer = _axis_or_zero(_unused_name(access, f"{digit.name}_o"), ceildiv(extent, size) if count is None else count)
+    inner = _axis_or_zero(_unused_name(access, f"{digit.name}_i"), size)
     value = add_all([multiply(outer, size), inner])
     domain = [value < extent] if count is None else []
     return _replace_axis(access, digit, [a for a in (outer, inner) if isinstance(a, Symbol)], value, domain)
 
 
-def _tile_axis(name: str, extent: Expr) -> Expr:
+def _axis_or_zero(name: str, extent: Expr) -> Expr:
+    """Return a new axis with this name and extent; the number 0 if the extent is 1."""
     return ZERO if extent is ONE else index(name, extent)
 
 
-def _fresh(access: Access, name: str) -> str:
-    """The name, or the name with a number, whichever no axis has."""
-    taken = {a.name for a in access.axes}
+def _unused_name(access: Access, name: str) -> str:
+    """Return `name` if no axis of the access has it, otherwise `name` with the first free number after it."""
+    axis_names = {a.name for a in access.axes}
     candidate, number = name, 2
-    while candidate in taken:
+    while candidate in axis_names:
         candidate, number = f"{name}{number}", number + 1
     return candidate
 
 
-def _replace_axis(access: Access, old: Symbol, new: list[Symbol], value: Expr, domain: list[Expr]) -> Access:
+def _replace_axis(access: Access, old_axis: Symbol, new_axes: list[Symbol], value: Expr, domain: list[Expr]) -> Access:
+    """Return the access with the axis `old_axis` replaced by `new_axes`; expressions get `value` in its place.
+
+    `domain` holds conditions that are added to the domain.
+    """
     axes: list[Symbol] = []
     for a in access.axes:
-        axes += new if a is old else [a]
-    done = access.rebuilt(Substitution({old: value}), axes=tuple(axes))
-    return replace(done, domain=conjuncts([*done.domain, *domain]))
+        axes += new_axes if a is old_axis else [a]
+    replaced = access.rebuilt(Substitution({old_axis: value}), axes=tuple(axes))
+    return replace(replaced, domain=conjuncts([*replaced.domain, *domain]))
 
 
 # -- table ------------------------------------------------------------------------------------------------
 
 
 def _cut_table(access: Access, digits: list[Symbol], size: Expr) -> Access:
-    """Cuts the flat index of the digits, and gathers all that depends on it in columns."""
-    total: Expr = ONE
+    """Return the access with the flat index of the digits split into tiles of `size`, decoded by a table.
+
+    Terms that depend on the flat index become table columns: symbols whose definitions hold the divisions. `digits` are
+    the fused axes, slowest first.
+    """
+    extent: Expr = ONE
     weights: dict[Symbol, Expr] = {}
     for digit in reversed(digits):
-        weights[digit] = total
-        total = multiply(total, _extent(digit))
+        weights[digit] = extent
+        extent = multiply(extent, _extent(digit))
     name = "_".join(d.name for d in digits)
-    outer = _tile_axis(_fresh(access, f"{name}_o"), ceildiv(total, size))
-    inner = _tile_axis(_fresh(access, f"{name}_i"), size)
+    outer = _axis_or_zero(_unused_name(access, f"{name}_o"), ceildiv(extent, size))
+    inner = _axis_or_zero(_unused_name(access, f"{name}_i"), size)
     flat = add_all([multiply(outer, size), inner])
     values = {d: (flat // w) % _extent(d) for d, w in weights.items() if d is not digits[0]}
     decoded = Substitution(values | {digits[0]: flat // weights[digits[0]]})
-    known = [c for c in map(decoded, access.columns) if isinstance(c, Symbol)]
-    columns = _Columns(name, set(digits), decoded, known)
+    known_columns = [c for c in map(decoded, access.columns) if isinstance(c, Symbol)]
+    columns = _TableColumns(name, set(digits), decoded, known_columns)
 
     axes: list[Symbol] = []
     for a in access.axes:
@@ -209,12 +234,12 @@ def _cut_table(access: Access, digits: list[Symbol], size: Expr) -> Access:
             axes += [t for t in (outer, inner) if isinstance(t, Symbol)]
         elif a not in digits:
             axes.append(a)
-    ragged = [] if quotient_of(total, size) is not None else [flat < total]
+    ragged = [] if quotient_of(extent, size) is not None else [flat < extent]
     return replace(
         access,
         axes=tuple(axes),
         indices=tuple((i, decoded(e)) for i, e in access.indices),
-        # a column holds what the whole offset owes to the flat index: the tensor counts as one dimension now
+        # a column holds the terms of the whole offset in the flat index, so the tensor becomes one-dimensional
         coordinates=(columns.gather(access.offset),),
         shape=(add_all([ONE, *(multiply(e - 1, s) for e, s in zip(access.shape, access.strides, strict=True))]),),
         strides=(ONE,),
@@ -225,13 +250,21 @@ def _cut_table(access: Access, digits: list[Symbol], size: Expr) -> Access:
     )
 
 
-class _Columns:
-    """The table columns of one cut: one for each different part of an expression that the flat index decides."""
+class _TableColumns:
+    """The table columns of one cut: one for each distinct term of an expression that the flat index decides.
+
+    `name` begins the columns' names, `digits` are the fused axes, `decoded` replaces them by expressions of the flat
+    index, and `made` holds the columns so far.
+    """
 
     def __init__(self, name: str, digits: set[Symbol], decoded: Substitution, made: list[Symbol]):
         self.name, self.digits, self.decoded, self.made = name, digits, decoded, made
 
     def gather(self, e: Expr) -> Expr:
+        """Return the expression `e` with the sum of its terms in the fused digits replaced by one table column.
+
+        Raise AccessError if such a term also depends on another axis.
+        """
         constant, terms = linear(e)
         of_table = []
         rest: list[Expr] = [as_expr(constant)]
@@ -248,6 +281,7 @@ class _Columns:
         return add_all([self.column(add_all(of_table)), *rest] if of_table else rest)
 
     def gather_condition(self, condition: Expr) -> Expr:
+        """Return the condition with its terms in the fused digits replaced by table columns."""
         if not condition.symbols & self.digits:
             return self.decoded(condition)
         if isinstance(condition, AtLeastZero):
@@ -257,15 +291,18 @@ class _Columns:
         raise AccessError(f"no table over {self.name}: the condition {condition} is not a comparison")
 
     def only(self, e: Expr) -> bool:
+        """Return True if `e` depends on no axis besides the fused digits."""
         return not any(s.lower is ZERO for s in e.symbols - self.digits)
 
     def congruence(self, condition: IsZero) -> Expr:
+        """Return the condition x % s == 0 with the terms of x in the fused digits replaced by a table column."""
         node = condition.operand
         if not isinstance(node, Mod):
             raise AccessError(f"no table over {self.name}: the condition {condition} is not a congruence")
         return is_zero(self.gather(node.left) % node.right)
 
     def column(self, part: Expr) -> Expr:
+        """Return the column symbol for `part`, an expression of the fused digits: a known one, also negated, or new."""
         definition = self.decoded(part)
         opposite = scale(definition, -1)
         for known in self.made:
@@ -273,19 +310,19 @@ class _Columns:
                 return known
             if known.definition is opposite:
                 return scale(known, -1)
-        made = symbol(f"{self.name}_t{len(self.made)}", definition=definition)
-        self.made.append(made)
-        return made
+        column = symbol(f"{self.name}_t{len(self.made)}", definition=definition)
+        self.made.append(column)
+        return column
 
 
 # -- phases -----------------------------------------------------------------------------------------------
 
 
 def phases(access: Access) -> list[tuple[dict[str, int], Access]]:
-    """The access split by residues: every digit in a congruence becomes step*outer + residue, residue fixed.
+    """Return the access split by residues, as pairs (residues, access); `residues` maps axis names to numbers.
 
-    Only combinations that satisfy every congruence are kept, so that none is left. Each comes with the residues
-    it stands for. An access without congruences has one phase.
+    Every digit in a congruence becomes step*outer + residue with a fixed residue. Only combinations of residues that
+    satisfy every congruence are returned, so that none is left. An access without congruences has one phase.
 
     >>> from tilewright.algebra import Access, eq, index
     >>> h, r = index("h", 6), index("r", 3)                  # dy[(h - r) / 2], a gradient with stride 2
@@ -301,7 +338,7 @@ def phases(access: Access) -> list[tuple[dict[str, int], Access]]:
         for axis, coefficient in coefficients.items():
             steps[axis] = lcm(steps.get(axis, 1), modulus // gcd(modulus, coefficient))
     steps = {axis: step for axis, step in steps.items() if step > 1}
-    found = []
+    selected = []
     for combination in combinations(*[range(step) for step in steps.values()]):
         residues = dict(zip(steps, combination, strict=True))
         if any(
@@ -311,14 +348,18 @@ def phases(access: Access) -> list[tuple[dict[str, int], Access]]:
             continue
         phase = access
         for axis, residue in residues.items():
-            phase = _fix_residue(phase, axis, steps[axis], residue)
+            phase = _select_residue(phase, axis, steps[axis], residue)
         if ZERO not in phase.conditions:
-            found.append(({axis.name: residue for axis, residue in residues.items()}, phase))
-    return found
+            selected.append(({axis.name: residue for axis, residue in residues.items()}, phase))
+    return selected
 
 
 def _linear_congruence(access: Access, bound: Expr) -> tuple[dict[Symbol, int], int, int]:
-    """(coefficients, constant, modulus) of a congruence: their sum is a multiple of the modulus."""
+    """Return (coefficients, constant, modulus) of the congruence `bound`, with coefficients by axis.
+
+    It says that constant + the sum of coefficient * axis is a multiple of the modulus. Raise AccessError if it is not
+    linear, or if its numbers are not known.
+    """
     node = bound.parts[0]
     form = linear_form(node.left, access.axes) if isinstance(node, Mod) else None
     if not isinstance(node, Mod) or form is None:
@@ -330,13 +371,13 @@ def _linear_congruence(access: Access, bound: Expr) -> tuple[dict[Symbol, int], 
     return {axis: int(c) for axis, c in form[0].items()}, int(form[1]), int(node.right)
 
 
-def _fix_residue(access: Access, axis: Symbol, step: int, residue: int) -> Access:
-    """The points of the access at which axis == step*outer + residue."""
+def _select_residue(access: Access, axis: Symbol, step: int, residue: int) -> Access:
+    """Return the access restricted to the points with axis == step*outer + residue; `outer` replaces the axis."""
     extent = _extent(axis)
     count = ceildiv(extent - residue, step)
     if count.hi < 1:
         return replace(access, domain=(ZERO,))
-    outer = ZERO if count is ONE else index(_fresh(access, f"{axis.name}_o"), count)
+    outer = ZERO if count is ONE else index(_unused_name(access, f"{axis.name}_o"), count)
     value = add_all([scale(outer, step), as_expr(residue)])
     return _replace_axis(access, axis, [outer] if isinstance(outer, Symbol) else [], value, [])
 
@@ -345,10 +386,10 @@ def _fix_residue(access: Access, axis: Symbol, step: int, residue: int) -> Acces
 
 
 def why_not_join(accesses: Sequence[Access], outer: str, inner: str) -> str | None:
-    """Why two digits cannot become one axis in all these accesses; None if they can.
+    """Return the reason why two digits cannot become one axis in all these accesses, or None if they can.
 
-    They can when every access moves as far for one step of `outer` as for a whole round of `inner`, in its
-    offset and in every condition.
+    They can if every access moves as far for one step of `outer` as for the full range of `inner`, in its offset and in
+    every condition.
 
     >>> from tilewright.algebra import Access, index
     >>> p, q, c = index("p", 3), index("q", 4), index("c", 5)
@@ -371,14 +412,16 @@ def why_not_join(accesses: Sequence[Access], outer: str, inner: str) -> str | No
             if form is None:
                 return f"{e} is not linear in {outer} and {inner}"
             step = form[0].get(slow, ZERO)
-            round_ = multiply(form[0].get(fast, ZERO), _extent(fast))
-            if step is not round_:
-                return f"{outer} steps by {step}, a round of {inner} by {round_}"
+            full_range = multiply(form[0].get(fast, ZERO), _extent(fast))
+            if step is not full_range:
+                return f"{outer} steps by {step}, a round of {inner} by {full_range}"
     return None
 
 
 def join(access: Access, outer: str, inner: str, name: str) -> Access:
-    """The access with two digits made one axis; raises where they do not join.
+    """Return the access with the axes `outer` and `inner` fused to one axis `name`.
+
+    Raise AccessError if they do not join: see `why_not_join`.
 
     >>> from tilewright.algebra import Access, index
     >>> p, q = index("p", 3), index("q", 4)

@@ -1,9 +1,9 @@
-"""The normal form of an access: digits instead of // and %, swizzles instead of xor; and the layout it may be.
+"""The normal form of an access: digits instead of // and %, swizzles instead of xor; and the layout of an access.
 
-The rules: all divisors of one flat index must form a chain 1 | d1 | d2 | ...; then the index is the sum of its
-digits, index = t0 + d1*t1 + d2*t2 + ..., with 0 <= t0 < d1, 0 <= t1 < d2/d1, and so on, and every // and % of it is
-linear in them. If the last divisor does not divide the extent, `index < extent` stays as a condition of the
-domain. Without a chain the access is general, and says which two divisors are to blame.
+A digit is a mixed-radix part of a flat index. All divisors of one flat index must form a chain 1 | d1 | d2 | ...;
+then the index is the sum of its digits, index = t0 + d1*t1 + d2*t2 + ..., with 0 <= t0 < d1, 0 <= t1 < d2/d1, and so
+on, and every // and % of it is linear in them. If the last divisor does not divide the extent, `index < extent` stays
+as a condition of the domain. Without a chain the access is general, and names two divisors that do not divide.
 """
 
 from __future__ import annotations
@@ -46,26 +46,31 @@ Names: TypeAlias = "Iterable[str] | Mapping[str, Expr]"
 
 
 def normalise(access: Access, digit_names: Mapping[str, Names]) -> Access:
-    """The normal form of the access, or the access with the reason why it is general."""
+    """Return the normal form of the access: each axis that // or % divide is replaced by digits (mixed-radix parts).
+
+    If there is none, the field `general` of the result says why. `digit_names` maps axis names to names for their
+    digits; they take precedence over the access' own `digit_names`.
+    """
     names = dict(access.digit_names) | dict(digit_names)
-    if ZERO in access.bounds:  # never in memory: the coordinates do not matter
+    if ZERO in access.bounds:  # never in bounds: the coordinates do not matter
         return replace(access, coordinates=(ZERO,) * len(access.coordinates), bounds=(ZERO,))
-    done = _discharge_exact(access)
-    for _ in range(len(access.axes) + 4):  # a digit may be divided again: each round splits further
-        if not done.divisions:
+    normal = _use_exact_quotients(access)
+    for _ in range(len(access.axes) + 4):  # a digit may be divided again: each iteration splits further
+        if not normal.divisions:
             break
-        divided = _divisors(done)
-        fault = _fault(divided)
+        divided = _divisors(normal)
+        fault = _why_no_chain(divided)
         if fault or not divided:
-            return replace(access, general=fault or _irregular(done))
-        done = _discharge_exact(_to_digits(done, divided, names))
-    if done.divisions:
-        return replace(access, general=_irregular(done))
-    done = _to_swizzle(done)
-    return done if done.general else _drop_implied(done)
+            return replace(access, general=fault or _why_no_digits(normal))
+        normal = _use_exact_quotients(_split_into_digits(normal, divided, names))
+    if normal.divisions:
+        return replace(access, general=_why_no_digits(normal))
+    normal = _xor_to_swizzle(normal)
+    return normal if normal.general else _drop_implied_bounds(normal)
 
 
-def _irregular(access: Access) -> str:
+def _why_no_digits(access: Access) -> str:
+    """Return the reason, as a text, why a division that is left in the access cannot be replaced by digits."""
     for e in access.divisions:
         for node in e.walk():
             if isinstance(node, FloorDiv | Mod) and not isinstance(node.left, Symbol):
@@ -77,34 +82,40 @@ def _irregular(access: Access) -> str:
 
 
 def _divisors(access: Access) -> dict[Symbol, list[Expr]]:
-    """By axis, what it is divided by: c for x//c, d for x%d, c*d for (x//c)%d."""
-    found: dict[Symbol, list[Expr]] = {}
+    """Return the divisors of each axis that is divided, in ascending order.
+
+    An axis x has the divisors c for x//c, d for x%d, and c*d for (x//c)%d.
+    """
+    divisors_of: dict[Symbol, list[Expr]] = {}
     axes = set(access.axes)
-    seen: set[Expr] = set()
+    visited: set[Expr] = set()
     for e in (*access.coordinates, *access.conditions):
-        for node in e.divisions(seen):
+        for node in e.divisions(visited):
             divided, divisor = node.left, node.right
             if isinstance(divided, FloorDiv) and isinstance(node, Mod):
                 divisor = multiply(divided.right, divisor)
                 divided = divided.left
             if isinstance(divided, Symbol) and divided in axes:
-                known = found.setdefault(divided, [])
+                known = divisors_of.setdefault(divided, [])
                 if divisor not in known:
                     known.append(divisor)
-    for axis, divisors in found.items():
-        found[axis] = _ascending(divisors)
-    return found
+    for axis, divisors in divisors_of.items():
+        divisors_of[axis] = _sorted_divisors(divisors)
+    return divisors_of
 
 
-def _ascending(divisors: list[Expr]) -> list[Expr]:
-    """By size where these are numbers, otherwise each after those that divide it."""
+def _sorted_divisors(divisors: list[Expr]) -> list[Expr]:
+    """Return the divisors by size if all are numbers; otherwise each after the divisors that divide it."""
     if all(isinstance(d, Const) for d in divisors):
         return sorted(divisors, key=int)
     return sorted(divisors, key=lambda d: sum(quotient_of(d, other) is not None for other in divisors))
 
 
-def _fault(divided: dict[Symbol, list[Expr]]) -> str | None:
-    """Which two divisors of one axis do not form a chain, in words."""
+def _why_no_chain(divided: dict[Symbol, list[Expr]]) -> str | None:
+    """Return a text that names two divisors of one axis that do not divide each other; None if all form chains.
+
+    `divided` maps each axis to its divisors in ascending order.
+    """
     for axis, divisors in divided.items():
         for small, large in pairwise(divisors):
             if quotient_of(large, small) is None:
@@ -112,11 +123,16 @@ def _fault(divided: dict[Symbol, list[Expr]]) -> str | None:
     return None
 
 
-def _to_digits(access: Access, divided: dict[Symbol, list[Expr]], names: Mapping[str, Names]) -> Access:
+def _split_into_digits(access: Access, divided: dict[Symbol, list[Expr]], names: Mapping[str, Names]) -> Access:
+    """Return the access with each axis in `divided` (axis -> divisors) replaced by its digits, which become axes.
+
+    `names` maps axis names to names for the digits. If the last divisor does not divide the extent, `axis < extent`
+    becomes a condition of the domain.
+    """
     images: dict[Symbol, Expr] = {}
     axes: list[Symbol] = []
     domain: list[Expr] = []
-    taken = {a.name for a in access.axes}
+    axis_names = {a.name for a in access.axes}
     for axis in access.axes:
         divisors = divided.get(axis)
         if divisors is None or axis.upper is None:
@@ -126,41 +142,45 @@ def _to_digits(access: Access, divided: dict[Symbol, list[Expr]], names: Mapping
         weights = [ONE, *divisors]
         ends = [*divisors, extent]
         extents = [quotient_of(end, weight) for weight, end in zip(weights, ends, strict=True)]
-        chosen = _names(axis, weights, names.get(axis.name), taken)
+        digit_names = _digit_names(axis, weights, names.get(axis.name), axis_names)
         digits: list[Expr] = []
-        for name, size, weight, end in zip(chosen, extents, weights, ends, strict=True):
-            digits.append(_axis(name, ceildiv(end, weight) if size is None else size))
+        for name, size, weight, end in zip(digit_names, extents, weights, ends, strict=True):
+            digits.append(_axis_or_zero(name, ceildiv(end, weight) if size is None else size))
         images[axis] = add_all(multiply(d, w) for d, w in zip(digits, weights, strict=True))
         axes += [d for d in reversed(digits) if isinstance(d, Symbol)]
         if extents[-1] is None:
             domain.append(images[axis] < extent)
-    done = access.rebuilt(Substitution(images), axes=tuple(axes))
-    return replace(done, domain=conjuncts([*done.domain, *domain]))
+    normal = access.rebuilt(Substitution(images), axes=tuple(axes))
+    return replace(normal, domain=conjuncts([*normal.domain, *domain]))
 
 
-def _axis(name: str, extent: Expr) -> Expr:
-    """An axis of that extent; the number 0 if it has one value only."""
+def _axis_or_zero(name: str, extent: Expr) -> Expr:
+    """Return a new axis with this name and extent; the number 0 if the extent is 1."""
     return ZERO if extent is ONE else index(name, extent)
 
 
-def _names(axis: Symbol, weights: list[Expr], given: Names | None, taken: set[str]) -> list[str]:
-    """Names of the digits, fastest first: by weight where extents were given too, otherwise by place."""
+def _digit_names(axis: Symbol, weights: list[Expr], names: Names | None, axis_names: set[str]) -> list[str]:
+    """Return the names of the digits of `axis`, fastest first; `weights` are the digits' weights in the flat index.
+
+    `names` are those the caller wants, slowest first, or None for numbered names. If they come with extents, a name is
+    used for the digit whose weight it has. Names in `axis_names` exist already and raise AccessError.
+    """
     numbered = [f"{axis.name}_{i}" for i in range(len(weights))]
-    if given is None:
+    if names is None:
         return numbered
-    if isinstance(given, Mapping):
+    if isinstance(names, Mapping):
         by_weight: dict[Expr, str] = {}
-        running: Expr = ONE
-        for name, extent in reversed(list(given.items())):
+        stride: Expr = ONE
+        for name, extent in reversed(list(names.items())):
             if extent is not ONE:
-                by_weight.setdefault(running, name)
-            running = multiply(running, extent)
+                by_weight.setdefault(stride, name)
+            stride = multiply(stride, extent)
         chosen = [by_weight.get(weight, number) for weight, number in zip(weights, numbered, strict=True)]
     else:
-        chosen = list(reversed(tuple(given)))
+        chosen = list(reversed(tuple(names)))
         if len(chosen) != len(weights):
-            raise AccessError(f"axis {axis.name} has {len(weights)} digits, but the names given are {tuple(given)}")
-    clash = taken & set(chosen)
+            raise AccessError(f"axis {axis.name} has {len(weights)} digits, but the names given are {tuple(names)}")
+    clash = axis_names & set(chosen)
     if clash:
         raise AccessError(f"digits of {axis.name} cannot be named {', '.join(sorted(clash))}: that axis exists")
     return chosen
@@ -169,8 +189,11 @@ def _names(axis: Symbol, weights: list[Expr], given: Names | None, taken: set[st
 # -- congruences ----------------------------------------------------------------------------------------
 
 
-def _discharge_exact(access: Access) -> Access:
-    """Where x % s == 0 is a bound, x // s is exact: (x / s). What is no sum has digits instead."""
+def _use_exact_quotients(access: Access) -> Access:
+    """Return the access with x // s replaced by the exact x / s wherever x % s == 0 is one of its bounds.
+
+    Only dividends x that are sums are treated so; other dividends are split into digits.
+    """
     images: dict[Expr, Expr] = {}
     for bound in access.congruences:
         node = bound.parts[0]
@@ -180,14 +203,14 @@ def _discharge_exact(access: Access) -> Access:
         return access
     replacement = Substitution({})
     replacement.done.update(images)
-    for bound in access.congruences:  # these stay as they are
+    for bound in access.congruences:  # congruences themselves stay unchanged
         replacement.done[bound] = bound
-    done = access.rebuilt(replacement)
-    return replace(done, bounds=conjuncts(_without_fractions(b) for b in done.bounds))
+    rewritten = access.rebuilt(replacement)
+    return replace(rewritten, bounds=conjuncts(_without_fractions(b) for b in rewritten.bounds))
 
 
 def _without_fractions(bound: Expr) -> Expr:
-    """X / s + y >= 0 as x + s*y >= 0: bounds must have a value also where a congruence fails."""
+    """Return the bound X / s + y >= 0 as X + s*y >= 0, which has a value also where s does not divide X."""
     if not isinstance(bound, AtLeastZero):
         return bound
     operand = bound.operand
@@ -198,69 +221,85 @@ def _without_fractions(bound: Expr) -> Expr:
     return at_least_zero(operand)
 
 
-def _drop_implied(access: Access) -> Access:
-    """Bounds that follow from the domain: outside it nothing is read."""
+def _drop_implied_bounds(access: Access) -> Access:
+    """Return the access without bounds that follow from its domain, outside of which nothing is read."""
     facts = [d.operand for d in access.domain if isinstance(d, AtLeastZero)]
     if not facts:
         return access
-    kept = [b for b in access.bounds if not (isinstance(b, AtLeastZero) and is_nonneg(b.operand, facts))]
-    return replace(access, bounds=tuple(kept))
+    needed = [b for b in access.bounds if not (isinstance(b, AtLeastZero) and is_nonneg(b.operand, facts))]
+    return replace(access, bounds=tuple(needed))
 
 
 # -- swizzles -------------------------------------------------------------------------------------------
 
 
-def _to_swizzle(access: Access) -> Access:
-    """An xor of power-of-two digits becomes a swizzle of the offset; any other makes the access general."""
+def _xor_to_swizzle(access: Access) -> Access:
+    """Return the access with its xor replaced by a swizzle of the offset, if it is an xor of power-of-two digits.
+
+    Otherwise return the access with the reason in its field `general`.
+    """
     xors = {node for c in access.coordinates for node in c.walk() if isinstance(node, Xor)}
     if not xors:
         return access
     if len(xors) > 1:
         return replace(access, general=f"it has {len(xors)} different xors; one can become a swizzle")
     (xor,) = xors
-    for changed, source in ((xor.left, xor.right), (xor.right, xor.left)):
-        plain = Substitution({})
-        plain.done[xor] = changed
-        candidate = access.rebuilt(plain)
-        swizzle = _matching_swizzle(candidate, changed, source)
+    for target, source in ((xor.left, xor.right), (xor.right, xor.left)):
+        without_xor = Substitution({})
+        without_xor.done[xor] = target
+        candidate = access.rebuilt(without_xor)
+        swizzle = _matching_swizzle(candidate, target, source)
         if swizzle is not None:
             return replace(candidate, swizzle=swizzle)
     return replace(access, general=f"{xor} is not an xor of power-of-two digits of the offset")
 
 
-def _matching_swizzle(access: Access, changed: Expr, source: Expr) -> Swizzle | None:
-    """The swizzle that xors digit `source` onto digit `changed`, if the offset's bits show both digits."""
-    if not isinstance(changed, Symbol) or changed not in access.axes:
+def _matching_swizzle(access: Access, target: Expr, source: Expr) -> Swizzle | None:
+    """Return the swizzle of the offset that xors the axis `source` onto the axis `target`, or None if there is none.
+
+    There is one if every axis occupies its own range of bits of the offset.
+    """
+    if not isinstance(target, Symbol) or target not in access.axes:
         return None
-    form = linear_form(access.offset, access.axes)
-    if form is None:
+    offset_form = linear_form(access.offset, access.axes)
+    if offset_form is None:
         return None
-    fields: dict[Symbol, tuple[int, int]] = {}  # axis -> (lowest bit, one past the highest)
-    for axis, stride in form[0].items():
-        if not isinstance(stride, Const) or not _is_power(stride.value) or not _is_power(int(axis.hi) + 1):
+    bit_range: dict[Symbol, tuple[int, int]] = {}  # axis -> (lowest bit, one past the highest)
+    for axis, stride in offset_form[0].items():
+        if (
+            not isinstance(stride, Const)
+            or not _is_power_of_two(stride.value)
+            or not _is_power_of_two(int(axis.hi) + 1)
+        ):
             return None
         low = stride.value.bit_length() - 1
-        fields[axis] = (low, low + int(axis.hi).bit_length())
-    ordered = sorted(fields.values())
-    if any(a[1] > b[0] for a, b in pairwise(ordered)) or changed not in fields:
+        bit_range[axis] = (low, low + int(axis.hi).bit_length())
+    ordered = sorted(bit_range.values())
+    if any(a[1] > b[0] for a, b in pairwise(ordered)) or target not in bit_range:
         return None
-    wanted = linear_form(source, access.axes)
-    if wanted is None or not isinstance(wanted[1], Const) or wanted[1].value != 0 or len(wanted[0]) != 1:
+    source_form = linear_form(source, access.axes)
+    if (
+        source_form is None
+        or not isinstance(source_form[1], Const)
+        or source_form[1].value != 0
+        or len(source_form[0]) != 1
+    ):
         return None
-    ((digit, step),) = wanted[0].items()
-    if step is not ONE or digit not in fields:
+    ((digit, step),) = source_form[0].items()
+    if step is not ONE or digit not in bit_range:
         return None
-    base, top = fields[changed]
-    bits = fields[digit][1] - fields[digit][0]
-    shift = fields[digit][0] - base
-    period = 1 << max(top, fields[digit][1])
-    constant = form[1]
+    base, top = bit_range[target]
+    bits = bit_range[digit][1] - bit_range[digit][0]
+    shift = bit_range[digit][0] - base
+    period = 1 << max(top, bit_range[digit][1])
+    constant = offset_form[1]
     if not isinstance(constant, Const) or constant.value % period != 0 or bits > top - base or abs(shift) < bits:
         return None
     return Swizzle(bits, base if shift > 0 else base + shift, shift)
 
 
-def _is_power(n: int) -> bool:
+def _is_power_of_two(n: int) -> bool:
+    """Return True if `n` is 1, 2, 4, 8, ..."""
     return n > 0 and n & (n - 1) == 0
 
 
@@ -268,7 +307,7 @@ def _is_power(n: int) -> bool:
 
 
 def layout_of(access: Access) -> Layout | ComposedLayout:
-    """The layout with one mode for each index of the access, or an AccessError that says why there is none."""
+    """Return the layout with one mode for each index of the access; raise AccessError if there is none."""
     normal = access if access.general is None and not access.divisions else normalise(access, {})
     if normal.general:
         raise AccessError(f"there is no layout: {normal.general}")
@@ -279,33 +318,37 @@ def layout_of(access: Access) -> Layout | ComposedLayout:
     if form is None:
         raise AccessError(f"there is no layout: the offset {normal.offset} is not linear")
     strides, start = form
-    modes = [_mode(i, e, strides) for i, e in normal.indices]
+    modes = [_mode_of_index(i, e, strides) for i, e in normal.indices]
     layout = modes[0] if len(modes) == 1 else make_layout(modes)
-    offset = _number(start, "the start")
+    offset = _require_number(start, "the start")
     if normal.swizzle is None and offset == 0:
         return layout
     return ComposedLayout(normal.swizzle, offset, layout)
 
 
-def _mode(name: Symbol, value: Expr, strides: dict[Symbol, Expr]) -> Layout:
-    """The mode of one index: its digits, fastest first."""
+def _mode_of_index(name: Symbol, value: Expr, strides: dict[Symbol, Expr]) -> Layout:
+    """Return the layout mode of the index `name`, coalesced, with its digits fastest first.
+
+    `value` is the index as a weighted sum of its digits, `strides` maps the digits to their strides in memory.
+    """
     form = linear_form(value, value.symbols)
     if form is None or form[1] is not ZERO:
         raise AccessError(f"there is no layout: {name.name} = {value} is not a sum of digits")
-    digits = sorted(form[0], key=lambda d: _number(form[0][d], f"the weight of {d}"))
-    running = 1
+    digits = sorted(form[0], key=lambda d: _require_number(form[0][d], f"the weight of {d}"))
+    expected = 1
     for digit in digits:
-        if _number(form[0][digit], f"the weight of {digit}") != running:
+        if _require_number(form[0][digit], f"the weight of {digit}") != expected:
             raise AccessError(f"there is no layout: the digits of {name.name} = {value} leave gaps")
-        running *= int(digit.hi) + 1
+        expected *= int(digit.hi) + 1
     if not digits:
         return Layout(1, 0)
     extents = tuple(int(d.hi) + 1 for d in digits)
-    steps = tuple(_number(strides.get(d, ZERO), f"the stride of {d}") for d in digits)
+    steps = tuple(_require_number(strides.get(d, ZERO), f"the stride of {d}") for d in digits)
     return coalesce(Layout(extents, steps))
 
 
-def _number(e: Expr, what: str) -> int:
+def _require_number(e: Expr, what: str) -> int:
+    """Return the int that the expression `e` holds; raise AccessError for others, naming the expression by `what`."""
     if not isinstance(e, Const):
         raise AccessError(f"there is no layout: {what} is {e}, not a number")
     return e.value

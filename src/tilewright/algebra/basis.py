@@ -73,7 +73,7 @@ class ScaledBasis(TupleValue):
 
 
 class Displacement:
-    """A sum of scaled basis elements: a point of the codomain before it is written as a tuple."""
+    """A sum of scaled basis elements: the steps along each mode of the codomain, before they are written as a tuple."""
 
     __slots__ = ("steps",)
     __array_ufunc__ = None
@@ -88,21 +88,23 @@ class Displacement:
             other = Displacement({other.path: other.value})
         if not isinstance(other, Displacement):
             raise LayoutError(f"a coordinate and the offset {other!r} cannot be added: strides mix the two kinds")
-        steps = dict(self.steps)
+        sums = dict(self.steps)
         for path, value in other.steps.items():
-            steps[path] = steps[path] + value if path in steps else value
-        return Displacement(steps)
+            sums[path] = sums[path] + value if path in sums else value
+        return Displacement(sums)
 
     __radd__ = __add__
 
 
 def _is_zero(x: Any) -> bool:
-    """Whether x adds nothing: 0, or an array of zeros."""
+    """Return True if `x` is 0, or an array of zeros."""
     return not x.any() if isinstance(x, np.ndarray) else is_int(x) and not x
 
 
 def E(*path: int) -> ScaledBasis:
-    """The unit stride along one mode of the codomain.
+    """Return the basis stride of one step along the mode `path`, for layouts whose values are coordinates.
+
+    Several numbers name a mode inside a mode, outermost first.
 
     >>> E(0), 5 * E(1), E(0, 1)
     (1@0, 5@1, 1@1@0)
@@ -111,26 +113,31 @@ def E(*path: int) -> ScaledBasis:
 
 
 def coordinate_of(value: Any, strides: tuple[Any, ...]) -> Any:
-    """A layout's value as a coordinate tuple wide enough for all of its (flat) basis strides.
+    """Return a layout's value as a coordinate tuple; modes along which it does not move are 0.
 
-    Raises where the strides step along a mode and along a mode inside it.
+    `strides` are the layout's strides, flat; each mode that a basis stride (such as `E(1)`) steps along has an entry.
+    Raise LayoutError if they step along a mode and also along a mode inside it.
     """
     steps: Mapping[Path, Any]
     if isinstance(value, ScaledBasis):
         steps = {value.path: value.value}
     elif isinstance(value, Displacement):
         steps = value.steps
-    else:  # every stride was multiplied by nothing: the origin
+    else:  # every stride was multiplied by 0: the origin
         steps = {}
     paths = [stride.path for stride in strides if isinstance(stride, ScaledBasis)]
-    return _build((), paths, steps)
+    return _build_coordinate((), paths, steps)
 
 
-def _build(prefix: Path, paths: list[Path], steps: Mapping[Path, Any]) -> Any:
+def _build_coordinate(prefix: Path, paths: list[Path], steps: Mapping[Path, Any]) -> Any:
+    """Return the coordinate inside the mode `prefix` (a path of mode numbers): an int, or a tuple of its modes.
+
+    `paths` are all modes along which strides move; `steps` says how far the value moves along each.
+    """
     below = [p for p in paths if len(p) > len(prefix) and p[: len(prefix)] == prefix]
     if not below:
         return steps.get(prefix, 0)
     if prefix in steps:
         raise LayoutError(f"the strides step along {ScaledBasis(1, prefix)} and along {ScaledBasis(1, below[0])} in it")
     width = 1 + max(p[len(prefix)] for p in below)
-    return tuple(_build((*prefix, mode), below, steps) for mode in range(width))
+    return tuple(_build_coordinate((*prefix, mode), below, steps) for mode in range(width))

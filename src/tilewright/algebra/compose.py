@@ -1,7 +1,7 @@
 """The core of the layout algebra: coalesce, filter and composition.
 
 With complement and inverses (`inverse`), everything else (`divide`) is built from these. Each operation states its
-post-condition; what has no layout as its answer raises a `LayoutError` that names the layouts and the failing mode.
+post-condition; if no layout is the answer, it raises a `LayoutError` that names the layouts and the failing mode.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from tilewright.algebra.swizzle import ComposedLayout, Swizzle
 from tilewright.errors import LayoutError, ModeError
 
 EMPTY_MODE = Layout(1, 0)
-"""The mode that holds one element and never moves: what is left when nothing is left."""
+"""The mode of one element and stride 0: the flat layout without modes."""
 
 
 def flat_modes(layout: Layout) -> list[tuple[Any, Any]]:
-    """The leaves as (shape, stride) pairs, fastest first."""
+    """Return the modes of the layout as (extent, stride) pairs without nesting, fastest first."""
     return list(zip(leaves(layout.shape), leaves(layout.stride), strict=True))
 
 
 def from_modes(modes: list[tuple[Any, Any]]) -> Layout:
-    """A flat layout of these (shape, stride) pairs; without nesting if there is one, 1:0 if there is none."""
+    """Return the flat layout of these (extent, stride) pairs; a single pair gives an int shape, no pair gives 1:0."""
     if not modes:
         return EMPTY_MODE
     if len(modes) == 1:
@@ -35,21 +35,25 @@ def from_modes(modes: list[tuple[Any, Any]]) -> Layout:
 
 
 def by_mode(operation: Any, layout: Layout, tiler: tuple[Any, ...], name: str) -> Layout:
-    """The operation on each mode that the tiler names; further modes stay as they are."""
+    """Return the layout with its mode i replaced by operation(mode i, tiler[i]).
+
+    Modes beyond the tiler are unchanged. `name` names the operation in the error for a tiler with too many modes.
+    """
     if rank(layout) < len(tiler):
         raise LayoutError(f"{name} of {layout} by {tiler}: the tiler has {len(tiler)} modes, the layout {rank(layout)}")
-    done = (operation(layout[i], t) for i, t in enumerate(tiler))
-    return make_layout(chain(done, (layout[i] for i in range(len(tiler), rank(layout)))))
+    results = (operation(layout[i], t) for i, t in enumerate(tiler))
+    return make_layout(chain(results, (layout[i] for i in range(len(tiler), rank(layout)))))
 
 
 @inside_composed
 def coalesce(layout: Layout, profile: Any = None) -> Layout:
-    """The same function of one integer with as few modes as possible.
+    """Return the same function of one integer with as few modes as possible.
 
     Modes of size 1 go, and s0:d0, s1:d1 join when s0*d0 == d1. With a tuple as `profile`, each of its
     modes is coalesced on its own (the leaves of the profile have no meaning).
 
-    Post-condition: size(R) == size(L), R(i) == L(i) for i < size(L), and depth(R) <= 1 (at the profile's leaves).
+    Post-condition, for the result R and the layout L: size(R) == size(L), R(i) == L(i) for i < size(L), and depth(R) <=
+    1 (at the profile's leaves).
 
     >>> coalesce(Layout((2, (1, 6)), (1, (6, 2))))
     Layout(12, 1)
@@ -71,9 +75,9 @@ def coalesce(layout: Layout, profile: Any = None) -> Layout:
 
 @inside_composed
 def filter_zeros(layout: Layout) -> Layout:
-    """The layout with every stride-0 mode shrunk to size 1: each offset is kept, repetitions go.
+    """Return the layout with every stride-0 mode shrunk to extent 1: offsets stay, repetitions are removed.
 
-    Post-condition: congruent(R, L), and R takes the same values as L.
+    Post-condition: the result is nested like the layout, and takes the same values.
 
     >>> filter_zeros(Layout((2, 4), (0, 1)))
     Layout((1, 4), (0, 1))
@@ -84,9 +88,9 @@ def filter_zeros(layout: Layout) -> Layout:
 
 @inside_composed
 def filter(layout: Layout, profile: Any = None) -> Layout:  # noqa: A001 - the customary name
-    """The layout without stride-0 and size-1 modes, coalesced.
+    """Return the layout without stride-0 and extent-1 modes, coalesced; a tuple `profile` is as for `coalesce`.
 
-    Post-condition: R takes the same values as L, and no mode of R has stride 0 unless R is 1:0.
+    Post-condition: the result takes the same values, and none of its modes has stride 0 unless it is 1:0.
 
     >>> filter(Layout((2, 4), (0, 1)))
     Layout(4, 1)
@@ -95,18 +99,18 @@ def filter(layout: Layout, profile: Any = None) -> Layout:  # noqa: A001 - the c
 
 
 def composition(a: Any, b: Any) -> Any:
-    """The layout R with R(c) == A(B(c)): B picks elements of A and gives them a new shape.
+    """Return the layout R with R(c) == A(B(c)): B selects elements of A and gives them a new shape.
 
     `b` is a layout, or a tiler: an int counts as that many consecutive elements, a tuple acts mode by mode,
     None leaves a mode alone. A composition that runs past the end of A extends A's last mode, also where that
     has one element.
 
-    Post-condition: compatible(B, R), and R(c) == A(B(c)) for every coordinate c of B.
-    Raises where a mode of B crosses modes of A unevenly, naming it: in each mode of the coalesced A that it
-    leaves, its step must divide the extent, or the extent the step, and its count must fill whole rounds. So a
-    step that moves two modes of A at once is refused, even where the elements it picks happen to have constant
-    strides. Raises also where several modes of B together carry from one mode of A into the next, and where a
-    mode of more than one element steps backwards through an A of several modes.
+    Post-condition, for A = `a` and B = `b`: compatible(B, R), and R(c) == A(B(c)) for every coordinate c of B. Raises
+    if a mode of B crosses modes of A unevenly, naming it: in each mode of the coalesced A that it leaves, its step must
+    divide the extent, or the extent the step, and its count must be a multiple of the steps that fit. So a step that
+    moves two modes of A at once is refused, even if the elements it picks happen to have constant strides. Raises also
+    if several modes of B together carry from one mode of A into the next, and if a mode of more than one element steps
+    backwards through an A of several modes.
 
     >>> composition(Layout((6, 2), (8, 2)), Layout((4, 3), (3, 1)))
     Layout(((2, 2), 3), ((24, 2), 8))
@@ -127,39 +131,42 @@ def composition(a: Any, b: Any) -> Any:
     b = as_layout(b)
     if b.has_coordinates:
         return _compose_coordinates(a, b)
-    walk = _Walk(a, b)
-    picked = transform_leaf(walk.pick, b.shape, b.stride)
-    walk.check_carries()
-    return _join(picked)
+    state = _Composition(a, b)
+    modes = transform_leaf(state.pick, b.shape, b.stride)
+    state.require_no_carry()
+    return _make_nested(modes)
 
 
-def _join(picked: Any) -> Layout:
-    """One layout from a nest of layouts."""
-    return picked if isinstance(picked, Layout) else make_layout([_join(p) for p in picked])
+def _make_nested(layouts: Any) -> Layout:
+    """Return one layout from nested tuples of `layouts`, with the same nesting."""
+    return layouts if isinstance(layouts, Layout) else make_layout([_make_nested(p) for p in layouts])
 
 
 def _compose_coordinates(a: Layout, b: Layout) -> Layout:
-    """A o B where B's values are coordinates of A: each leaf s:n@m walks mode m of A in steps of n."""
-    b(0)  # raises where the strides step along a mode and along one inside it
-    walks: dict[Path, _Walk] = {}
+    """Return the composition A o B, where values of B are coordinates of A.
+
+    A mode of B with basis stride n@m (n steps along mode m) selects every n-th element of mode m of A.
+    """
+    b(0)  # raises if the strides step along a mode and along one inside it
+    state_of: dict[Path, _Composition] = {}
 
     def pick(s: int, d: Any) -> Layout:
         if s == 1 or d == 0:
             return Layout(s, 0)
         if not isinstance(d, ScaledBasis):
             raise LayoutError(f"composition of A = {a} with B = {b}: the strides of B mix coordinates and offsets")
-        if d.path not in walks:
-            walks[d.path] = _Walk(_named_mode(a, d, b), b)
-        return walks[d.path].pick(s, d.value)
+        if d.path not in state_of:
+            state_of[d.path] = _Composition(_named_mode(a, d, b), b)
+        return state_of[d.path].pick(s, d.value)
 
-    picked = transform_leaf(pick, b.shape, b.stride)
-    for walk in walks.values():
-        walk.check_carries()
-    return _join(picked)
+    modes = transform_leaf(pick, b.shape, b.stride)
+    for state in state_of.values():
+        state.require_no_carry()
+    return _make_nested(modes)
 
 
 def _named_mode(a: Layout, d: ScaledBasis, b: Layout) -> Layout:
-    """The mode of A along which the stride d of B steps."""
+    """Return the mode of A along which the basis stride `d` of B moves; `a` and `b` are A and B."""
     try:
         return a[d.path]
     except ModeError:
@@ -167,7 +174,10 @@ def _named_mode(a: Layout, d: ScaledBasis, b: Layout) -> Layout:
 
 
 def _extended_modes(layout: Layout) -> list[tuple[Any, Any]]:
-    """The modes of the coalesced layout, and a last one of size 1 where that takes other values past the end."""
+    """Return the (extent, stride) modes of the coalesced layout, which also hold for indices past its end.
+
+    A mode of extent 1 is added if the layout ends in one whose stride does not continue the mode before it.
+    """
     modes = flat_modes(coalesce(layout))
     s, d = modes[-1]
     for extent, stride in flat_modes(layout)[-1:]:
@@ -176,8 +186,8 @@ def _extended_modes(layout: Layout) -> list[tuple[Any, Any]]:
     return modes
 
 
-class _Walk:
-    """One composition under way: the modes of A, and how far B's modes together go within each."""
+class _Composition:
+    """One composition A o B in progress: the modes of A, and the largest digit that B reaches in each of them."""
 
     def __init__(self, a: Layout, b: Layout):
         self.a, self.b = a, b
@@ -185,39 +195,43 @@ class _Walk:
         self.reach = [0] * len(self.modes)  # the largest digit in each mode of A over all coordinates of B
 
     def pick(self, s: int, d: int) -> Layout:
-        """The elements 0, d, ..., (s-1)*d of A as a layout."""
+        """Return the elements 0, d, ..., (s-1)*d of the layout A as a layout; raise LayoutError if there is none.
+
+        Digits reached in the modes of A are recorded, for `require_no_carry`.
+        """
         if d == 0:
             return Layout(s, 0)
         if len(self.modes) > 1 and s != 1 and d < 0:
             raise self.refuse(f"the stride {d} is negative and A has more than one mode")
-        rest, step = s, d
+        remaining, step = s, d
         parts: list[tuple[Any, Any]] = []
         last = len(self.modes) - 1
         if s == 1 and last > 0 and self.modes[last][0] == 1:
             last -= 1  # one element does not run past the end
         for j, (extent, a_stride) in enumerate(self.modes[:last]):
-            if (rest - 1) * step < extent:  # the rest lies within this mode
-                count = rest
-            elif divides(extent, step):  # every step is a whole number of this mode's rounds
+            if (remaining - 1) * step < extent:  # the remaining elements lie within this mode
+                count = remaining
+            elif divides(extent, step):  # every step is a multiple of this mode's extent
                 step //= extent
                 continue
             elif not divides(step, extent):
                 raise self.refuse(f"{s}:{d} steps by {step} in a mode of extent {extent}: neither divides the other")
             else:
                 count = extent // step
-                if not divides(count, rest):
-                    raise self.refuse(f"{s}:{d} takes {rest} in rounds of {count}: it does not divide")
+                if not divides(count, remaining):
+                    raise self.refuse(f"{s}:{d} takes {remaining} in rounds of {count}: it does not divide")
             if count != 1:
                 parts.append((count, step * a_stride))
                 self.reach[j] += (count - 1) * step
-            rest //= count
+            remaining //= count
             step = ceil_quotient(step, extent)
-        if rest != 1 or not parts:
-            parts.append((rest, step * self.modes[last][1]))
-            self.reach[last] += (rest - 1) * step
+        if remaining != 1 or not parts:
+            parts.append((remaining, step * self.modes[last][1]))
+            self.reach[last] += (remaining - 1) * step
         return from_modes(parts)
 
-    def check_carries(self) -> None:
+    def require_no_carry(self) -> None:
+        """Raise LayoutError if several modes of the inner layout B together exceed a mode of the outer layout A."""
         for j, (extent, _) in enumerate(self.modes[:-1]):
             if self.reach[j] >= extent:
                 raise self.refuse(
@@ -225,6 +239,7 @@ class _Walk:
                 )
 
     def refuse(self, why: str) -> LayoutError:
+        """Return the LayoutError that says that the composition A o B is not a layout, with the reason `why`."""
         flat = from_modes(self.modes)
         coalesced = "" if flat == self.a else f" (coalesced: {flat})"
         return LayoutError(f"composition of A = {self.a}{coalesced} with B = {self.b} is not a layout: {why}")

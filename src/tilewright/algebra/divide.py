@@ -1,6 +1,6 @@
-"""Cutting layouts into tiles and repeating them: divides and products.
+"""Tiling layouts and repeating them: divides and products.
 
-A *tiler* is a layout, an int (that many consecutive elements), None (leave alone) or a tuple of tilers, one
+A *tiler* is a layout, an int (that many consecutive elements), None (leave unchanged) or a tuple of tilers, one
 for each mode. The four forms of a divide or product hold the same modes, grouped differently; with a tiler
 of two modes, T the tile's and R the rest's:
 
@@ -11,8 +11,8 @@ of two modes, T the tile's and R the rest's:
 | tiled   | ((T0,T1), R0, R1, ...)         |
 | flat    | (T0, T1, R0, R1, ...)          |
 
-Where "..." stands, modes that the tiler does not name follow unchanged. A tile that does not divide its mode
-is rounded up: the last one runs past the end, and a coordinate layout cut the same way tells where.
+For "...", modes that the tiler does not name follow unchanged. A tile that does not divide its mode
+is rounded up: the last one runs past the end, and a coordinate layout tiled in the same way tells where.
 """
 
 from __future__ import annotations
@@ -33,14 +33,18 @@ from tilewright.errors import LayoutError
 
 @inside_composed
 def logical_divide(layout: Any, tiler: Any) -> Any:
-    """The layout split into (tile, rest): the elements that the tiler picks, and where else to pick them.
+    """Return the layout split into (tile, rest): the elements that the tiler selects, and the steps from tile to tile.
 
-    Past the end of L its last mode of more than one element goes on (a last mode, where all have one element).
+    `tiler` is a layout, an int (that many consecutive elements), None (unsplit) or a tuple of tilers, one for each
+    mode.
 
-    Post-condition, for a tiler that is a layout B: R == composition(L, (B, complement(B, size(L)))), for the L
-    that ends in that mode; so R[0] == composition(L, B). Where the strides of B chain (see `complement`), R
-    reaches every element of L, once each where B divides L. A tiler whose values are coordinates picks coordinates
-    of L, and the complement is taken in the shape of L.
+    Past the end of the layout its last mode of more than one element continues (the last mode, if all have one
+    element).
+
+    Post-condition, for the result R, the layout L and a tiler that is a layout B: R == composition(L, (B, complement(B,
+    size(L)))), where L ends in that mode; so R[0] == composition(L, B). If the strides of B chain (see `complement`), R
+    reaches every element of L, once each if B divides L. A tiler whose values are coordinates picks coordinates of L,
+    and the complement is taken in the shape of L.
 
     >>> logical_divide(Layout((4, 2, 3), (2, 1, 8)), Layout(4, 2))
     Layout(((2, 2), (2, 3)), ((4, 1), (2, 8)))
@@ -54,22 +58,25 @@ def logical_divide(layout: Any, tiler: Any) -> Any:
     layout, tiler = as_layout(layout), as_layout(tiler)
     if tiler.has_coordinates:
         return composition(layout, make_layout(tiler, complement(tiler, layout.shape)))
-    return composition(_without_last_ones(layout), make_layout(tiler, complement(tiler, size(layout))))
+    return composition(_drop_trailing_ones(layout), make_layout(tiler, complement(tiler, size(layout))))
 
 
-def _without_last_ones(layout: Layout) -> Layout:
-    """The same function of one integer, ending in a mode of more than one element where there is one."""
+def _drop_trailing_ones(layout: Layout) -> Layout:
+    """Return the same function of one integer without modes of extent 1 at its end."""
     return coalesce(layout) if leaves(layout.shape)[-1:] == (1,) and size(layout) != 1 else layout
 
 
 @inside_composed
 def zipped_divide(layout: Any, tiler: Any) -> Any:
-    """The divide as ((tile modes), (rest modes)): one mode walks inside a tile, the other from tile to tile.
+    """Return the layout split into tiles, as ((tile modes), (rest modes)): within a tile, and from tile to tile.
+
+    `tiler` is as for `logical_divide`: an int or layout for one mode, or a tuple with one for each mode.
 
     Where the tiler is None, the tile is 1:0 and all of that mode is rest.
 
-    Post-condition: R[0] == composition(L, tiler), mode by mode for a tuple, where no entry is None (and where the
-    tile does not run past the end of a mode that ends in modes of one element: see `logical_divide`).
+    Post-condition, for the result R and the layout L: R[0] == composition(L, tiler), mode by mode for a tuple, where no
+    entry is None (and where the tile does not run past the end of a mode that ends in modes of one element: see
+    `logical_divide`).
 
     >>> zipped_divide(Layout((9, (4, 8)), (59, (13, 1))), (Layout(3, 3), Layout((2, 4), (1, 8))))
     Layout(((3, (2, 4)), (3, (2, 2))), ((177, (13, 2)), (59, (26, 1))))
@@ -79,9 +86,12 @@ def zipped_divide(layout: Any, tiler: Any) -> Any:
 
 @inside_composed
 def tiled_divide(layout: Any, tiler: Any) -> Any:
-    """The divide as ((tile modes), rest, rest, ...).
+    """Return the layout split into tiles, as ((tile modes), rest mode, rest mode, ...).
 
-    Post-condition: R[0] == zipped_divide(L, tiler)[0]; the further modes are those of its mode 1.
+    `tiler` is as for `logical_divide`: an int or layout for one mode, or a tuple with one for each mode.
+
+    Post-condition, for the result R and the layout L: R[0] == zipped_divide(L, tiler)[0]; the further modes are those
+    of its mode 1.
 
     >>> tiled_divide(Layout((9, 32)), (3, 8))
     Layout(((3, 8), 3, 4), ((1, 9), 3, 72))
@@ -92,9 +102,11 @@ def tiled_divide(layout: Any, tiler: Any) -> Any:
 
 @inside_composed
 def flat_divide(layout: Any, tiler: Any) -> Any:
-    """The divide as (tile, tile, ..., rest, rest, ...).
+    """Return the layout split into tiles, as (tile mode, tile mode, ..., rest mode, rest mode, ...).
 
-    Post-condition: the modes of zipped_divide(L, tiler)[0], then those of its mode 1.
+    `tiler` is as for `logical_divide`: an int or layout for one mode, or a tuple with one for each mode.
+
+    Post-condition, for the layout L: the modes of zipped_divide(L, tiler)[0], then those of its mode 1.
 
     >>> flat_divide(Layout((9, 32)), (3, 8))
     Layout((3, 8, 3, 4), (1, 9, 3, 72))
@@ -104,21 +116,22 @@ def flat_divide(layout: Any, tiler: Any) -> Any:
 
 
 def _unzip(
-    splitter: Callable[[Any, Any], Any], layout: Layout, tiler: Any, alone: Callable[[Layout], Layout]
+    split: Callable[[Any, Any], Any], layout: Layout, tiler: Any, split_alone: Callable[[Layout], Layout]
 ) -> Layout:
-    """Gathers the first and the second modes of a mode-by-mode split: ((A0,B0),(A1,B1)) to ((A0,A1),(B0,B1)).
+    """Return a mode-by-mode divide or product of `layout`, regrouped from ((A0,B0),(A1,B1)) to ((A0,A1),(B0,B1)).
 
-    `alone` splits the modes for which the tiler is None.
+    `split` is the divide or product, applied with each entry of `tiler`; `split_alone` splits modes whose entry is
+    None.
     """
     layout = as_layout(layout)
     if tiler is None:
-        return alone(layout)
+        return split_alone(layout)
     if not isinstance(tiler, tuple):
-        result: Layout = splitter(layout, tiler)
+        result: Layout = split(layout, tiler)
         return result
     if rank(layout) < len(tiler):
         raise LayoutError(f"tiler {tiler} has {len(tiler)} modes, but {layout} has {rank(layout)}")
-    halves = [_unzip(splitter, layout[i], t, alone) for i, t in enumerate(tiler)]
+    halves = [_unzip(split, layout[i], t, split_alone) for i, t in enumerate(tiler)]
     untouched = (layout[i] for i in range(len(tiler), rank(layout)))
     return make_layout(make_layout([h[0] for h in halves]), make_layout(chain((h[1] for h in halves), untouched)))
 
@@ -128,12 +141,14 @@ def _unzip(
 
 @inside_composed
 def logical_product(block: Any, tiler: Any) -> Any:
-    """The block, repeated: (block, where the copies go), one copy for each element of the tiler, in its order.
+    """Return (block, offsets of its copies): one copy of the block for each element of the tiler, in its order.
+
+    `tiler` is a layout, an int (that many copies), None (one copy) or a tuple of tilers, one for each mode.
 
     Where the values of the block are coordinates, so are those of the tiler: they count copies along each axis.
 
-    Post-condition, for a tiler that is a layout B: R[0] == A, compatible(B, R[1]), and the copies for different
-    values of B are disjoint.
+    Post-condition, for the result R, the block A and a tiler that is a layout B: R[0] == A, compatible(B, R[1]), and
+    the copies for different values of B are disjoint.
 
     >>> logical_product(Layout((2, 2), (4, 1)), Layout(6, 1))
     Layout(((2, 2), (2, 3)), ((4, 1), (2, 8)))
@@ -152,24 +167,24 @@ def logical_product(block: Any, tiler: Any) -> Any:
             f"logical_product of {block} by {tiler}: values of {one} are coordinates, those of {other} offsets; "
             "give both the same kind, as in (4,5):(1@0,1@1) by (2,3):(1@0,1@1)"
         )
-    return make_layout(block, composition(complement(block, _times(cosize(block), cosize(tiler))), tiler))
+    return make_layout(block, composition(complement(block, _multiply_extents(cosize(block), cosize(tiler))), tiler))
 
 
-def _times(a: Any, b: Any) -> Any:
-    """The product of two extents, axis by axis where they are shapes."""
+def _multiply_extents(a: Any, b: Any) -> Any:
+    """Return the product of two extents, axis by axis if they are shapes; missing axes count as 1."""
     if not isinstance(a, tuple) and not isinstance(b, tuple):
         return a * b
     pairs = zip_longest(*(x if isinstance(x, tuple) else (x,) for x in (a, b)), fillvalue=1)
-    return tuple(_times(x, y) for x, y in pairs)
+    return tuple(_multiply_extents(x, y) for x, y in pairs)
 
 
 @inside_composed
 def zipped_product(block: Any, tiler: Any) -> Any:
-    """The product as ((block modes), (tiler modes)).
+    """Return the block repeated over the layout `tiler`, as ((block modes), (tiler modes)).
 
     Where the tiler is None, the mode stays in the block, with one copy: 1:0.
 
-    Post-condition: the modes of logical_product, regrouped as by zipped_divide.
+    Post-condition: the modes are those of logical_product, regrouped as by zipped_divide.
 
     >>> zipped_product(Layout((2, 5), (5, 1)), (3, 4))
     Layout(((2, 5), (3, 4)), ((5, 1), (1, 5)))
@@ -179,9 +194,9 @@ def zipped_product(block: Any, tiler: Any) -> Any:
 
 @inside_composed
 def tiled_product(block: Any, tiler: Any) -> Any:
-    """The product as ((block modes), tiler mode, tiler mode, ...).
+    """Return the block repeated over the layout `tiler`, as ((block modes), tiler mode, tiler mode, ...).
 
-    Post-condition: the modes of zipped_product, the second ungrouped.
+    Post-condition: the modes are those of zipped_product, the second ungrouped.
 
     >>> tiled_product(Layout(4, 1), Layout((2, 3)))
     Layout((4, 2, 3), (1, 4, 8))
@@ -192,9 +207,9 @@ def tiled_product(block: Any, tiler: Any) -> Any:
 
 @inside_composed
 def flat_product(block: Any, tiler: Any) -> Any:
-    """The product as (block mode, ..., tiler mode, ...).
+    """Return the block repeated over the layout `tiler`, as (block mode, ..., tiler mode, ...).
 
-    Post-condition: the modes of zipped_product, both ungrouped.
+    Post-condition: the modes are those of zipped_product, both ungrouped.
 
     >>> flat_product(Layout((2, 2)), Layout((2, 3)))
     Layout((2, 2, 2, 3), (1, 2, 4, 8))
@@ -204,21 +219,24 @@ def flat_product(block: Any, tiler: Any) -> Any:
 
 
 def _ranked_product(block: Layout, tiler: Any) -> list[tuple[Layout, Layout]]:
-    """(mode of the block, its copies) for each mode of the product of layouts brought to one rank."""
+    """Return pairs (mode of the block, layout of its copies), one for each mode of the logical product.
+
+    Block and tiler are first extended to the same rank by modes of extent 1.
+    """
     block, tiler = as_layout(block), as_layout(tiler)
     ranks = max(rank(block), rank(tiler))
     block, tiler = append(block, EMPTY_MODE, ranks), append(tiler, EMPTY_MODE, ranks)
     product = logical_product(block, tiler)
-    # a tiler that is an int is one mode, also where its copies need several strides
+    # an int tiler is one mode, even if its copies need several strides
     copies = list(product[1]) if isinstance(tiler.shape, tuple) else [product[1]]
     return list(zip(block, copies, strict=True))
 
 
 @inside_composed
 def blocked_product(block: Any, tiler: Any) -> Any:
-    """Copies of the block side by side, mode by mode: mode i is (block mode i, tiler mode i).
+    """Return the block repeated mode by mode, with copies kept together: mode i is (block mode i, tiler mode i).
 
-    Post-condition: R[i] == (A[i], copies along i); a block stays together.
+    Post-condition, for the result R and the block A: R[i] == (A[i], copies along i); a block stays together.
 
     >>> blocked_product(Layout((2, 5), (5, 1)), Layout((3, 4)))
     Layout(((2, 3), (5, 4)), ((5, 10), (1, 30)))
@@ -228,9 +246,10 @@ def blocked_product(block: Any, tiler: Any) -> Any:
 
 @inside_composed
 def raked_product(block: Any, tiler: Any) -> Any:
-    """Copies of the block interleaved, mode by mode: mode i is (tiler mode i, block mode i).
+    """Return the block repeated mode by mode, with copies interleaved: mode i is (tiler mode i, block mode i).
 
-    Post-condition: R[i] == (copies along i, A[i]); neighbours belong to different copies.
+    Post-condition, for the result R and the block A: R[i] == (copies along i, A[i]); neighbours belong to different
+    copies.
 
     >>> raked_product(Layout((2, 5), (5, 1)), Layout((3, 4)))
     Layout(((3, 2), (4, 5)), ((10, 5), (30, 1)))
@@ -239,35 +258,35 @@ def raked_product(block: Any, tiler: Any) -> Any:
 
 
 def make_ordered_layout(extents: Any, order: Any) -> Layout:
-    """The packed layout whose modes are laid out in ascending `order`: order 0 is the fastest.
+    """Return the packed layout of shape `extents` whose modes are stored in ascending `order`: the smallest is fastest.
 
-    An entry of the order for a nested mode is that of all its modes. Of modes of one order the first is the fastest.
+    An entry of the order for a nested mode holds for all its modes. Of modes with equal order the first is fastest.
 
-    Post-condition: size(R) == cosize(R), and a mode of smaller order has smaller strides.
+    Post-condition, for the result R: size(R) == cosize(R), and a mode of smaller order has smaller strides.
 
     >>> make_ordered_layout((2, 3, 4), (2, 0, 1))
     Layout((2, 3, 4), (12, 1, 3))
     >>> make_ordered_layout((2, (2, 2), 2), (0, 2, 1))
     Layout((2, (2, 2), 2), (1, (4, 8), 2))
     """
-    flat, places = leaves(extents), _places(extents, order, extents, order)
-    for place in places:
-        if not is_int(place):
-            raise LayoutError(f"order {order} of shape {extents}: {place!r} is no integer")
+    flat, orders = leaves(extents), _order_of_leaves(extents, order, extents, order)
+    for entry in orders:
+        if not is_int(entry):
+            raise LayoutError(f"order {order} of shape {extents}: {entry!r} is no integer")
     strides = [0] * len(flat)
-    running = 1
-    for mode in sorted(range(len(flat)), key=lambda m: places[m]):
-        if flat[mode] != 1:  # a mode of one element never moves
-            strides[mode] = running
-            running *= flat[mode]
+    stride = 1
+    for mode in sorted(range(len(flat)), key=lambda m: orders[m]):
+        if flat[mode] != 1:  # a mode of one element has stride 0
+            strides[mode] = stride
+            stride *= flat[mode]
     return Layout(extents, unflatten(strides, extents))
 
 
 def make_layout_like(layout: Any) -> Layout:
-    """The packed layout of the same shape whose modes lie in the order of L's strides; modes that stand still do so.
+    """Return the packed layout of the same shape with modes in the order of L's strides; stride-0 modes keep stride 0.
 
-    Post-condition: congruent(R, L), cosize(R) == size(filter_zeros(L)), and of two modes the one with the smaller
-    stride in L has the smaller stride in R.
+    Post-condition, for the result R and the layout L: congruent(R, L), cosize(R) == size(filter_zeros(L)), and of two
+    modes the one with the smaller stride in L has the smaller stride in R.
 
     >>> make_layout_like(Layout((2, (3, 4)), (40, (0, 5))))
     Layout((2, (3, 4)), (4, (0, 1)))
@@ -279,34 +298,40 @@ def make_layout_like(layout: Any) -> Layout:
     for s, d in zip(extents, strides, strict=True):
         if d < 0:
             raise LayoutError(f"make_layout_like of {layout}: mode {s}:{d} runs backwards")
-    found, running = [0] * len(extents), 1
+    packed, stride = [0] * len(extents), 1
     for mode in sorted(range(len(extents)), key=lambda m: strides[m]):
         if strides[mode] != 0 and extents[mode] != 1:
-            found[mode] = running
-            running *= extents[mode]
-    return Layout(layout.shape, unflatten(found, layout.shape))
+            packed[mode] = stride
+            stride *= extents[mode]
+    return Layout(layout.shape, unflatten(packed, layout.shape))
 
 
-def _places(extents: Any, order: Any, shape: Any, whole: Any) -> list[Any]:
-    """The entry of the order for each leaf of the extents."""
+def _order_of_leaves(extents: Any, order: Any, full_shape: Any, full_order: Any) -> list[Any]:
+    """Return the entry of `order` for each leaf of `extents`; one entry may hold for a nested mode.
+
+    `full_shape` and `full_order` are the complete arguments of the caller, for the error if they do not fit.
+    """
     if not isinstance(order, tuple):
         return [order] * len(leaves(extents))
     if not isinstance(extents, tuple) or len(extents) != len(order):
         raise LayoutError(
-            f"order {whole} has {len(leaves(whole))} entries for the {len(leaves(shape))} modes of shape {shape}"
+            f"order {full_order} has {len(leaves(full_order))} entries for the {len(leaves(full_shape))} modes "
+            f"of shape {full_shape}"
         )
-    return [place for e, o in zip(extents, order, strict=True) for place in _places(e, o, shape, whole)]
+    return [
+        entry for e, o in zip(extents, order, strict=True) for entry in _order_of_leaves(e, o, full_shape, full_order)
+    ]
 
 
 @inside_composed
 def tile_to_shape(block: Any, extents: Any, order: Any = None) -> Any:
-    """The block repeated until it fills a shape, the copies laid out by `order` (first mode fastest).
+    """Return the block repeated until it covers the shape `extents`, with copies stored in `order`, first mode fastest.
 
     A block that does not divide the shape is repeated until it covers it, as a divide rounds its last tile up.
 
-    `order` has one entry for each mode, no two alike.
+    `order` has one entry for each mode, no two equal; the smallest is the fastest.
 
-    Post-condition: size(R[i]) is product(extents[i]), rounded up to whole blocks, for every mode.
+    Post-condition, for the result R: size(R[i]) is product(extents[i]), rounded up to whole blocks, for every mode.
 
     >>> tile_to_shape(Layout((8, 64), (64, 1)), (128, 64))
     Layout(((8, 16), (64, 1)), ((64, 512), (1, 0)))
@@ -326,5 +351,5 @@ def tile_to_shape(block: Any, extents: Any, order: Any = None) -> Any:
             f"tile_to_shape of {block} to {extents}: the order {order} must have {ranks} entries, no two alike"
         )
     padded = append(block, EMPTY_MODE, ranks)
-    copies = tuple(ceil_quotient(product(wanted), size(padded, mode)) for mode, wanted in enumerate(extents))
+    copies = tuple(ceil_quotient(product(extent), size(padded, mode)) for mode, extent in enumerate(extents))
     return blocked_product(padded, make_ordered_layout(copies, order))

@@ -33,33 +33,37 @@ from tilewright.limits import INTEGER, NESTING, shown, written
 Bound: TypeAlias = float
 """An int, or infinity: the numeric end of a range."""
 
-# Every node by what it is made of. A weak dictionary would forget unused nodes at once, but making nodes is what this
-# package does most, and weak references make it dearer; here unused nodes are swept out whenever the table has grown.
+# Every node, by its operator and operands. A weak dictionary would drop unused nodes at once, but creating nodes is the
+# hot path here and weak references slow it down; instead, unused nodes are swept out whenever the table has grown.
 _nodes: dict[Any, Expr] = {}
 _SWEEP_EVERY = 1 << 16
 _next_sweep = _SWEEP_EVERY
 
 
-def _held() -> int:
+def _refcount_of_local() -> int:
+    """Return `sys.getrefcount` of an object that only one local variable refers to: the count of an unused object."""
     node = object()
     return getrefcount(node)
 
 
-_HELD = _held()  # what the count is for something that only a variable refers to
+_LOCAL_REFCOUNT = _refcount_of_local()  # the count of an object that only a local variable refers to
 
 
 def forget_unused() -> None:
-    """Drops the nodes that nothing outside the table refers to."""
+    """Remove from the table `_nodes` every expression node that nothing outside the table refers to.
+
+    Also set the table size at which the next sweep starts.
+    """
     global _next_sweep
-    names = list(_nodes)  # what a node is made of comes before it, and stands in its name
-    while names:
-        name = names.pop()
-        node = _nodes.get(name)
-        if node is None or getrefcount(node) > _HELD + 1:  # the table's own reference is one
+    keys = list(_nodes)  # operands come before the node, and are part of its key
+    while keys:
+        key = keys.pop()
+        node = _nodes.get(key)
+        if node is None or getrefcount(node) > _LOCAL_REFCOUNT + 1:  # the table's own reference is one
             continue
-        _nodes.pop(name, None)
-        if getrefcount(node) > _HELD:  # another thread looked it up just now
-            _nodes.setdefault(name, node)
+        _nodes.pop(key, None)
+        if getrefcount(node) > _LOCAL_REFCOUNT:  # another thread looked it up just now
+            _nodes.setdefault(key, node)
     _next_sweep = len(_nodes) + _SWEEP_EVERY
 
 
@@ -87,60 +91,65 @@ class Expr:
 
     @property
     def parts(self) -> tuple[Expr, ...]:
-        """The expressions this one is made of."""
+        """Return the direct operands of this node, in order; () for numbers and symbols."""
         return ()
 
     @property
     def symbols(self) -> frozenset[Symbol]:
-        """The symbols that occur in it."""
+        """Return the set of symbols that occur in the expression, without those in their bounds and definitions."""
         if self._symbols is None:
-            found: set[Symbol] = set()
+            symbols: set[Symbol] = set()
             for part in self.parts:
-                found |= part.symbols
-            self._symbols = frozenset(found)
+                symbols |= part.symbols
+            self._symbols = frozenset(symbols)
         return self._symbols
 
     @property
     def divided(self) -> bool:
-        """Whether it holds a // or a %."""
+        """Return True if the expression contains a floor division or a remainder at any depth."""
         if self._divided is None:
             self._divided = isinstance(self, FloorDiv | Mod) or any(part.divided for part in self.parts)
         return self._divided
 
     def walk(self) -> Iterator[Expr]:
-        """Every node below and including this one, once each, parts first."""
-        seen: set[Expr] = set()
+        """Yield each distinct node of the expression once, operands before the node that uses them, the node itself
+        last.
+        """
+        visited: set[Expr] = set()
         stack: list[tuple[Expr, bool]] = [(self, False)]
         while stack:
-            node, ready = stack.pop()
-            if ready:
+            node, parts_done = stack.pop()
+            if parts_done:
                 yield node
-            elif node not in seen:
-                seen.add(node)
+            elif node not in visited:
+                visited.add(node)
                 stack.append((node, True))
                 stack.extend((part, False) for part in node.parts)
 
     @property
     def free_symbols(self) -> frozenset[Symbol]:
-        """The symbols that occur in it, by sympy's name."""
+        """Return the set of symbols that occur in the expression (sympy's name for `symbols`)."""
         return self.symbols
 
     def divisions(self, seen: set[Expr]) -> list[FloorDiv | Mod]:
-        """The nodes with // or % in it that are not in `seen`, which they are added to."""
-        found: list[FloorDiv | Mod] = []
+        """Return the floor-division and remainder nodes of the expression that are not yet in the set `seen`.
+
+        Every visited node that contains a division is added to `seen`, so that one set can serve several expressions.
+        """
+        divisions: list[FloorDiv | Mod] = []
         stack: list[Expr] = [self]
         while stack:
             node = stack.pop()
             if node.divided and node not in seen:
                 seen.add(node)
                 if isinstance(node, FloorDiv | Mod):
-                    found.append(node)
+                    divisions.append(node)
                 stack.extend(node.parts)
-        return found
+        return divisions
 
     @property
     def is_constant(self) -> bool:
-        """Whether it is one number."""
+        """Return True if the expression is a number (a `Const`)."""
         return False
 
     def __index__(self) -> int:
@@ -253,7 +262,7 @@ class Expr:
     # -- use ----------------------------------------------------------------------------------------
 
     def subs(self, values: Mapping[Any, ExprLike]) -> Expr:
-        """The expression with symbols (or names) replaced: see `substitute`."""
+        """Return the expression with symbols replaced; `values` maps symbols (or names) to ints or expressions."""
         from tilewright.algebra.expr_use import substitute
 
         return substitute(self, values)
@@ -290,17 +299,19 @@ ExprLike: TypeAlias = "Expr | int"
 
 
 def _names(symbols: frozenset[Symbol]) -> str:
+    """Return the sorted names of `symbols` as one text, separated by commas; "nothing" for an empty set."""
     return ", ".join(sorted(s.name for s in symbols)) or "nothing"
 
 
 class Const(Expr):
-    """A number."""
+    """An integer constant."""
 
     __slots__ = ("value",)
     value: int
 
     @property
     def is_constant(self) -> bool:
+        """Return True: the node is a number."""
         return True
 
     def __index__(self) -> int:
@@ -314,10 +325,10 @@ class Const(Expr):
 
 
 class Symbol(Expr):
-    """A named integer with what is known of it; made by `symbol`, `index` and `extent`.
+    """A named integer with known facts; made by `symbol`, `index` and `extent`.
 
-    `lower` and `upper` (both inclusive) are expressions or None. `definition`, if there is one, is what the
-    symbol stands for: proofs use it, printing does not.
+    `lower` and `upper` (both inclusive) are expressions or None. `definition`, if there is one, is the expression that
+    the symbol is equal to: proofs use it, printing does not.
     """
 
     __slots__ = ("definition", "lower", "name", "upper")
@@ -328,6 +339,7 @@ class Symbol(Expr):
 
     @property
     def symbols(self) -> frozenset[Symbol]:
+        """Return the set that holds only this symbol."""
         return frozenset((self,))
 
     def __str__(self) -> str:
@@ -335,16 +347,16 @@ class Symbol(Expr):
 
     @property
     def background(self) -> frozenset[Symbol]:
-        """The symbols that its bounds and its definition mention."""
-        found: set[Symbol] = set()
+        """Return the symbols that occur in this symbol's bounds and in its definition."""
+        symbols: set[Symbol] = set()
         for e in (self.lower, self.upper, self.definition):
             if e is not None:
-                found |= e.symbols
-        return frozenset(found)
+                symbols |= e.symbols
+        return frozenset(symbols)
 
 
 class Sum(Expr):
-    """constant + the sum of coefficient * term: terms are neither sums nor numbers, ordered by key."""
+    """constant + the sum of coefficient * term. Terms are neither sums nor numbers, and are ordered by key."""
 
     __slots__ = ("constant", "terms")
     constant: int
@@ -352,6 +364,7 @@ class Sum(Expr):
 
     @property
     def parts(self) -> tuple[Expr, ...]:
+        """Return the terms of the sum, without their coefficients and without the constant."""
         return tuple(t for t, _ in self.terms)
 
 
@@ -363,11 +376,12 @@ class Product(Expr):
 
     @property
     def parts(self) -> tuple[Expr, ...]:
+        """Return the factors of the product, ordered by key."""
         return self.factors
 
 
 class Binary(Expr):
-    """What has two operands."""
+    """The base of nodes with two operands, `left` and `right`."""
 
     __slots__ = ("left", "right")
     left: Expr
@@ -375,6 +389,7 @@ class Binary(Expr):
 
     @property
     def parts(self) -> tuple[Expr, ...]:
+        """Return the two operands, (left, right)."""
         return (self.left, self.right)
 
 
@@ -391,7 +406,7 @@ class Mod(Binary):
 
 
 class Exact(Binary):
-    """left / right, where right divides left by the author's word."""
+    """left / right, where the author promises that right divides left."""
 
     __slots__ = ()
 
@@ -403,13 +418,14 @@ class Xor(Binary):
 
 
 class Nary(Expr):
-    """What has any number of operands in no order."""
+    """The base of nodes with any number of operands, whose order does not matter."""
 
     __slots__ = ("args",)
     args: tuple[Expr, ...]
 
     @property
     def parts(self) -> tuple[Expr, ...]:
+        """Return the operands, in the order in which the node stores them."""
         return self.args
 
 
@@ -426,13 +442,13 @@ class Max(Nary):
 
 
 class And(Nary):
-    """1 if all operands (conditions) are 1."""
+    """1 if all operands (conditions) are 1, otherwise 0."""
 
     __slots__ = ()
 
 
 class Or(Nary):
-    """1 if some operand (a condition) is 1."""
+    """1 if at least one operand (a condition) is 1, otherwise 0."""
 
     __slots__ = ()
 
@@ -445,6 +461,7 @@ class AtLeastZero(Expr):
 
     @property
     def parts(self) -> tuple[Expr, ...]:
+        """Return a tuple of the one operand, whose sign is tested."""
         return (self.operand,)
 
 
@@ -456,55 +473,67 @@ class IsZero(Expr):
 
     @property
     def parts(self) -> tuple[Expr, ...]:
+        """Return a tuple of the one operand, which is compared with 0."""
         return (self.operand,)
 
 
-# -- making nodes: each function looks its node up first --------------------------------------------
+# -- making nodes: each function first looks up an equal node --------------------------------------------
 
 
-def _intern(found: Any, key: int, lo: Bound, hi: Bound, multiple: int, open_: bool, name: Any) -> Any:
-    found.key = key
-    found.lo = lo
-    found.hi = hi
-    found.multiple = multiple
-    found.open = open_
-    found._symbols = None
-    found._nonneg = None
-    found._divided = None
-    found._samples = None
-    found = _nodes.setdefault(name, found)  # in one step: another thread may have made it meanwhile
+def _intern(node: Any, key: int, lo: Bound, hi: Bound, multiple: int, open_: bool, identity: Any) -> Any:
+    """Fill in the facts of a new `node`, enter it into the table `_nodes` and return the node that the table then
+    holds.
+
+    `key` orders nodes, `lo` and `hi` are its numeric range, `multiple` divides all its values, `open_` says that its
+    range depends on symbolic bounds. `identity` is the table's key: its operator and operands. If the table already has
+    a node of that identity, that one is returned.
+    """
+    node.key = key
+    node.lo = lo
+    node.hi = hi
+    node.multiple = multiple
+    node.open = open_
+    node._symbols = None
+    node._nonneg = None
+    node._divided = None
+    node._samples = None
+    node = _nodes.setdefault(identity, node)  # atomic: another thread may have entered it meanwhile
     if len(_nodes) >= _next_sweep:
         forget_unused()
-    return found
+    return node
 
 
 _small: dict[int, Const] = {}
 
 
 def const(value: int) -> Const:
-    """The number as an expression."""
-    found = _small.get(value)
-    if found is None:
-        found = Const.__new__(Const)
-        found.value = value
-        found.key = value
-        found.lo = found.hi = value
-        found.multiple = abs(value)
-        found.open = False
-        found._symbols = frozenset()
-        found._nonneg = value >= 0
-        found._divided = False
-        found._samples = None
+    """Return the expression node of the integer `value`."""
+    node = _small.get(value)
+    if node is None:
+        node = Const.__new__(Const)
+        node.value = value
+        node.key = value
+        node.lo = node.hi = value
+        node.multiple = abs(value)
+        node.open = False
+        node._symbols = frozenset()
+        node._nonneg = value >= 0
+        node._divided = False
+        node._samples = None
         if -1024 <= value <= 4096:
-            return _small.setdefault(value, found)
+            return _small.setdefault(value, node)
         if not -INTEGER.most <= value <= INTEGER.most:
             raise ExpressionError(f"{shown(value)}: {INTEGER.rule}")
-        return _nodes.setdefault(value, found)  # type: ignore[return-value]
-    return found
+        return _nodes.setdefault(value, node)  # type: ignore[return-value]
+    return node
 
 
 def as_expr(value: Any) -> Expr:
-    """An int as an expression; an expression as it is."""
+    """Return `value` as an expression: an integer (also numpy's) becomes a constant, an expression is returned
+    unchanged.
+
+    Raise ExpressionError for other types.
+    """
     if isinstance(value, Expr):
         return value
     if type(value) is int:
@@ -516,10 +545,10 @@ def as_expr(value: Any) -> Expr:
 
 
 def index_of(value: Any) -> int:
-    """The integer that a value with `__index__` is."""
+    """Return the integer that `value.__index__()` gives; raise ExpressionError if it has none."""
     try:
         return operator.index(value)
-    except (TypeError, ValueError, RuntimeError):  # a tensor that a framework traces says no in its own way
+    except (TypeError, ValueError, RuntimeError):  # frameworks raise different errors for traced tensors
         raise ExpressionError(f"{written(value, 80)} is neither an integer nor an expression") from None
 
 
@@ -537,9 +566,10 @@ def symbol(
     multiple_of: int = 1,
     definition: ExprLike | None = None,
 ) -> Symbol:
-    """A symbol with lo <= symbol <= hi (None: no limit), always a multiple of `multiple_of`.
+    """Return the symbol `name` with lo <= symbol <= hi (None: no limit), always a multiple of `multiple_of`.
 
-    The limits may be expressions: they are facts that proofs use. A `definition` names a computed value.
+    The limits may be expressions: they are facts that proofs use. A `definition` is the expression that the symbol is
+    equal to.
 
     >>> W = symbol("W", 1)
     >>> Q = symbol("Q", 1, definition=(W - 3) // 2 + 1)      # the columns of a 3-wide filter with stride 2
@@ -553,9 +583,9 @@ def symbol(
     upper = None if hi is None else as_expr(hi)
     defined = None if definition is None else as_expr(definition)
     identity = ("symbol", name, lower, upper, multiple_of, defined)
-    found = _nodes.get(identity)
-    if found is not None:
-        return found  # type: ignore[return-value]
+    known = _nodes.get(identity)
+    if known is not None:
+        return known  # type: ignore[return-value]
     if not name.isidentifier():
         raise ExpressionError(f"a symbol's name must be an identifier; {name!r} is not")
     if multiple_of < 1:
@@ -571,20 +601,21 @@ def symbol(
         high = high // multiple_of * multiple_of if high != inf else high
     node = Symbol.__new__(Symbol)
     node.name, node.lower, node.upper, node.definition = name, lower, upper, defined
-    stamp = [zlib.crc32(name.encode())] + [0 if e is None else e.key for e in (lower, upper, defined)]
-    unsure = low == -inf or high == inf or defined is not None
-    unsure = unsure or not all(e is None or e.is_constant for e in (lower, upper))
-    key = hash((*stamp, multiple_of))
-    made: Symbol = _intern(node, key, _whole(low), _whole(high), multiple_of, unsure, identity)
-    return made
+    key_parts = [zlib.crc32(name.encode())] + [0 if e is None else e.key for e in (lower, upper, defined)]
+    is_open = low == -inf or high == inf or defined is not None
+    is_open = is_open or not all(e is None or e.is_constant for e in (lower, upper))
+    key = hash((*key_parts, multiple_of))
+    interned: Symbol = _intern(node, key, _int_bound(low), _int_bound(high), multiple_of, is_open, identity)
+    return interned
 
 
-def _whole(bound: Bound) -> Bound:
+def _int_bound(bound: Bound) -> Bound:
+    """Return the end of a numeric range as an int; an infinite end is returned unchanged."""
     return bound if bound in (inf, -inf) else int(bound)
 
 
 def index(name: str, extent: ExprLike) -> Symbol:
-    """A symbol that runs over 0, ..., extent - 1.
+    """Return a symbol that runs over 0, ..., extent - 1.
 
     >>> i = index("i", 10)
     >>> i.lo, i.hi
@@ -594,7 +625,9 @@ def index(name: str, extent: ExprLike) -> Symbol:
 
 
 def extent(name: str, at_least: int = 1, *, multiple_of: int = 1, definition: ExprLike | None = None) -> Symbol:
-    """The symbol of a size: positive, known only at run time; with a definition, a computed size.
+    """Return the symbol of a size, an integer >= `at_least` that is known only at run time.
+
+    It is a multiple of `multiple_of`. A `definition` is the expression that computes the size from others.
 
     >>> C = extent("C", multiple_of=32)
     >>> C % 32, 32 * (C // 32) is C
@@ -604,7 +637,7 @@ def extent(name: str, at_least: int = 1, *, multiple_of: int = 1, definition: Ex
 
 
 def gcd_of(numbers: Iterator[int]) -> int:
-    """The greatest common divisor of all the numbers; 0 if there are none."""
+    """Return the greatest common divisor of `numbers`; 0 if there are none."""
     result = 0
     for n in numbers:
         result = gcd(result, n)

@@ -15,7 +15,7 @@ from tilewright.errors import ExpressionError
 
 
 def at_least_zero(e: Expr) -> Expr:
-    """The condition e >= 0, with common factors divided out; 1 or 0 where that can be shown."""
+    """Return the condition e >= 0 with common factors of the coefficients divided out; 1 or 0 if it is decided."""
     if is_nonneg(e):
         return _e.TRUE
     if e.hi < 0 or (e.open and is_nonneg(-1 - e)):
@@ -28,7 +28,7 @@ def at_least_zero(e: Expr) -> Expr:
 
 
 def is_zero(e: Expr) -> Expr:
-    """The condition e == 0, in a form that e and -e share."""
+    """Return the condition e == 0, as the same node for `e` and -e; 1 or 0 if it is decided."""
     constant, terms = linear(e)
     if not terms:
         return _e.TRUE if constant == 0 else _e.FALSE
@@ -43,19 +43,22 @@ def is_zero(e: Expr) -> Expr:
 
 
 def condition_node(kind: Any, operand: Expr) -> Expr:
-    """The node of operand >= 0 or operand == 0, which nothing simplifies further."""
-    name = (kind, operand)
-    found = _e._nodes.get(name)
-    if found is not None:
-        return found
+    """Return the expression node of a condition, without simplification; `kind` is its class.
+
+    AtLeastZero means operand >= 0, IsZero means operand == 0.
+    """
+    identity = (kind, operand)
+    known = _e._nodes.get(identity)
+    if known is not None:
+        return known
     node = kind.__new__(kind)
     node.operand = operand
-    made: Expr = _e._intern(node, hash((tag_of(kind), operand.key)), 0, 1, 1, operand.open, name)
-    return made
+    interned: Expr = _e._intern(node, hash((tag_of(kind), operand.key)), 0, 1, 1, operand.open, identity)
+    return interned
 
 
 def eq(a: _e.ExprLike, b: _e.ExprLike) -> Expr:
-    """The condition a == b (the operator == compares nodes, not values).
+    """Return the condition a == b. (The operator == compares nodes, not values.)
 
     >>> from tilewright.algebra.expr import index
     >>> eq(2 * index("i", 10), 5), eq(index("i", 10), 5)
@@ -65,12 +68,12 @@ def eq(a: _e.ExprLike, b: _e.ExprLike) -> Expr:
 
 
 def ne(a: _e.ExprLike, b: _e.ExprLike) -> Expr:
-    """The condition a != b."""
+    """Return the condition a != b."""
     return negate(eq(a, b))
 
 
 def negate(condition: Expr) -> Expr:
-    """The condition that holds where this one does not."""
+    """Return the negated condition: 1 (true) where `condition` is 0, and 0 (false) where it is 1."""
     if type(condition) is Const:
         return const(1 - condition.value)
     if type(condition) is AtLeastZero:
@@ -86,13 +89,13 @@ def negate(condition: Expr) -> Expr:
 
 
 def require_condition(e: Expr) -> None:
-    """Raises unless e is 0 or 1 everywhere."""
+    """Raise ExpressionError unless `e` is a condition, an expression whose values are 0 or 1 only."""
     if e.lo < 0 or e.hi > 1:
         raise ExpressionError(f"{e} is not a condition: it takes values from {e.lo} to {e.hi}")
 
 
 def all_of(*conditions: Expr) -> Expr:
-    """The condition that all of these hold.
+    """Return the condition that all of `conditions` hold; without arguments it is 1 (true).
 
     >>> from tilewright.algebra.expr import index
     >>> i = index("i", 10)
@@ -103,7 +106,9 @@ def all_of(*conditions: Expr) -> Expr:
 
 
 def conjuncts(conditions: Iterable[Expr]) -> tuple[Expr, ...]:
-    """The conditions that are not always true, each once, the weaker of two alike left out.
+    """Return the conditions, simplified together, as a tuple; their conjunction is unchanged.
+
+    Always-true conditions, duplicates and weaker ones are removed. If the conjunction is always false, it is (0,).
 
     >>> from tilewright.algebra.expr import index
     >>> i = index("i", 10)
@@ -117,7 +122,7 @@ def conjuncts(conditions: Iterable[Expr]) -> tuple[Expr, ...]:
 
 
 def any_of(*conditions: Expr) -> Expr:
-    """The condition that one of these holds.
+    """Return the condition that at least one of `conditions` holds; without arguments it is 0 (false).
 
     >>> from tilewright.algebra.expr import index
     >>> i = index("i", 10)
@@ -127,9 +132,13 @@ def any_of(*conditions: Expr) -> Expr:
     return _connective(Or, conditions, _e.FALSE, _e.TRUE)
 
 
-def _connective(kind: Any, given: tuple[Expr, ...], neutral: Expr, absorbing: Expr) -> Expr:
+def _connective(kind: Any, conditions: tuple[Expr, ...], neutral: Expr, absorbing: Expr) -> Expr:
+    """Return the simplified `And` or `Or` (the node class `kind`) of the conditions.
+
+    `neutral` is the operand that changes nothing, `absorbing` the operand that decides the result: 1 and 0 for And.
+    """
     flat: list[Expr] = []
-    for a in given:
+    for a in conditions:
         require_condition(a)
         for part in a.parts if type(a) is kind else (a,):
             if part is absorbing:
@@ -137,8 +146,8 @@ def _connective(kind: Any, given: tuple[Expr, ...], neutral: Expr, absorbing: Ex
             if part is not neutral and part not in flat:
                 flat.append(part)
     if len(flat) > 1:
-        flat = _strongest(flat, keep_smaller=kind is And)
-        if _opposed(flat, kind):
+        flat = _keep_binding(flat, keep_smaller=kind is And)
+        if _has_opposed_pair(flat, kind):
             return absorbing
     if not flat:
         return neutral
@@ -148,8 +157,11 @@ def _connective(kind: Any, given: tuple[Expr, ...], neutral: Expr, absorbing: Ex
     return nary_node(kind, tuple(flat), 0, 1, 1)
 
 
-def _opposed(conditions: list[Expr], kind: Any) -> bool:
-    """Whether e + c >= 0 and -e + d >= 0 are among them and exclude each other, or leave nothing out."""
+def _has_opposed_pair(conditions: list[Expr], kind: Any) -> bool:
+    """Return True if two of the conditions, e + c >= 0 and -e + d >= 0, decide their connective `kind` (And or Or).
+
+    For And they exclude each other, for Or at least one of them always holds.
+    """
     constants: dict[Any, int] = {}
     for a in conditions:
         if type(a) is AtLeastZero:
@@ -161,8 +173,11 @@ def _opposed(conditions: list[Expr], kind: Any) -> bool:
     return False
 
 
-def _strongest(conditions: list[Expr], *, keep_smaller: bool) -> list[Expr]:
-    """Of conditions e + c >= 0 with the same e, keep one: the smallest c of all_of, the largest of any_of."""
+def _keep_binding(conditions: list[Expr], *, keep_smaller: bool) -> list[Expr]:
+    """Return the conditions, with only one of all e + c >= 0 that share e.
+
+    The smallest c is kept if `keep_smaller` (it decides a conjunction), else the largest (it decides a disjunction).
+    """
     best: dict[Any, Expr] = {}
     for a in conditions:
         if type(a) is AtLeastZero:

@@ -22,33 +22,35 @@ from tilewright.algebra import expr as _e
 from tilewright.algebra.expr import Bound, Const, Exact, Expr, FloorDiv, Mod, Sum, const, gcd_of
 from tilewright.errors import DivisionByZero, ExpressionError
 
-# Results already found: a digit's quotient and remainder are asked for again and again. Emptied when full,
-# so that it keeps only so many expressions alive.
+# Caches: quotients and remainders of digits are requested again and again. Emptied when full, which limits how many
+# expressions they keep alive.
 _quotients: dict[tuple[Expr, Expr], Expr] = {}
 _remainders: dict[tuple[Expr, Expr], Expr] = {}
-_REMEMBERED = 1 << 14
+_CACHE_LIMIT = 1 << 14
 
 
 def floordiv(a: Expr, d: Expr) -> Expr:
-    """A // d."""
-    found = _quotients.get((a, d))
-    return _remember(_quotients, a, d, _floordiv(a, d)) if found is None else found
+    """Return the simplified expression a // d, rounded towards minus infinity; results are cached."""
+    cached = _quotients.get((a, d))
+    return _cache_result(_quotients, a, d, _floordiv(a, d)) if cached is None else cached
 
 
 def modulo(a: Expr, d: Expr) -> Expr:
-    """A % d."""
-    found = _remainders.get((a, d))
-    return _remember(_remainders, a, d, _modulo(a, d)) if found is None else found
+    """Return the simplified expression a % d, with the sign of d; results are cached."""
+    cached = _remainders.get((a, d))
+    return _cache_result(_remainders, a, d, _modulo(a, d)) if cached is None else cached
 
 
-def _remember(memory: dict[tuple[Expr, Expr], Expr], a: Expr, d: Expr, result: Expr) -> Expr:
-    if len(memory) >= _REMEMBERED:
-        memory.clear()
-    memory[a, d] = result
+def _cache_result(cache: dict[tuple[Expr, Expr], Expr], a: Expr, d: Expr, result: Expr) -> Expr:
+    """Store `result` under (a, d) in `cache` and return it; a full cache is emptied first."""
+    if len(cache) >= _CACHE_LIMIT:
+        cache.clear()
+    cache[a, d] = result
     return result
 
 
 def _floordiv(a: Expr, d: Expr) -> Expr:
+    """Return the simplified expression a // d without looking into the cache."""
     if type(d) is Const:
         return _div_number(a, d.value)
     if a is d:
@@ -57,24 +59,26 @@ def _floordiv(a: Expr, d: Expr) -> Expr:
         return a
     if d.hi < 0:
         return floordiv(_rules.scale(a, -1), _rules.scale(d, -1))
-    if not _positive(d):
+    if not _is_positive(d):
         return division_node(FloorDiv, a, d)
     return _div_symbolic(a, d)
 
 
 def _modulo(a: Expr, d: Expr) -> Expr:
+    """Return the simplified expression a % d without looking into the cache."""
     if type(d) is Const:
         return _mod_number(a, d.value)
     if a is d or a is _e.ZERO:
         return _e.ZERO
     if d.hi < 0:
         return _rules.scale(modulo(_rules.scale(a, -1), _rules.scale(d, -1)), -1)
-    if not _positive(d):
+    if not _is_positive(d):
         return division_node(Mod, a, d)
     return _mod_symbolic(a, d)
 
 
-def _positive(e: Expr) -> bool:
+def _is_positive(e: Expr) -> bool:
+    """Return True if e >= 1 can be shown for all values of its symbols."""
     return e.lo >= 1 or (e.open and _rules.is_nonneg(e - 1))
 
 
@@ -82,6 +86,7 @@ def _positive(e: Expr) -> bool:
 
 
 def _div_number(a: Expr, n: int) -> Expr:
+    """Return the simplified expression a // n for an integer `n`; raise DivisionByZero for n = 0."""
     if n <= 0:
         if n == 0:
             raise DivisionByZero(f"({a}) // 0")
@@ -95,37 +100,44 @@ def _div_number(a: Expr, n: int) -> Expr:
         return const(int(lo // n))
     if type(a) is Sum:
         return _div_sum(a, n)
-    if type(a) is FloorDiv and _positive(a.right):
+    if type(a) is FloorDiv and _is_positive(a.right):
         return floordiv(a.left, _rules.scale(a.right, n))
-    if type(a) is Mod and _positive(a.right):
+    if type(a) is Mod and _is_positive(a.right):
         outer = quotient_of(a.right, const(n))
         if outer is not None:
             return modulo(_div_number(a.left, n), outer)
-    return _e.ZERO if _within(a, const(n)) else division_node(FloorDiv, a, const(n))
+    return _e.ZERO if _is_in_range(a, const(n)) else division_node(FloorDiv, a, const(n))
 
 
 def _div_sum(a: Sum, n: int) -> Expr:
-    outside: list[tuple[Expr, int]] = []
-    inside: dict[Expr, int] = {}
+    """Return the simplified quotient a // n of a sum by an integer n >= 2.
+
+    Terms that n divides leave the quotient: (n*q + r) // n becomes q + r // n.
+    """
+    quotient_terms: list[tuple[Expr, int]] = []
+    rest_terms: dict[Expr, int] = {}
     for t, c in a.terms:
         if c % n == 0:
-            outside.append((t, c // n))
-        elif c * t.multiple % n == 0:  # n is known to divide c*t: its quotient stands alone
+            quotient_terms.append((t, c // n))
+        elif c * t.multiple % n == 0:  # n is known to divide c*t
             g = gcd(c, n)
-            outside.append((_div_number(t, n // g), c // g))
+            quotient_terms.append((_div_number(t, n // g), c // g))
         else:
-            inside[t] = c
-    quotient, constant = divmod(a.constant, n)
-    if outside or quotient:
-        return _rules.weighted_sum(quotient, [*outside, (_div_number(_rules.total(constant, inside), n), 1)])
-    found = _low_part(a, n)
-    if found is not None:
-        g, high, _ = found
+            rest_terms[t] = c
+    constant_quotient, constant_rest = divmod(a.constant, n)
+    if quotient_terms or constant_quotient:
+        return _rules.weighted_sum(
+            constant_quotient, [*quotient_terms, (_div_number(_rules.total(constant_rest, rest_terms), n), 1)]
+        )
+    low_part = _low_part(a, n)
+    if low_part is not None:
+        g, high, _ = low_part
         return _div_number(high, n // g)
-    return _e.ZERO if _within(a, const(n)) else division_node(FloorDiv, a, const(n))
+    return _e.ZERO if _is_in_range(a, const(n)) else division_node(FloorDiv, a, const(n))
 
 
 def _mod_number(a: Expr, n: int) -> Expr:
+    """Return the simplified expression a % n for an integer `n`; raise DivisionByZero for n = 0."""
     if n <= 0:
         if n == 0:
             raise DivisionByZero(f"({a}) % 0")
@@ -139,38 +151,42 @@ def _mod_number(a: Expr, n: int) -> Expr:
         return _rules.add(a, const(-int(lo // n) * n))
     if type(a) is Sum:
         return _mod_sum(a, n)
-    if type(a) is Mod and _positive(a.right) and quotient_of(a.right, const(n)) is not None:
+    if type(a) is Mod and _is_positive(a.right) and quotient_of(a.right, const(n)) is not None:
         return _mod_number(a.left, n)
-    return a if _within(a, const(n)) else division_node(Mod, a, const(n))
+    return a if _is_in_range(a, const(n)) else division_node(Mod, a, const(n))
 
 
 def _mod_sum(a: Sum, n: int) -> Expr:
-    inside = tuple([term for term in a.terms if term[1] * term[0].multiple % n != 0])
+    """Return the simplified remainder a % n of a sum by an integer n >= 2; terms that n divides are dropped first."""
+    kept_terms = tuple([term for term in a.terms if term[1] * term[0].multiple % n != 0])
     constant = a.constant % n
-    if len(inside) < len(a.terms) or constant != a.constant:
-        return _mod_number(_rules.sum_node(constant, inside), n)
-    found = _low_part(a, n)
-    if found is not None:
-        g, high, low = found
+    if len(kept_terms) < len(a.terms) or constant != a.constant:
+        return _mod_number(_rules.sum_node(constant, kept_terms), n)
+    low_part = _low_part(a, n)
+    if low_part is not None:
+        g, high, low = low_part
         return _rules.add(_rules.scale(_mod_number(high, n // g), g), low)
-    return a if _within(a, const(n)) else division_node(Mod, a, const(n))
+    return a if _is_in_range(a, const(n)) else division_node(Mod, a, const(n))
 
 
 def _low_part(a: Sum, n: int) -> tuple[int, Expr, Expr] | None:
-    """g, h, l with a == g*h + l, g > 1 a divisor of n and 0 <= l < g; or None."""
+    """Return (g, h, l) with a == g*h + l, where g > 1 divides n and 0 <= l < g; None if no such split is found.
+
+    Terms with large coefficients go into h, the others into l. For n = 32: `8*i + j` with 0 <= j < 8 -> (8, i, j).
+    """
     terms = sorted(a.terms, key=_size_of_coefficient, reverse=True)
     common = [n]  # gcd of n and of the first k coefficients
     for _, c in terms:
         common.append(gcd(common[-1], c))
     if common[1] == 1:
         return None
-    # the least and the greatest value of the terms from k on
+    # the smallest and the largest value of the terms from k on
     lows: list[Bound] = [0]
     highs: list[Bound] = [0]
     for t, c in reversed(terms):
-        least, most = (t.lo, t.hi) if c > 0 else (t.hi, t.lo)
+        least, greatest = (t.lo, t.hi) if c > 0 else (t.hi, t.lo)
         lows.append(lows[-1] + c * least)
-        highs.append(highs[-1] + c * most)
+        highs.append(highs[-1] + c * greatest)
     for k in range(len(terms), 0, -1):
         g = common[k]
         low, high = lows[len(terms) - k], highs[len(terms) - k]
@@ -184,6 +200,7 @@ def _low_part(a: Sum, n: int) -> tuple[int, Expr, Expr] | None:
 
 
 def _size_of_coefficient(term: tuple[Expr, int]) -> int:
+    """Return the absolute coefficient of a pair (term, coefficient), as a sort key."""
     return abs(term[1])
 
 
@@ -191,52 +208,57 @@ def _size_of_coefficient(term: tuple[Expr, int]) -> int:
 
 
 def _div_symbolic(a: Expr, d: Expr) -> Expr:
-    if type(a) is FloorDiv and _positive(a.right):
+    """Return the simplified expression a // d for an expression `d` that is known to be positive."""
+    if type(a) is FloorDiv and _is_positive(a.right):
         return floordiv(a.left, _rules.multiply(a.right, d))
-    if type(a) is Mod and _positive(a.right):
+    if type(a) is Mod and _is_positive(a.right):
         outer = quotient_of(a.right, d)
         if outer is not None:
             return modulo(floordiv(a.left, d), outer)
     whole, rest = _divide_terms(a, d)
     if whole is not _e.ZERO:
         return _rules.add(whole, floordiv(rest, d))
-    if _within(rest, d):
+    if _is_in_range(rest, d):
         return _e.ZERO
     if rest.hi < 0 and _rules.is_nonneg(_rules.add(rest, d)):
         return const(-1)
-    found = _symbolic_low_part(rest, d)
-    if found is not None:
-        _, high, _, outer = found
+    low_part = _symbolic_low_part(rest, d)
+    if low_part is not None:
+        _, high, _, outer = low_part
         return floordiv(high, outer)
     return division_node(FloorDiv, rest, d)
 
 
 def _mod_symbolic(a: Expr, d: Expr) -> Expr:
-    if type(a) is Mod and _positive(a.right) and quotient_of(a.right, d) is not None:
+    """Return the simplified expression a % d for an expression `d` that is known to be positive."""
+    if type(a) is Mod and _is_positive(a.right) and quotient_of(a.right, d) is not None:
         return modulo(a.left, d)
     whole, rest = _divide_terms(a, d)
     if whole is not _e.ZERO:
         return modulo(rest, d)
-    if _within(rest, d):
+    if _is_in_range(rest, d):
         return rest
     if rest.hi < 0 and _rules.is_nonneg(_rules.add(rest, d)):
         return _rules.add(rest, d)
-    found = _symbolic_low_part(rest, d)
-    if found is not None:
-        g, high, low, outer = found
+    low_part = _symbolic_low_part(rest, d)
+    if low_part is not None:
+        g, high, low, outer = low_part
         return _rules.add(_rules.multiply(g, modulo(high, outer)), low)
     return division_node(Mod, rest, d)
 
 
-def _within(r: Expr, d: Expr) -> bool:
-    """Whether 0 <= r < d can be shown."""
+def _is_in_range(r: Expr, d: Expr) -> bool:
+    """Return True if 0 <= r < d can be shown for all values of the symbols."""
     if r.lo >= 0 and r.hi < d.lo:
         return True
     return (r.open or d.open) and bool(_rules.is_nonneg(r)) and bool(_rules.is_nonneg(d - r - 1))
 
 
 def _symbolic_low_part(a: Expr, d: Expr) -> tuple[Expr, Expr, Expr, Expr] | None:
-    """g, h, l, e with a == g*h + l, d == g*e and 0 <= l < g, for a common factor g of d and of some terms."""
+    """Return (g, h, l, e) with a == g*h + l, d == g*e and 0 <= l < g, or None if no such split is found.
+
+    g is a common factor of `d` and of some terms of `a`.
+    """
     constant, terms = _rules.linear(a)
     for g in _common_factors(terms, d):
         outer = quotient_of(d, g)
@@ -250,33 +272,36 @@ def _symbolic_low_part(a: Expr, d: Expr) -> tuple[Expr, Expr, Expr, Expr] | None
             else:
                 high.append(quotient)
         rest = _rules.add_all(low)
-        if outer is not None and high and _within(rest, g):
+        if outer is not None and high and _is_in_range(rest, g):
             return g, _rules.add_all(high), rest, outer
     return None
 
 
 def _common_factors(terms: tuple[tuple[Expr, int], ...], d: Expr) -> list[Expr]:
-    """What d, a single term, has in common with each of the terms: numbers and factors, larger first."""
+    """Return the common factors of the single term `d` with each term of a sum, without 1 and `d` itself.
+
+    `terms` are (term, coefficient) pairs. The list is empty if `d` is a sum; it follows the order of the terms.
+    """
     constant, d_terms = _rules.linear(d)
     if constant != 0 or len(d_terms) != 1:
         return []
     (d_term, d_coefficient) = d_terms[0]
-    found: list[Expr] = []
+    candidates: list[Expr] = []
     for t, c in terms:
-        left = list(_rules.factors_of(t))
+        unmatched = list(_rules.factors_of(t))
         shared = []
         for f in _rules.factors_of(d_term):
-            if f in left:
-                left.remove(f)
+            if f in unmatched:
+                unmatched.remove(f)
                 shared.append(f)
         g = _rules.scale(_rules.product_node(shared), gcd(c, d_coefficient))
-        if g is not _e.ONE and g not in found and g is not d:
-            found.append(g)
-    return found
+        if g is not _e.ONE and g not in candidates and g is not d:
+            candidates.append(g)
+    return candidates
 
 
 def _divide_terms(a: Expr, d: Expr) -> tuple[Expr, Expr]:
-    """(q, r) with a == d*q + r, taking out every term that d divides."""
+    """Return (q, r) with a == d*q + r, where q collects the quotient of every term of `a` that `d` divides."""
     constant, d_terms = _rules.linear(d)
     if constant != 0 or len(d_terms) > 1:
         return _divide_polynomial(a, d)
@@ -295,7 +320,10 @@ def _divide_terms(a: Expr, d: Expr) -> tuple[Expr, Expr]:
 
 
 def _divide_polynomial(a: Expr, d: Expr) -> tuple[Expr, Expr]:
-    """(q, r) with a == d*q + r, where d has several terms: long division by d's leading term."""
+    """Return (q, r) with a == d*q + r by long division with the leading term of `d`, a sum of several terms.
+
+    (0, a) is returned if the remainder has no fewer terms than `a`; at most eight division steps are made.
+    """
     _, d_terms = _rules.linear(d)
     lead, lead_coefficient = max(d_terms, key=lambda term: (len(_rules.factors_of(term[0])), term[0].key))
     whole: Expr = _e.ZERO
@@ -316,19 +344,22 @@ def _divide_polynomial(a: Expr, d: Expr) -> tuple[Expr, Expr]:
 
 
 def _term_quotient(t: Expr, c: int, d: Expr, d_coefficient: int) -> Expr | None:
-    """c*t / (d_coefficient*d) where that divides factor by factor."""
+    """Return (c*t) / (d_coefficient*d) if it is exact, else None.
+
+    It is exact if every factor of the term `d` is a factor of the term `t`, and the integer coefficients divide.
+    """
     if c % d_coefficient != 0:
         return None
-    left = list(_rules.factors_of(t))
+    unmatched = list(_rules.factors_of(t))
     for f in _rules.factors_of(d):
-        if f not in left:
+        if f not in unmatched:
             return None
-        left.remove(f)
-    return _rules.scale(_rules.product_node(left), c // d_coefficient)
+        unmatched.remove(f)
+    return _rules.scale(_rules.product_node(unmatched), c // d_coefficient)
 
 
 def quotient_of(a: Expr, d: Expr) -> Expr | None:
-    """A / d if d divides a as a polynomial, or as a number that is known to divide; otherwise None.
+    """Return a / d if `d` is known to divide `a`, as a polynomial or as a number; otherwise None.
 
     >>> from tilewright.algebra.expr import extent
     >>> P, Q = extent("P"), extent("Q")
@@ -350,7 +381,11 @@ def quotient_of(a: Expr, d: Expr) -> Expr | None:
 
 
 def exact_divide(a: Expr, d: Expr) -> Expr:
-    """A / d: the quotient where d is known to divide a, otherwise a node that is checked when evaluated."""
+    """Return a / d, where the author promises that `d` divides `a`.
+
+    Without a known quotient it is an `Exact` node, which is checked when it is evaluated. Raise ExpressionError for
+    numbers that do not divide, DivisionByZero for d = 0.
+    """
     if d is _e.ZERO:
         raise DivisionByZero(f"({a}) / 0")
     quotient = quotient_of(a, d)
@@ -372,7 +407,7 @@ def exact_divide(a: Expr, d: Expr) -> Expr:
 
 
 def close(e: Expr) -> Expr:
-    """The floor of an expression in which `/` may stand for fractions: (a / b) becomes a // b.
+    """Return the floor of `e`, in which `/` is taken as a fraction: a / b becomes a // b.
 
     >>> from math import ceil, floor
     >>> from tilewright.algebra.expr import extent
@@ -384,7 +419,7 @@ def close(e: Expr) -> Expr:
 
 
 def _fraction(e: Expr) -> tuple[Expr, Expr]:
-    """Numerator and denominator, with every `/` taken as a fraction."""
+    """Return (numerator, denominator) of `e`, with every `/` in it taken as a fraction."""
     if type(e) is Exact:
         n1, d1 = _fraction(e.left)
         n2, d2 = _fraction(e.right)
@@ -412,31 +447,32 @@ _TAGS: dict[Any, int] = {FloorDiv: 201, Mod: 202, Exact: 203}
 
 
 def division_node(kind: Any, a: Expr, d: Expr) -> Expr:
-    """The node of a // d, a % d or a / d, which nothing simplifies further."""
-    name = (kind, a, d)
-    found = _e._nodes.get(name)
-    if found is not None:
-        return found
+    """Return the expression node of class `kind` (FloorDiv, Mod or Exact) for a // d, a % d or a / d, unsimplified."""
+    identity = (kind, a, d)
+    known = _e._nodes.get(identity)
+    if known is not None:
+        return known
     lo, hi = _mod_range(a, d) if kind is Mod else _div_range(a, d)
     node = kind.__new__(kind)
     node.left, node.right = a, d
     multiple = gcd(a.multiple, d.multiple) if kind is Mod else 1
     if kind is not Mod and type(d) is Const and a.multiple % d.value == 0:
         multiple = a.multiple // abs(d.value)
-    made: Expr = _e._intern(node, hash((_TAGS[kind], a.key, d.key)), lo, hi, multiple, a.open or d.open, name)
-    return made
+    interned: Expr = _e._intern(node, hash((_TAGS[kind], a.key, d.key)), lo, hi, multiple, a.open or d.open, identity)
+    return interned
 
 
 def _div_range(a: Expr, d: Expr) -> tuple[Bound, Bound]:
+    """Return (lowest, highest) possible value of a // d from the ranges of both operands."""
     if d.lo >= 1:
-        ends = [_end(x, y) for x in (a.lo, a.hi) for y in (d.lo, d.hi)]
+        ends = [_quotient_of_ends(x, y) for x in (a.lo, a.hi) for y in (d.lo, d.hi)]
         return min(ends), max(ends)
     reach = max(abs(a.lo), abs(a.hi))
     return -reach, reach
 
 
-def _end(x: Bound, y: Bound) -> Bound:
-    """X // y at the end of a range, y >= 1."""
+def _quotient_of_ends(x: Bound, y: Bound) -> Bound:
+    """Return x // y for ends of ranges that may be infinite, with y >= 1."""
     if x in (inf, -inf):
         return x
     if y == inf:
@@ -445,6 +481,7 @@ def _end(x: Bound, y: Bound) -> Bound:
 
 
 def _mod_range(a: Expr, d: Expr) -> tuple[Bound, Bound]:
+    """Return (lowest, highest) possible value of a % d from the ranges of both operands."""
     if d.lo >= 1:
         return 0, min(d.hi - 1, a.hi) if a.lo >= 0 else d.hi - 1
     reach = max(abs(d.lo), abs(d.hi)) - 1

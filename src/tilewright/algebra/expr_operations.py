@@ -1,4 +1,7 @@
-"""What each kind of expression computes from the values of its parts: ints, or numpy arrays."""
+"""Integer operations of expression nodes: what each node type computes from the values of its operands.
+
+Values are ints or numpy arrays of integers.
+"""
 
 from __future__ import annotations
 
@@ -11,37 +14,46 @@ from tilewright.algebra.expr import And, Exact, Expr, FloorDiv, Max, Min, Mod, O
 from tilewright.errors import DivisionByZero, NotExact
 
 
-def _divisor(a: Any, b: Any, sign: str) -> Any:
+def _checked_divisor(a: Any, b: Any, sign: str) -> Any:
+    """Return the divisor `b`; raise DivisionByZero if it, or an element of it, is 0.
+
+    `a` is the dividend and `sign` the operator (//, % or /), both for the error text only.
+    """
     if np.any(np.equal(b, 0)):
         raise DivisionByZero(f"{a} {sign} {b}")
     return b
 
 
-def _exactly(a: Any, b: Any) -> Any:
-    _divisor(a, b, "/")
+def _exact_quotient(a: Any, b: Any) -> Any:
+    """Return a / b as an integer, or element by element for arrays; raise NotExact if `b` does not divide `a`."""
+    _checked_divisor(a, b, "/")
     left = np.asarray(a % b) != 0
     if left.any():
-        one, by = (np.broadcast_to(np.asarray(x, object), left.shape)[left].flat[0] for x in (a, b))
-        raise NotExact(f"{one} / {by} was said to be exact, but {by} does not divide {one}; // rounds down")
+        dividend, divisor = (np.broadcast_to(np.asarray(x, object), left.shape)[left].flat[0] for x in (a, b))
+        raise NotExact(
+            f"{dividend} / {divisor} was said to be exact, but {divisor} does not divide {dividend}; // rounds down"
+        )
     return a // b
 
 
-def _smaller(a: Any, b: Any) -> Any:
+def _minimum(a: Any, b: Any) -> Any:
+    """Return the smaller of two ints; if one of them is a numpy array, the elementwise minimum."""
     return np.minimum(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else min(a, b)
 
 
-def _larger(a: Any, b: Any) -> Any:
+def _maximum(a: Any, b: Any) -> Any:
+    """Return the larger of two ints; if one of them is a numpy array, the elementwise maximum."""
     return np.maximum(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else max(a, b)
 
 
 OPERATIONS: dict[type[Expr], Callable[[Any, Any], Any]] = {
     Product: lambda a, b: a * b,
-    FloorDiv: lambda a, b: a // _divisor(a, b, "//"),
-    Mod: lambda a, b: a % _divisor(a, b, "%"),
-    Exact: _exactly,
+    FloorDiv: lambda a, b: a // _checked_divisor(a, b, "//"),
+    Mod: lambda a, b: a % _checked_divisor(a, b, "%"),
+    Exact: _exact_quotient,
     Xor: lambda a, b: a ^ b,
-    Min: _smaller,
-    Max: _larger,
+    Min: _minimum,
+    Max: _maximum,
     And: lambda a, b: a & b,
     Or: lambda a, b: a | b,
 }

@@ -1,7 +1,7 @@
-"""Expressions as rows of plain data, and back: a pickled expression is, where it is read, the very node it was.
+"""Expressions as rows of plain data, and back: an unpickled expression is the interned node of the reading process.
 
-A row is a kind of node and what it is made of, its parts as places of earlier rows; so depth costs no recursion, and
-what is shared is written once.
+A row is a node class and what the node is made of; operands are indices of earlier rows. So depth costs no recursion,
+and shared subexpressions are written once.
 """
 
 from __future__ import annotations
@@ -34,79 +34,84 @@ _BY_NAME = {kind.__name__: kind for kind in _KINDS}
 
 
 def rows_of(e: Expr) -> tuple[tuple[Any, ...], ...]:
-    """The expression as rows, the last of which is itself.
+    """Return the expression as rows (class name, fields...), operands first; the last row is the expression itself.
 
     >>> from tilewright.algebra.expr import index
     >>> i = index("i", 10)
     >>> rows_of(2 * i + 3)
     (('Const', 0), ('Const', 9), ('Symbol', 'i', 0, 1, None, 1), ('Sum', 3, (2, 2)))
     """
-    places: dict[Expr, int] = {}
+    row_of: dict[Expr, int] = {}
     rows: list[tuple[Any, ...]] = []
     stack: list[tuple[Expr, bool]] = [(e, False)]
     while stack:
-        node, ready = stack.pop()
-        if node in places:
+        node, dependencies_done = stack.pop()
+        if node in row_of:
             continue
-        parts = _parts(node)
-        if ready or not parts:
-            places[node] = len(rows)
-            rows.append(_row(node, [places[part] for part in parts]))
+        dependencies = _dependencies(node)
+        if dependencies_done or not dependencies:
+            row_of[node] = len(rows)
+            rows.append(_row(node, [row_of[part] for part in dependencies]))
         else:
             stack.append((node, True))
-            stack.extend((part, False) for part in reversed(parts))
+            stack.extend((part, False) for part in reversed(dependencies))
     return tuple(rows)
 
 
 def expr_of(rows: tuple[tuple[Any, ...], ...]) -> Expr:
-    """The expression that rows stand for."""
+    """Return the expression that `rows` (made by `rows_of`) describe."""
     nodes: list[Expr] = []
-    for kind, *made_of in rows:
-        nodes.append(_node(kind, made_of, nodes))
+    for kind, *fields in rows:
+        nodes.append(_node(kind, fields, nodes))
     return nodes[-1]
 
 
-def _parts(node: Expr) -> tuple[Expr, ...]:
-    """What must be there before the node; of a symbol, its limits and its definition too."""
+def _dependencies(node: Expr) -> tuple[Expr, ...]:
+    """Return the expressions whose rows precede that of `node`: its operands; of a symbol its limits and definition."""
     if isinstance(node, Symbol):
         return tuple(e for e in (node.lower, node.upper, node.definition) if e is not None)
     return node.parts
 
 
-def _row(node: Expr, places: list[int]) -> tuple[Any, ...]:
+def _row(node: Expr, operand_rows: list[int]) -> tuple[Any, ...]:
+    """Return the row of `node`; `operand_rows` are the row numbers of the expressions that `_dependencies` returns."""
     kind = type(node).__name__
     if isinstance(node, Const):
         return kind, node.value
     if isinstance(node, Symbol):
-        left = iter(places)
-        limits = [None if e is None else next(left) for e in (node.lower, node.upper, node.definition)]
+        unread = iter(operand_rows)
+        limits = [None if e is None else next(unread) for e in (node.lower, node.upper, node.definition)]
         return kind, node.name, *limits, node.multiple
     if isinstance(node, Sum):
-        pairs = zip(places, (c for _, c in node.terms), strict=True)
+        pairs = zip(operand_rows, (c for _, c in node.terms), strict=True)
         return kind, node.constant, *pairs
-    return kind, *places
+    return kind, *operand_rows
 
 
-def _node(kind: str, made_of: list[Any], nodes: list[Expr]) -> Expr:
-    """One node, by the functions that make nodes and simplify nothing: it was simplified when it was made first."""
+def _node(kind: str, fields: list[Any], nodes: list[Expr]) -> Expr:
+    """Return the expression node of one row, whose operands are row numbers into `nodes`.
+
+    `kind` is the name of the node class, `fields` the rest of the row. Nothing is simplified: it was, when the node was
+    first made.
+    """
     if kind == "Const":
-        return const(made_of[0])
+        return const(fields[0])
     if kind == "Symbol":
-        name, *limits, multiple = made_of
-        lower, upper, definition = (None if place is None else nodes[place] for place in limits)
+        name, *limits, multiple = fields
+        lower, upper, definition = (None if row is None else nodes[row] for row in limits)
         return symbol(name, lower, upper, multiple_of=multiple, definition=definition)
     if kind == "Sum":
-        constant, *terms = made_of
-        return expr_rules.sum_node(constant, tuple((nodes[place], c) for place, c in terms))
-    parts = tuple(nodes[place] for place in made_of)
+        constant, *terms = fields
+        return expr_rules.sum_node(constant, tuple((nodes[row], c) for row, c in terms))
+    operands = tuple(nodes[row] for row in fields)
     if kind == "Product":
-        return expr_rules.product_node(list(parts))
+        return expr_rules.product_node(list(operands))
     if kind == "Xor":
-        return expr_rules.xor(*parts)
+        return expr_rules.xor(*operands)
     if kind in ("FloorDiv", "Mod", "Exact"):
-        return expr_divide.division_node(_BY_NAME[kind], *parts)
+        return expr_divide.division_node(_BY_NAME[kind], *operands)
     if kind in ("AtLeastZero", "IsZero"):
-        return expr_conditions.condition_node(_BY_NAME[kind], *parts)
+        return expr_conditions.condition_node(_BY_NAME[kind], *operands)
     if kind in ("And", "Or"):
-        return expr_rules.nary_node(_BY_NAME[kind], parts, 0, 1, 1)
-    return expr_rules.extreme_node(_BY_NAME[kind], parts)
+        return expr_rules.nary_node(_BY_NAME[kind], operands, 0, 1, 1)
+    return expr_rules.extreme_node(_BY_NAME[kind], operands)

@@ -1,9 +1,9 @@
-"""Showing that an expression is never negative, when ranges alone do not tell.
+"""Prove that an expression is never negative, when ranges alone do not tell.
 
 Ranges know each symbol's numeric limits and nothing else. Here symbolic limits count too: with 0 <= q <= Q-1 and
 0 <= p <= P-1, the expression P*Q - 1 - Q*p - q is never negative. The search is simple and always ends: it
-replaces one symbol after another by the limit that makes the expression smallest, and adds facts that
-definitions imply. It may fail to show something true; it never shows something false.
+replaces one factor after another (a symbol, quotient, remainder, min or max) by the limit that makes the expression
+smallest, and adds facts that definitions imply. It may fail to show something true; it never shows something false.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from tilewright.algebra.expr import Expr, FloorDiv, Max, Min, Mod, Product, Symb
 
 
 def is_nonneg(e: Expr, facts: Sequence[Expr] = ()) -> bool:
-    """Whether e >= 0 can be shown, given further expressions that are known to be >= 0.
+    """Return True if e >= 0 can be shown, given `facts`, expressions that are known to be >= 0.
+
+    False means that no proof was found.
 
     >>> from tilewright.algebra.expr import extent, index
     >>> P, Q, H = extent("P"), extent("Q"), extent("H")
@@ -39,39 +41,48 @@ def is_nonneg(e: Expr, facts: Sequence[Expr] = ()) -> bool:
 
 
 def _search(e: Expr, facts: tuple[Expr, ...], depth: int) -> bool:
+    """Return True if a proof of e >= 0 is found: by replacing factors by their limits, and by subtracting known facts.
+
+    `facts` are expressions known to be >= 0; `depth` is how many more facts may be combined.
+    """
     e = _eliminate(e, facts, depth, symbolic=True)
     if e.lo >= 0:
         return True
     if depth > 0:
-        for fact in (*facts, *_implied(e)):
-            for weight in _weights(e, fact):
+        for fact in (*facts, *_definition_facts_of(e)):
+            for weight in _cancelling_multiples(e, fact):
                 rest = _rules.weighted_sum(0, ((e, 1), (fact, -weight)))
                 if rest.lo >= 0 or (not refuted(rest, facts) and _search(rest, facts, depth - 1)):
                     return True
     return _eliminate(e, facts, depth, symbolic=False).lo >= 0
 
 
-def _weights(e: Expr, fact: Expr) -> set[int]:
-    """The positive multiples of a fact that cancel a term of e."""
-    wanted = dict(_rules.linear(e)[1])
+def _cancelling_multiples(e: Expr, fact: Expr) -> set[int]:
+    """Return the integers k >= 1 for which e - k*fact loses a term of `e`, because k*fact has the same term.
+
+    These are the multiples of `fact` that are worth subtracting in a proof of e >= 0.
+    """
+    coefficient_of = dict(_rules.linear(e)[1])
     return {
-        wanted[t] // c for t, c in _rules.linear(fact)[1] if t in wanted and wanted[t] % c == 0 and wanted[t] // c > 0
+        coefficient_of[t] // c
+        for t, c in _rules.linear(fact)[1]
+        if t in coefficient_of and coefficient_of[t] % c == 0 and coefficient_of[t] // c > 0
     }
 
 
-def _implied(e: Expr) -> list[Expr]:
-    """What the definitions of the symbols in e imply to be >= 0."""
-    found: list[Expr] = []
+def _definition_facts_of(e: Expr) -> list[Expr]:
+    """Return expressions that are >= 0 because of the definitions of the symbols in `e`."""
+    facts: list[Expr] = []
     for s in sorted(e.symbols, key=lambda s: s.key):
         if s.definition is not None:
-            found += definition_facts(s, s.definition)
-    return found
+            facts += definition_facts(s, s.definition)
+    return facts
 
 
 def definition_facts(s: Symbol, definition: Expr) -> list[Expr]:
-    """The inequalities that s == definition implies, without division.
+    """Return expressions that are >= 0 because s == definition, written without division.
 
-    For s == x // d + c these are d*(s - c) <= x and x <= d*(s - c) + d - 1.
+    For s == x // d + c these are x - d*(s - c) and d*(s - c) + d - 1 - x.
     """
     for t, c in _rules.linear(definition)[1]:
         if c == 1 and type(t) is FloorDiv and t.right.lo >= 1:
@@ -86,20 +97,24 @@ def definition_facts(s: Symbol, definition: Expr) -> list[Expr]:
 
 
 def _eliminate(e: Expr, facts: tuple[Expr, ...], depth: int, *, symbolic: bool) -> Expr:
-    """Replaces atoms by the limit that makes e smallest, as long as a coefficient's sign is known."""
+    """Return a lower bound of `e`, in which factors are replaced by the limit that makes `e` smallest.
+
+    A factor is replaced only if the sign of its coefficient is known, by a proof with the given `facts` and `depth`.
+    With `symbolic` only factors with symbolic limits are replaced.
+    """
     tried: set[Expr] = set()
     while e.lo < 0:
-        atom = _next_atom(e, tried, symbolic=symbolic)
-        if atom is None:
+        factor = _next_to_eliminate(e, tried, symbolic=symbolic)
+        if factor is None:
             return e
-        tried.add(atom)
-        coefficient, rest = _coefficient(e, atom)
+        tried.add(factor)
+        coefficient, rest = _coefficient(e, factor)
         if coefficient is None:
             continue
-        if _sign_known(coefficient, facts, depth):
-            limit = _lower(atom)
-        elif _sign_known(_rules.scale(coefficient, -1), facts, depth):
-            limit = _upper(atom)
+        if _is_nonneg_within(coefficient, facts, depth):
+            limit = _lower(factor)
+        elif _is_nonneg_within(_rules.scale(coefficient, -1), facts, depth):
+            limit = _upper(factor)
         else:
             continue
         if limit is not None:
@@ -107,76 +122,89 @@ def _eliminate(e: Expr, facts: tuple[Expr, ...], depth: int, *, symbolic: bool) 
     return e
 
 
-def _sign_known(e: Expr, facts: tuple[Expr, ...], depth: int) -> bool:
+def _is_nonneg_within(e: Expr, facts: tuple[Expr, ...], depth: int) -> bool:
+    """Return True if e >= 0 by its range, or by a search with one fact fewer than `depth`."""
     return e.lo >= 0 or (depth > 0 and e.open and not refuted(e, facts) and _search(e, facts, depth - 1))
 
 
-def _next_atom(e: Expr, tried: set[Expr], *, symbolic: bool) -> Expr | None:
-    """An atom of e to replace: one that no other atom's limits mention, so that it cannot come back."""
+def _next_to_eliminate(e: Expr, tried: set[Expr], *, symbolic: bool) -> Expr | None:
+    """Return a factor of a term of `e` to replace by its limit next, or None; factors in `tried` are skipped.
+
+    A factor that the limits of no other factor mention is preferred, so that it cannot come back. With `symbolic` only
+    factors with symbolic limits are considered.
+    """
     _, terms = _rules.linear(e)
     if not symbolic and not any(type(t) is Product for t, _ in terms):
-        return None  # ranges have said all there is to say
-    atoms: list[Expr] = []
+        return None  # ranges alone cannot be improved on
+    candidates: list[Expr] = []
     for t, _ in terms:
         for f in _rules.factors_of(t):
-            if f not in atoms and f not in tried and (not symbolic or _has_symbolic_limits(f)):
-                atoms.append(f)
-    atoms.sort(key=lambda a: a.key)
-    for atom in atoms:
-        if not any(other is not atom and _mentions(other, atom) for other in atoms):
-            return atom
-    return atoms[0] if atoms else None
+            if f not in candidates and f not in tried and (not symbolic or _has_symbolic_limits(f)):
+                candidates.append(f)
+    candidates.sort(key=lambda a: a.key)
+    for factor in candidates:
+        if not any(other is not factor and _depends_on(other, factor) for other in candidates):
+            return factor
+    return candidates[0] if candidates else None
 
 
-def _mentions(other: Expr, atom: Expr) -> bool:
+def _depends_on(other: Expr, factor: Expr) -> bool:
+    """Return True if replacing `other` by its limit may bring `factor` back.
+
+    That is so if bounds of the symbol `other` mention a symbol of `factor`, or if both are compound and share a symbol.
+    """
     if isinstance(other, Symbol):
-        return bool(other.background & atom.symbols)
-    return bool(other.symbols & atom.symbols) and not isinstance(atom, Symbol)
+        return bool(other.background & factor.symbols)
+    return bool(other.symbols & factor.symbols) and not isinstance(factor, Symbol)
 
 
-def _has_symbolic_limits(atom: Expr) -> bool:
-    if isinstance(atom, Symbol):
-        return any(limit is not None and not limit.is_constant for limit in (atom.lower, atom.upper))
-    return isinstance(atom, FloorDiv | Mod | Min | Max) and atom.open
+def _has_symbolic_limits(factor: Expr) -> bool:
+    """Return True if a limit of `factor` may be an expression instead of a number.
+
+    That is so for a symbol with such a bound, and for a //, %, min or max whose range depends on such bounds.
+    """
+    if isinstance(factor, Symbol):
+        return any(limit is not None and not limit.is_constant for limit in (factor.lower, factor.upper))
+    return isinstance(factor, FloorDiv | Mod | Min | Max) and factor.open
 
 
-def _coefficient(e: Expr, atom: Expr) -> tuple[Expr | None, Expr]:
-    """(c, r) with e == c*atom + r where atom occurs in neither; c is None if it occurs otherwise."""
+def _coefficient(e: Expr, factor: Expr) -> tuple[Expr | None, Expr]:
+    """Return (c, r) with e == c*factor + r, where r lacks the factor; (None, e) if a term of `e` has it twice."""
     constant, terms = _rules.linear(e)
     with_atom: list[Expr] = []
     rest: dict[Expr, int] = {}
     for t, c in terms:
         factors = list(_rules.factors_of(t))
-        if atom not in factors:
+        if factor not in factors:
             rest[t] = c
             continue
-        factors.remove(atom)
-        if atom in factors:
+        factors.remove(factor)
+        if factor in factors:
             return None, e
         with_atom.append(_rules.scale(_rules.product_node(factors), c))
     return _rules.add_all(with_atom), _rules.total(constant, rest)
 
 
-def _lower(atom: Expr) -> Expr | None:
-    """An expression that is never above the atom."""
-    if isinstance(atom, Symbol) and atom.lower is not None and not atom.lower.is_constant:
-        return atom.lower
-    if isinstance(atom, FloorDiv) and atom.right.lo >= 1 and isinstance(atom.left, Symbol):
-        return None if atom.left.lower is None else atom.left.lower // atom.right
-    return None if atom.lo == -inf else const(int(atom.lo))
+def _lower(factor: Expr) -> Expr | None:
+    """Return an expression that is never greater than `factor`; None if no lower limit is known."""
+    if isinstance(factor, Symbol) and factor.lower is not None and not factor.lower.is_constant:
+        return factor.lower
+    if isinstance(factor, FloorDiv) and factor.right.lo >= 1 and isinstance(factor.left, Symbol):
+        return None if factor.left.lower is None else factor.left.lower // factor.right
+    return None if factor.lo == -inf else const(int(factor.lo))
 
 
-def _upper(atom: Expr) -> Expr | None:
-    """An expression that is never below the atom."""
-    if isinstance(atom, Symbol) and atom.upper is not None and not atom.upper.is_constant:
-        return atom.upper
-    if isinstance(atom, Mod) and atom.right.lo >= 1 and not atom.right.is_constant:
-        return atom.right - 1
-    if isinstance(atom, FloorDiv) and atom.right.lo >= 1 and isinstance(atom.left, Symbol):
-        return None if atom.left.upper is None else atom.left.upper // atom.right
-    if isinstance(atom, Min) and atom.hi == inf:
-        return atom.args[0]
-    return None if atom.hi == inf else const(int(atom.hi))
+def _upper(factor: Expr) -> Expr | None:
+    """Return an expression that is never less than `factor`; None if no upper limit is known."""
+    if isinstance(factor, Symbol) and factor.upper is not None and not factor.upper.is_constant:
+        return factor.upper
+    if isinstance(factor, Mod) and factor.right.lo >= 1 and not factor.right.is_constant:
+        return factor.right - 1
+    if isinstance(factor, FloorDiv) and factor.right.lo >= 1 and isinstance(factor.left, Symbol):
+        return None if factor.left.upper is None else factor.left.upper // factor.right
+    if isinstance(factor, Min) and factor.hi == inf:
+        return factor.args[0]
+    return None if factor.hi == inf else const(int(factor.hi))
 
 
 from tilewright.algebra import expr_rules as _rules  # noqa: E402

@@ -1,7 +1,8 @@
 """How expressions are simplified when they are made: sums, products, min and max, xor.
 
 Each function returns the one canonical node for its arguments. Division (`expr_divide`), conditions
-(`expr_conditions`) and proofs (`expr_prove`) have files of their own.
+(`expr_conditions`) and proofs (`expr_prove`) have files of their own. Private helpers call a term `t` and its
+integer coefficient `c`: a sum is constant + c * t + ...
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ from tilewright.errors import ExpressionError
 
 
 def linear(e: Expr) -> tuple[int, tuple[tuple[Expr, int], ...]]:
-    """Any expression as constant + sum of coefficient * term."""
+    """Return `(constant, terms)` of any expression, where `terms` holds pairs (term, integer coefficient).
+
+    `2*i + 3 -> (3, ((i, 2),))`; an expression that is not a sum is one term with coefficient 1.
+    """
     if type(e) is Sum:
         return e.constant, e.terms
     if type(e) is Const:
@@ -43,7 +47,7 @@ def linear(e: Expr) -> tuple[int, tuple[tuple[Expr, int], ...]]:
 
 
 def factors_of(e: Expr) -> tuple[Expr, ...]:
-    """The factors of a term."""
+    """Return the factors of the product `e`; for any other node a tuple of `e` alone."""
     return e.factors if type(e) is Product else (e,)
 
 
@@ -51,7 +55,7 @@ def factors_of(e: Expr) -> tuple[Expr, ...]:
 
 
 def add(a: Expr, b: Expr) -> Expr:
-    """A + b."""
+    """Return the simplified expression a + b."""
     if type(a) is Const and type(b) is Const:
         return const(a.value + b.value)
     constant, terms = linear(a)
@@ -67,19 +71,19 @@ def add(a: Expr, b: Expr) -> Expr:
 
 
 def subtract(a: Expr, b: Expr) -> Expr:
-    """A - b."""
+    """Return the simplified expression a - b."""
     if type(b) is Const:
         return add(a, const(-b.value))
     return weighted_sum(0, ((a, 1), (b, -1)))
 
 
 def add_all(parts: Iterable[Expr]) -> Expr:
-    """The sum of all parts, made in one go."""
+    """Return the sum of all expressions in `parts`, built as one node."""
     return weighted_sum(0, [(part, 1) for part in parts])
 
 
 def weighted_sum(constant: int, parts: Iterable[tuple[Expr, int]]) -> Expr:
-    """constant + the sum of k * part, made in one go."""
+    """Return constant + the sum of k * part over the pairs (part, k) in `parts`, built as one node."""
     coefficients: dict[Expr, int] = {}
     for part, k in parts:
         more, terms = linear(part)
@@ -90,7 +94,7 @@ def weighted_sum(constant: int, parts: Iterable[tuple[Expr, int]]) -> Expr:
 
 
 def scale(a: Expr, k: int) -> Expr:
-    """A * k for a number k."""
+    """Return the simplified expression a * k for an integer `k`."""
     if k == 1:
         return a
     if k == 0:
@@ -105,7 +109,10 @@ def scale(a: Expr, k: int) -> Expr:
 
 
 def total(constant: int, coefficients: dict[Expr, int]) -> Expr:
-    """constant + the sum of coefficient * term, with quotients and remainders put together again."""
+    """Return constant + the sum of coefficient * term, where `coefficients` maps each term to its coefficient.
+
+    Simplifies on the way: d*(x//d) + x%d becomes x, and c*(x//n) becomes (c//n)*x where n divides c and x.
+    """
     terms = [(t, c) for t, c in coefficients.items() if c]
     divided = [t for t, _ in terms if type(t) in _DIVISIBLE]
     if len(divided) > 1:
@@ -128,24 +135,28 @@ _HOLDS_EXACT = (FloorDiv, Exact, Product)
 
 
 def _by_key(term: tuple[Expr, int]) -> int:
+    """Return the sort key of a pair (term, coefficient): the key of the term."""
     return term[0].key
 
 
 def sum_node(constant: int, terms: tuple[tuple[Expr, int], ...]) -> Expr:
-    """The node of a sum whose terms are in order and simplified."""
+    """Return the `Sum` node of constant + coefficient * term + ..., for (term, coefficient) pairs ordered by key.
+
+    The terms must be simplified already. Without terms, or with a single plain term, that number or term is returned.
+    """
     if not terms:
         return const(constant)
     if constant == 0 and len(terms) == 1 and terms[0][1] == 1:
         return terms[0][0]
     name = (constant, terms)
-    found = _e._nodes.get(name)
-    if found is not None:
-        return found
+    known = _e._nodes.get(name)
+    if known is not None:
+        return known
     lo: Bound = constant
     hi: Bound = constant
     multiple = abs(constant)
-    unsure = False
-    stamp = [constant]
+    is_open = False
+    key_parts = [constant]
     for t, c in terms:
         if c > 0:
             lo += c * t.lo
@@ -154,36 +165,40 @@ def sum_node(constant: int, terms: tuple[tuple[Expr, int], ...]) -> Expr:
             lo += c * t.hi
             hi += c * t.lo
         multiple = gcd(multiple, c * t.multiple)
-        unsure = unsure or t.open
-        stamp += (t.key, c)
+        is_open = is_open or t.open
+        key_parts += (t.key, c)
     node = Sum.__new__(Sum)
     node.constant, node.terms = constant, terms
-    made: Expr = _e._intern(node, hash(tuple(stamp)), lo, hi, multiple, unsure, name)
-    return made
+    interned: Expr = _e._intern(node, hash(tuple(key_parts)), lo, hi, multiple, is_open, name)
+    return interned
 
 
 def _join_digits(constant: int, terms: list[tuple[Expr, int]]) -> Expr | None:
-    """Put a remainder and its quotient together: d*(x//d) + x%d is x, d*((x//d)%e) + x%d is x%(d*e)."""
+    """Return the sum with one remainder and its quotient combined, or None if no pair of terms combines.
+
+    Combines d*(x//d) + x%d to x, and d*((x//d)%e) + x%d to x%(d*e). The sum is constant + coefficient * term + ...,
+    with (term, coefficient) pairs in `terms`.
+    """
     divisions = [(t, c, f) for t, c in terms for f in factors_of(t) if type(f) in _DIVISIONS]
     for t, c, f in divisions:
         if type(f) is Mod:
             quotient = floordiv(f.left, f.right)
-            weight: Expr | None = None  # what the quotient's coefficient must be
+            weight: Expr | None = None  # the coefficient that the quotient must have
             for u, d, g in divisions:
-                whole = g is quotient
-                if whole or (type(g) is Mod and g.left is quotient):
+                is_quotient = g is quotient
+                if is_quotient or (type(g) is Mod and g.left is quotient):
                     if weight is None:
                         weight = scale(multiply(_without(t, f), f.right), c)
                     if u is t or scale(_without(u, g), d) is not weight:
                         continue
-                    joined = f.left if whole else modulo(f.left, multiply(f.right, g.parts[1]))
+                    joined = f.left if is_quotient else modulo(f.left, multiply(f.right, g.parts[1]))
                     rest = {v: k for v, k in terms if v is not t and v is not u}
                     return add(total(constant, rest), scale(multiply(_without(t, f), joined), c))
     return None
 
 
 def _without(t: Expr, factor: Expr) -> Expr:
-    """The term with one of its factors taken out."""
+    """Return the product `t` with one occurrence of `factor` removed."""
     if t is factor:
         return _e.ONE
     left = list(factors_of(t))
@@ -192,20 +207,21 @@ def _without(t: Expr, factor: Expr) -> Expr:
 
 
 def _holds_exact_quotient(t: Expr) -> bool:
+    """Return True if the term `t`, or a factor of it, is an exact quotient (see `_is_exact_quotient`)."""
     if type(t) is Product:
         return any(_is_exact_quotient(f) for f in t.factors)
     return _is_exact_quotient(t)
 
 
 def _is_exact_quotient(f: Expr) -> bool:
-    """Whether f is x / n, or x // n where the number n is known to divide x."""
+    """Return True if `f` is x / n for a number n, or x // n where n is known to divide x."""
     if type(f) is FloorDiv:
         return type(f.right) is Const and f.left.multiple % f.right.value == 0
     return type(f) is Exact and type(f.right) is Const
 
 
 def _restore_exact(t: Expr, c: int) -> Expr | None:
-    """c*(x//n) as (c/n)*x, where n divides both c and x."""
+    """Return c * t with the quotient undone, (c/n)*x for c*(x//n), if n divides both `c` and x; otherwise None."""
     for f in factors_of(t):
         if _is_exact_quotient(f):
             left, right = f.parts
@@ -219,7 +235,7 @@ def _restore_exact(t: Expr, c: int) -> Expr | None:
 
 
 def multiply(a: Expr, b: Expr) -> Expr:
-    """A * b, multiplied out: a product of sums becomes a sum of products."""
+    """Return the expression a * b, multiplied out: a product of sums becomes a sum of products."""
     if type(a) is Const:
         return scale(b, a.value)
     if type(b) is Const:
@@ -244,6 +260,7 @@ def multiply(a: Expr, b: Expr) -> Expr:
 
 
 def _multiply_terms(t: Expr, u: Expr) -> Expr:
+    """Return the product of two terms, neither of them a sum or a number; (x / y) * y becomes x."""
     factors = [*factors_of(t), *factors_of(u)]
     for f in factors:
         if type(f) is Exact and f.right in factors:  # (x / y) * y is x
@@ -254,7 +271,10 @@ def _multiply_terms(t: Expr, u: Expr) -> Expr:
 
 
 def product_node(factors: list[Expr]) -> Expr:
-    """The node of a product of factors that are neither sums, numbers nor products."""
+    """Return the `Product` node of `factors`, none of them a sum, a number or a product; sorts the list in place.
+
+    No factors give 1, a single factor is returned as it is.
+    """
     if not factors:
         return _e.ONE
     if len(factors) == 1:
@@ -262,9 +282,9 @@ def product_node(factors: list[Expr]) -> Expr:
     factors.sort(key=lambda f: f.key)
     ordered = tuple(factors)
     name = ("*", ordered)
-    found = _e._nodes.get(name)
-    if found is not None:
-        return found
+    known = _e._nodes.get(name)
+    if known is not None:
+        return known
     lo, hi = ordered[0].lo, ordered[0].hi
     multiple = ordered[0].multiple
     for f in ordered[1:]:
@@ -276,19 +296,20 @@ def product_node(factors: list[Expr]) -> Expr:
     node = Product.__new__(Product)
     node.factors = ordered
     key = hash((_TAGS[Product], *[f.key for f in ordered]))
-    made: Expr = _e._intern(node, key, lo, hi, multiple, any(f.open for f in ordered), name)
-    return made
+    interned: Expr = _e._intern(node, key, lo, hi, multiple, any(f.open for f in ordered), name)
+    return interned
 
 
 def _times(x: Bound, y: Bound) -> Bound:
-    return 0 if x == 0 or y == 0 else x * y  # 0 * infinity is 0 here: the factor never is infinite
+    """Return x * y for the ends of two ranges, with 0 * infinity = 0."""
+    return 0 if x == 0 or y == 0 else x * y  # 0 * infinity is 0: values are finite, only their limits are not
 
 
 # -- min and max ------------------------------------------------------------------------------------
 
 
 def minimum(*args: _e.ExprLike) -> Expr:
-    """The smallest of the arguments.
+    """Return the expression for the smallest of the arguments.
 
     >>> from tilewright.algebra.expr import index
     >>> i = index("i", 10)
@@ -299,7 +320,7 @@ def minimum(*args: _e.ExprLike) -> Expr:
 
 
 def maximum(*args: _e.ExprLike) -> Expr:
-    """The largest of the arguments.
+    """Return the expression for the largest of the arguments.
 
     >>> from tilewright.algebra.expr import index
     >>> maximum(index("i", 10), -1)
@@ -308,51 +329,57 @@ def maximum(*args: _e.ExprLike) -> Expr:
     return _extremum(Max, [_e.as_expr(a) for a in args], lambda keep, drop: keep - drop)
 
 
-def _extremum(kind: Any, given: list[Expr], surplus: Any) -> Expr:
-    """`surplus(keep, drop) >= 0` says that `drop` is never needed beside `keep`."""
-    if not given:
+def _extremum(kind: Any, operands: list[Expr], slack: Any) -> Expr:
+    """Return the min or max of `operands` (`kind` is the node class Min or Max), without operands that never matter.
+
+    `slack(keep, drop)` is an expression; where it is shown to be >= 0, `drop` is not needed beside `keep`.
+    """
+    if not operands:
         raise ExpressionError(f"{kind.__name__.lower()} of nothing")
     flat: list[Expr] = []
-    for a in given:
+    for a in operands:
         for part in a.parts if type(a) is kind else (a,):
             if part not in flat:
                 flat.append(part)
-    kept: list[Expr] = []
+    needed: list[Expr] = []
     for i, candidate in enumerate(flat):
-        rivals = kept + flat[i + 1 :]
-        if not any(is_nonneg(surplus(rival, candidate)) for rival in rivals):
-            kept.append(candidate)
-    if len(kept) == 1:
-        return kept[0]
-    kept.sort(key=lambda a: a.key)
-    return extreme_node(kind, tuple(kept))
+        rivals = needed + flat[i + 1 :]
+        if not any(is_nonneg(slack(rival, candidate)) for rival in rivals):
+            needed.append(candidate)
+    if len(needed) == 1:
+        return needed[0]
+    needed.sort(key=lambda a: a.key)
+    return extreme_node(kind, tuple(needed))
 
 
 def extreme_node(kind: Any, args: tuple[Expr, ...]) -> Expr:
-    """The node of the smallest or the largest of operands that are in order and simplified."""
+    """Return the expression node of class `kind` (Min or Max) for operands that are simplified and ordered by key."""
     pick = min if kind is Min else max
     return nary_node(kind, args, pick(a.lo for a in args), pick(a.hi for a in args), gcd_of(a.multiple for a in args))
 
 
 def nary_node(kind: Any, args: tuple[Expr, ...], lo: Bound, hi: Bound, multiple: int) -> Expr:
-    """The node of an operation with any number of operands, in order and simplified."""
+    """Return the expression node of class `kind`, such as And, for simplified operands `args` ordered by key.
+
+    `lo` and `hi` are the numeric range of the result, and `multiple` divides all its values.
+    """
     name = (kind, args)
-    found = _e._nodes.get(name)
-    if found is not None:
-        return found
+    known = _e._nodes.get(name)
+    if known is not None:
+        return known
     node = kind.__new__(kind)
     node.args = args
     key = hash((_TAGS[kind], *[a.key for a in args]))
-    made: Expr = _e._intern(node, key, lo, hi, multiple, any(a.open for a in args), name)
-    return made
+    interned: Expr = _e._intern(node, key, lo, hi, multiple, any(a.open for a in args), name)
+    return interned
 
 
 def tag_of(kind: Any) -> int:
-    """A number for each kind of node, the same in every process."""
+    """Return an integer that identifies the node class `kind` in every process; it is hashed into the keys of nodes."""
     return _TAGS[kind]
 
 
-# a number for each kind of node: keys must not depend on the process, as hashes of strings do
+# keys of nodes must not depend on the process, as hashes of strings do
 _TAGS: dict[Any, int] = {Product: 100, Min: 101, Max: 102, And: 103, Or: 104, AtLeastZero: 105, IsZero: 106, Xor: 107}
 
 
@@ -360,7 +387,7 @@ _TAGS: dict[Any, int] = {Product: 100, Min: 101, Max: 102, And: 103, Or: 104, At
 
 
 def xor(a: Expr, b: Expr) -> Expr:
-    """A ^ b, bit by bit."""
+    """Return the expression a ^ b (bitwise)."""
     if type(a) is Const and type(b) is Const:
         return const(a.value ^ b.value)
     if a is b:
@@ -372,21 +399,21 @@ def xor(a: Expr, b: Expr) -> Expr:
     if a.key > b.key:
         a, b = b, a
     name = (Xor, a, b)
-    found = _e._nodes.get(name)
-    if found is not None:
-        return found
+    known = _e._nodes.get(name)
+    if known is not None:
+        return known
     lo: Bound = -inf
     hi: Bound = inf
     ends = (a.lo, a.hi, b.lo, b.hi)
     if all(end not in (inf, -inf) for end in ends):
-        reach = 1 << max(int(end).bit_length() for end in ends)
-        lo, hi = (0 if a.lo >= 0 and b.lo >= 0 else -reach), reach - 1
+        magnitude = 1 << max(int(end).bit_length() for end in ends)
+        lo, hi = (0 if a.lo >= 0 and b.lo >= 0 else -magnitude), magnitude - 1
     elif a.lo >= 0 and b.lo >= 0:
         lo = 0
     node = Xor.__new__(Xor)
     node.left, node.right = a, b
-    made: Expr = _e._intern(node, hash((_TAGS[Xor], a.key, b.key)), lo, hi, 1, a.open or b.open, name)
-    return made
+    interned: Expr = _e._intern(node, hash((_TAGS[Xor], a.key, b.key)), lo, hi, 1, a.open or b.open, name)
+    return interned
 
 
 from tilewright.algebra.expr_conditions import (  # noqa: E402

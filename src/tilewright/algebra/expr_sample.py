@@ -1,7 +1,7 @@
-"""A few values that each expression really takes: a cheap way to see that something cannot be shown.
+"""A few values that each expression really takes: a cheap way to see that something cannot be proved.
 
-Every symbol is given the same value in all expressions, one that its limits and its definition allow. If an
-expression is negative at such a point, no proof that it is never negative need be sought.
+Every symbol has the same value in all expressions at a sample point, one that its limits and its definition allow.
+If an expression is negative at such a point, no proof that it is never negative need be sought.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from tilewright.algebra.expr import AtLeastZero, Const, Expr, IsZero, Sum, Symbo
 from tilewright.algebra.expr_operations import OPERATIONS
 
 Samples: TypeAlias = "tuple[int | None, ...]"
-"""The values at the sample points; None where a limit or a definition cannot be met there."""
+"""The values at the sample points; None at a point that violates a limit or a definition."""
 
 COUNT = 5
-# (sizes without limit are large, where limited symbols lie: at their least, at their greatest, between)
+# (are sizes without a limit large?, position of limited symbols within their range)
 _POINTS = ((False, "least"), (False, "greatest"), (True, "least"), (True, "greatest"), (True, "between"))
 
 
 def samples(e: Expr) -> Samples:
-    """The values of e at the sample points.
+    """Return the values of `e` at the `COUNT` sample points; None at a point where it has no value.
 
     >>> from tilewright.algebra.expr import index
     >>> samples(index("i", 10) + 1)[:4]
@@ -32,7 +32,7 @@ def samples(e: Expr) -> Samples:
 
 
 def _sum_values(e: Sum) -> Samples:
-    """The values of a sum at all points, term by term."""
+    """Return the values of a sum at all sample points, added up term by term; None where a term has no value."""
     totals: list[int | None] = [e.constant] * COUNT
     for t, c in e.terms:
         for point, value in enumerate(t._samples or samples(t)):
@@ -42,7 +42,7 @@ def _sum_values(e: Sum) -> Samples:
 
 
 def refuted(e: Expr, facts: tuple[Expr, ...] = ()) -> bool:
-    """Whether e is negative at a sample point where all facts hold."""
+    """Return True if `e` is negative at a sample point at which all `facts` (expressions) are >= 0."""
     for point, value in enumerate(samples(e)):
         if value is not None and value < 0 and all((samples(f)[point] or -1) >= 0 for f in facts):
             return True
@@ -50,6 +50,7 @@ def refuted(e: Expr, facts: tuple[Expr, ...] = ()) -> bool:
 
 
 def _value(e: Expr, point: int) -> int | None:
+    """Return the value of `e`, which is not a sum, at sample point number `point`; None if it has none there."""
     if isinstance(e, Const):
         return e.value
     if isinstance(e, Symbol):
@@ -72,6 +73,10 @@ def _value(e: Expr, point: int) -> int | None:
 
 
 def _symbol_value(s: Symbol, point: int) -> int | None:
+    """Return the value of a symbol at sample point number `point`; None if it violates its limits or its multiple.
+
+    A symbol with a definition has the value of the definition.
+    """
     low = None if s.lower is None else samples(s.lower)[point]
     high = None if s.upper is None else samples(s.upper)[point]
     if (s.lower is not None and low is None) or (s.upper is not None and high is None):
@@ -86,13 +91,18 @@ def _symbol_value(s: Symbol, point: int) -> int | None:
 
 
 def _choose(s: Symbol, low: int | None, high: int | None, point: int) -> int:
-    large, place = _POINTS[point]
+    """Return the value that a symbol without definition has at sample point number `point`.
+
+    `low` and `high` are its limits there (None: no limit); the value is rounded to a multiple of the symbol's
+    `multiple`.
+    """
+    far, position = _POINTS[point]
     if high is None or low is None:
         start = low if low is not None else (high or 0)
-        distance = 40 + s.key % 23 if large else 0
+        distance = 40 + s.key % 23 if far else 0
         value = start + distance if high is None else start - distance
-    elif place == "between":
+    elif position == "between":
         value = low + s.key % max(1, high - low + 1)
     else:
-        value = low if place == "least" else high
-    return value - value % s.multiple if place == "greatest" else value + -value % s.multiple
+        value = low if position == "least" else high
+    return value - value % s.multiple if position == "greatest" else value + -value % s.multiple

@@ -30,12 +30,12 @@ from tilewright.algebra.expr_use import ceildiv
 from tilewright.errors import LimitExceeded, ParseError, TilewrightError
 from tilewright.limits import NESTING, OPERATORS, integer
 
-# how tightly each form binds, as in Python
+# operator precedence, as in Python
 _OR, _AND, _COMPARE, _XOR, _SUM, _PRODUCT, _ATOM = range(7)
 
 
 def expr_text(e: Expr) -> str:
-    """The expression in Python's notation.
+    """Return the expression in Python's notation.
 
     >>> from tilewright.algebra.expr import extent, index
     >>> Q, m = extent("Q"), index("m", 1000)
@@ -44,65 +44,84 @@ def expr_text(e: Expr) -> str:
     >>> expr_text(m + 2 < Q)
     'm + 2 < Q'
     """
-    memory: dict[Expr, tuple[str, int]] = {}
+    rendered: dict[Expr, tuple[str, int]] = {}
     for node in e.walk():
-        memory[node] = _render(node, memory)
-    return memory[e][0]
+        rendered[node] = _render(node, rendered)
+    return rendered[e][0]
 
 
-_Memory = dict[Expr, tuple[str, int]]
+_Rendered = dict[Expr, tuple[str, int]]
 
 
-def _wrap(rendered: tuple[str, int], least: int) -> str:
-    text, binding = rendered
-    return text if binding >= least else f"({text})"
+def _in_brackets(text_and_binding: tuple[str, int], weakest: int) -> str:
+    """Return the text of an operand, in brackets if it binds more loosely than `weakest`.
+
+    `text_and_binding` is the operand as `_render` returns it.
+    """
+    text, binding = text_and_binding
+    return text if binding >= weakest else f"({text})"
 
 
-def _render(node: Expr, memory: _Memory) -> tuple[str, int]:
+def _render(node: Expr, rendered: _Rendered) -> tuple[str, int]:
+    """Return (text, binding) of `node`: its text, and how tightly its outermost operator binds (`_OR` to `_ATOM`).
+
+    `rendered` holds the same pair for every operand.
+    """
     if isinstance(node, Const):
         return str(node.value), _ATOM if node.value >= 0 else _SUM
     if isinstance(node, Symbol):
         return node.name, _ATOM
     if isinstance(node, Sum):
-        return _sum_text(node.constant, node.terms, memory)
+        return _sum_text(node.constant, node.terms, rendered)
     if isinstance(node, Product):
-        return "*".join(_wrap(memory[f], _ATOM) for f in _in_order(node.factors, memory)), _PRODUCT
+        return "*".join(_in_brackets(rendered[f], _ATOM) for f in _sorted_by_text(node.factors, rendered)), _PRODUCT
     if isinstance(node, FloorDiv | Mod | Exact):
         sign = {FloorDiv: "//", Mod: "%", Exact: " / "}[type(node)]
-        return _wrap(memory[node.left], _ATOM) + sign + _wrap(memory[node.right], _ATOM), _PRODUCT
+        return _in_brackets(rendered[node.left], _ATOM) + sign + _in_brackets(rendered[node.right], _ATOM), _PRODUCT
     if isinstance(node, Xor):
-        return " ^ ".join(_wrap(memory[part], _SUM) for part in _in_order(node.parts, memory)), _XOR
+        return " ^ ".join(_in_brackets(rendered[part], _SUM) for part in _sorted_by_text(node.parts, rendered)), _XOR
     if isinstance(node, Min | Max):
         name = "min" if isinstance(node, Min) else "max"
-        return f"{name}({', '.join(memory[a][0] for a in _in_order(node.args, memory))})", _ATOM
+        return f"{name}({', '.join(rendered[a][0] for a in _sorted_by_text(node.args, rendered))})", _ATOM
     if isinstance(node, And | Or):
         word, binding = ("and", _AND) if isinstance(node, And) else ("or", _OR)
-        return f" {word} ".join(_wrap(memory[a], binding + 1) for a in _in_order(node.args, memory)), binding
+        return f" {word} ".join(
+            _in_brackets(rendered[a], binding + 1) for a in _sorted_by_text(node.args, rendered)
+        ), binding
     if isinstance(node, AtLeastZero):
-        return _at_least_text(node.operand, memory), _COMPARE
+        return _comparison_text(node.operand, rendered), _COMPARE
     if isinstance(node, IsZero):
-        left, right, constant = _sides(node.operand, memory)
-        return f"{_side(left, 0, memory)} == {_side(right, -constant, memory)}", _COMPARE
+        left, right, constant = _split_by_sign(node.operand, rendered)
+        return f"{_side_text(left, 0, rendered)} == {_side_text(right, -constant, rendered)}", _COMPARE
     raise AssertionError(type(node))
 
 
-def _in_order(parts: Iterable[Expr], memory: _Memory) -> list[Expr]:
-    return sorted(parts, key=lambda part: memory[part][0])
+def _sorted_by_text(parts: Iterable[Expr], rendered: _Rendered) -> list[Expr]:
+    """Return the expressions in `parts`, sorted by their texts in `rendered`."""
+    return sorted(parts, key=lambda part: rendered[part][0])
 
 
-def _term(t: Expr, c: int, memory: _Memory) -> str:
-    rendered = memory[t]
+def _term(t: Expr, c: int, rendered: _Rendered) -> str:
+    """Return the text of c * t for a positive coefficient `c`; `rendered` holds the text and precedence of `t`.
+
+    A coefficient of 1 is left out.
+    """
+    text_and_binding = rendered[t]
     if c == 1:
-        return _wrap(rendered, _PRODUCT)
-    return f"{c}*" + (rendered[0] if isinstance(t, Product) else _wrap(rendered, _ATOM))
+        return _in_brackets(text_and_binding, _PRODUCT)
+    return f"{c}*" + (text_and_binding[0] if isinstance(t, Product) else _in_brackets(text_and_binding, _ATOM))
 
 
-def _sum_text(constant: int, terms: Iterable[tuple[Expr, int]], memory: _Memory) -> tuple[str, int]:
-    """Larger coefficients first, what is subtracted after what is added, the number last."""
-    ordered = sorted(terms, key=lambda term: (term[1] < 0, -abs(term[1]), memory[term[0]][0]))
+def _sum_text(constant: int, terms: Iterable[tuple[Expr, int]], rendered: _Rendered) -> tuple[str, int]:
+    """Return (text, binding) of constant + coefficient * term + ..., with (term, coefficient) pairs in `terms`.
+
+    Added terms come before subtracted ones, larger coefficients first, the constant last. `rendered` holds (text,
+    binding) of every term; `binding` is the precedence of the outermost operator.
+    """
+    ordered = sorted(terms, key=lambda term: (term[1] < 0, -abs(term[1]), rendered[term[0]][0]))
     text = ""
     for t, c in ordered:
-        part = _term(t, abs(c), memory)
+        part = _term(t, abs(c), rendered)
         if text:
             text += f" - {part}" if c < 0 else f" + {part}"
         elif c < 0:  # a leading minus binds more tightly than //, % and /
@@ -115,34 +134,46 @@ def _sum_text(constant: int, terms: Iterable[tuple[Expr, int]], memory: _Memory)
     return text, _PRODUCT if only else _SUM
 
 
-def _sides(e: Expr, memory: _Memory) -> tuple[list[tuple[Expr, int]], list[tuple[Expr, int]], int]:
-    """The terms that are added, those that are subtracted (made positive), and the number."""
+def _split_by_sign(e: Expr, rendered: _Rendered) -> tuple[list[tuple[Expr, int]], list[tuple[Expr, int]], int]:
+    """Return (added, subtracted, constant) of `e`: (term, coefficient) pairs by sign, with absolute coefficients.
+
+    `rendered` is not used.
+    """
     constant, terms = rules.linear(e)
     return [(t, c) for t, c in terms if c > 0], [(t, -c) for t, c in terms if c < 0], constant
 
 
-def _side(terms: list[tuple[Expr, int]], constant: int, memory: _Memory) -> str:
-    return _sum_text(constant, terms, memory)[0] if terms else str(constant)
+def _side_text(terms: list[tuple[Expr, int]], constant: int, rendered: _Rendered) -> str:
+    """Return the text of one side of a comparison: the sum of the (term, coefficient) pairs and the constant.
+
+    `rendered` holds the text and precedence of every term.
+    """
+    return _sum_text(constant, terms, rendered)[0] if terms else str(constant)
 
 
-def _at_least_text(e: Expr, memory: _Memory) -> str:
-    plus, minus, constant = _sides(e, memory)
+def _comparison_text(e: Expr, rendered: _Rendered) -> str:
+    """Return the text of the condition e >= 0, written as a comparison with positive coefficients on both sides.
+
+    `rendered` holds the text and precedence of every term.
+    """
+    plus, minus, constant = _split_by_sign(e, rendered)
     if not minus:
-        return f"{_side(plus, 0, memory)} >= {-constant}"
+        return f"{_side_text(plus, 0, rendered)} >= {-constant}"
     if not plus:
-        return f"{_side(minus, 0, memory)} <= {constant}"
+        return f"{_side_text(minus, 0, rendered)} <= {constant}"
     if constant < 0:
-        return f"{_side(minus, -constant - 1, memory)} < {_side(plus, 0, memory)}"
-    return f"{_side(minus, 0, memory)} <= {_side(plus, constant, memory)}"
+        return f"{_side_text(minus, -constant - 1, rendered)} < {_side_text(plus, 0, rendered)}"
+    return f"{_side_text(minus, 0, rendered)} <= {_side_text(plus, constant, rendered)}"
 
 
 # -- from text --------------------------------------------------------------------------------------
 
 
 def parse_expr(text: str, symbols: Mapping[str, Any] | Iterable[Symbol]) -> Expr:
-    """The expression that the text denotes, over these symbols: Python's integer notation, min, max, ceildiv.
+    """Return the expression that `text` denotes: Python's integer notation with min, max, ceildiv, floor and ceil.
 
-    Comparisons chain, `and`, `or` and `not` join conditions, `/` is exact division.
+    `symbols` are the symbols that may occur, or a mapping from names to symbols, expressions or ints. Comparisons
+    chain; `and`, `or` and `not` combine conditions; `/` is exact division.
 
     >>> from tilewright.algebra.expr import index
     >>> k = index("k", 144)
@@ -163,7 +194,7 @@ def parse_expr(text: str, symbols: Mapping[str, Any] | Iterable[Symbol]) -> Expr
         return known
     if _NUMBER.fullmatch(body):
         return as_expr(int(body))
-    _require_limits(body)
+    _check_text_limits(body)
     try:
         tree = ast.parse(body, mode="eval").body
     except (SyntaxError, ValueError) as fault:  # a ValueError for null bytes
@@ -178,39 +209,43 @@ _DIGITS = re.compile(r"\d+")
 _OPERATOR = re.compile(r"[-+*/%^<>=!~&|,]|\b(?:and|or|not|if|lambda|for)\b")
 
 
-def _require_limits(text: str) -> None:
-    """Raises for a text that Python's own reader, or ours, would take too long or too deep for."""
-    if len(text) <= NESTING.most:  # too short for any of it
+def _check_text_limits(text: str) -> None:
+    """Raise ParseError if the text nests too deep, has too many operators, or contains an integer that is too long."""
+    if len(text) <= NESTING.most:  # too short to exceed a limit
         return
     depth = 0
-    for at, c in enumerate(text):
-        if c in "([{":
+    for position, character in enumerate(text):
+        if character in "([{":
             depth += 1
             if NESTING.refuses(depth):
-                raise ParseError(NESTING.rule, text, at)
-        elif c in ")]}":
+                raise ParseError(NESTING.rule, text, position)
+        elif character in ")]}":
             depth -= 1
-    for count, found in enumerate(_OPERATOR.finditer(text)):
+    for count, match in enumerate(_OPERATOR.finditer(text)):
         if OPERATORS.refuses(count + 1):
-            raise ParseError(OPERATORS.rule, text, found.start())
-    for found in _DIGITS.finditer(text):
-        if len(found.group()) > 100:
+            raise ParseError(OPERATORS.rule, text, match.start())
+    for match in _DIGITS.finditer(text):
+        if len(match.group()) > 100:
             try:
-                integer(found.group())
+                integer(match.group())
             except LimitExceeded as fault:
-                raise ParseError(str(fault), text, found.start()) from None
+                raise ParseError(str(fault), text, match.start()) from None
 
 
 class _Reader:
+    """Turns the syntax tree of one text (from Python's `ast`) into an expression."""
+
     def __init__(self, text: str, symbols: Mapping[str, Any]):
         self.text = text
         self.symbols = symbols
         self.depth = 0
 
     def fail(self, what: str, node: Any) -> ParseError:
+        """Return a ParseError with the message `what` that points at the position of `node` in the text."""
         return ParseError(what, self.text, len(self.text.encode()[: node.col_offset].decode(errors="ignore")))
 
     def read(self, node: ast.expr) -> Expr:
+        """Return the expression of a syntax node, limiting the nesting depth; errors of the algebra point at `node`."""
         self.depth += 1
         try:
             if NESTING.refuses(self.depth):
@@ -224,7 +259,7 @@ class _Reader:
             self.depth -= 1
 
     def _chain(self, node: ast.BinOp) -> Expr:
-        """What operators one after another give: a - b - c is read from its left end, without a call for each."""
+        """Return the expression of a chain of operators such as a - b - c, without recursion on its left operands."""
         chain: list[ast.BinOp] = []
         left: ast.expr = node
         while isinstance(left, ast.BinOp) and type(left.op) in _BINARY:
@@ -238,6 +273,7 @@ class _Reader:
         return result
 
     def _read(self, node: ast.expr) -> Expr:
+        """Return the expression of a syntax node; raise ParseError for syntax that has no meaning in one."""
         if isinstance(node, ast.Constant) and type(node.value) is int:
             return as_expr(int(node.value))
         if isinstance(node, ast.Name):
@@ -297,4 +333,4 @@ _FUNCTIONS: dict[str, tuple[int, int, Callable[..., Expr]]] = {
     "floor": (1, 1, lambda a: a.__floor__()),
     "ceil": (1, 1, lambda a: a.__ceil__()),
 }
-"""The functions of expressions: the least and the most arguments, and what they give."""
+"""Functions in expressions, by name: (fewest arguments, most arguments, implementation)."""

@@ -1,4 +1,4 @@
-"""What expressions are good for: evaluation, substitution, and the linear form in chosen symbols."""
+"""What expressions are used for: evaluation, substitution, and the linear form in chosen symbols."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ from tilewright.limits import shown
 
 
 def evaluate(e: ExprLike, values: Mapping[Any, Any]) -> Any:
-    """The value of e for values of its symbols (keys: symbols or names): ints, or numpy arrays of one shape.
+    """Return the value of `e` for values of its symbols (keys: symbols or names): ints, or numpy arrays of one shape.
 
-    A symbol with a definition needs no value. Values outside a symbol's range are an error, since e was
-    simplified by that range.
+    A symbol with a definition needs no value. Values outside a symbol's range are an error, since `e` was simplified by
+    that range.
 
     >>> from tilewright.algebra.expr import index
     >>> m = index("m", 100)
@@ -58,6 +58,7 @@ def evaluate(e: ExprLike, values: Mapping[Any, Any]) -> Any:
 
 
 def _value(node: Expr, results: dict[Expr, Any], values: Mapping[Any, Any]) -> Any:
+    """Return the value of `node`; `results` holds those of its operands, `values` those of symbols (or their names)."""
     if isinstance(node, Const):
         return node.value
     if isinstance(node, Symbol):
@@ -65,20 +66,25 @@ def _value(node: Expr, results: dict[Expr, Any], values: Mapping[Any, Any]) -> A
     if isinstance(node, Sum):
         return reduce(lambda total, term: total + term[1] * results[term[0]], node.terms, node.constant)
     if isinstance(node, AtLeastZero):
-        return _number(results[node.operand] >= 0)
+        return _as_int(results[node.operand] >= 0)
     if isinstance(node, IsZero):
-        return _number(results[node.operand] == 0)
+        return _as_int(results[node.operand] == 0)
     try:
         return reduce(OPERATIONS[type(node)], [results[part] for part in node.parts])
     except (DivisionByZero, NotExact) as fault:
         raise type(fault)(f"{shown(node, 80)}: {fault}") from None
 
 
-def _number(truth: Any) -> Any:
+def _as_int(truth: Any) -> Any:
+    """Return a truth value as 0 or 1; a boolean array becomes an array of int64."""
     return truth.astype(np.int64) if isinstance(truth, np.ndarray) else int(truth)
 
 
 def _symbol_value(node: Symbol, values: Mapping[Any, Any]) -> Any:
+    """Return the value of a symbol in `values` (keys: symbols or names), or that of its definition.
+
+    Raise OutOfRange if the value, or an element of an array, violates the symbol's range or multiple.
+    """
     value = values[node] if node in values else values.get(node.name)
     if value is None:
         if node.definition is not None:
@@ -87,16 +93,16 @@ def _symbol_value(node: Symbol, values: Mapping[Any, Any]) -> Any:
     if isinstance(value, np.ndarray):
         if value.size == 0:
             return value
-        least, most = value.min(), value.max()
+        least, greatest = value.min(), value.max()
     else:
-        least = most = value
-    if least < node.lo or most > node.hi or (node.multiple > 1 and np.any(value % node.multiple)):
+        least = greatest = value
+    if least < node.lo or greatest > node.hi or (node.multiple > 1 and np.any(value % node.multiple)):
         raise OutOfRange(f"{node.name} = {value} is outside its range: {symbol_range(node)}")
     return value
 
 
 def symbol_range(node: Symbol) -> str:
-    """What is known of a symbol, in words for messages."""
+    """Return the range of a symbol as a text for error messages, such as "0 to 12, a multiple of 4"."""
     multiple = f", a multiple of {node.multiple}" if node.multiple > 1 else ""
     return f"{node.lo} to {node.hi}{multiple}"
 
@@ -105,10 +111,10 @@ def symbol_range(node: Symbol) -> str:
 
 
 def substitute(e: ExprLike, values: Mapping[Any, ExprLike]) -> Expr:
-    """E with symbols (keys: symbols or names) replaced by numbers or expressions, and simplified anew.
+    """Return `e` with symbols (keys: symbols or names) replaced by numbers or expressions, and simplified anew.
 
-    Symbols whose limits or definition mention a replaced one follow: a defined size becomes a number when
-    all it depends on is one.
+    Symbols whose limits or definition mention a replaced symbol are replaced too: a defined size becomes a number once
+    every size it depends on is a number.
 
     >>> from tilewright.algebra.expr import extent, index
     >>> W = extent("W")
@@ -121,7 +127,7 @@ def substitute(e: ExprLike, values: Mapping[Any, ExprLike]) -> Expr:
 
 
 class Substitution:
-    """One set of replacements, applied to any number of expressions with a common memory."""
+    """One set of replacements, applied to any number of expressions; images are cached in `done`."""
 
     def __init__(self, values: Mapping[Any, ExprLike]):
         self.by_symbol = {k: as_expr(v) for k, v in values.items() if isinstance(k, Symbol)}
@@ -132,13 +138,14 @@ class Substitution:
         """The expression after the replacement."""
         if type(e) is Const:
             return e
-        found = self.done.get(e)
-        if found is None:
-            found = self._symbol(e) if isinstance(e, Symbol) else self._rebuilt(e)
-            self.done[e] = found
-        return found
+        image = self.done.get(e)
+        if image is None:
+            image = self._symbol_image(e) if isinstance(e, Symbol) else self._with_new_parts(e)
+            self.done[e] = image
+        return image
 
-    def _rebuilt(self, e: Expr) -> Expr:
+    def _with_new_parts(self, e: Expr) -> Expr:
+        """Return `e`, which is no symbol, with its operands replaced by their images; `e` itself if none changes."""
         parts = e.parts
         images = [self(part) for part in parts]
         if all(image is part for image, part in zip(images, parts, strict=True)):
@@ -150,7 +157,11 @@ class Substitution:
         except ExpressionError as fault:
             raise type(fault)(f"{shown(e, 80)}: {fault}") from None
 
-    def _symbol(self, s: Symbol) -> Expr:
+    def _symbol_image(self, s: Symbol) -> Expr:
+        """Return the expression that replaces the symbol `s`: its replacement, or the symbol with substituted limits.
+
+        A symbol with a definition or limits that became one number is replaced by that number.
+        """
         replacement = self.by_symbol.get(s)
         if replacement is None:
             replacement = self.by_name.get(s.name)
@@ -170,6 +181,7 @@ class Substitution:
 
 
 def _require_in_range(s: Symbol, value: int) -> None:
+    """Raise OutOfRange unless the integer `value` is allowed for the symbol `s` by its range and its `multiple`."""
     if value < s.lo or value > s.hi or value % s.multiple != 0:
         comes = "" if s.definition is None else f" = {shown(s.definition, 80)}"
         raise OutOfRange(f"{s.name}{comes} = {value} is outside its range: {symbol_range(s)}")
@@ -194,9 +206,9 @@ _REBUILD: dict[type[Expr], Callable[..., Expr]] = {
 
 
 def linear_form(e: ExprLike, over: Iterable[Symbol]) -> tuple[dict[Symbol, Expr], Expr] | None:
-    """(coefficients, rest) with e == sum of coefficient * symbol + rest, free of the symbols in `over`.
+    """Return (coefficients, rest) with e == the sum of coefficients[s] * s + rest, for symbols s in `over`.
 
-    None if e is not linear in them.
+    Coefficients and rest are free of the symbols in `over`. None if `e` is not linear in them.
 
     >>> from tilewright.algebra.expr import extent, index
     >>> W, p, q = extent("W"), index("p", 8), index("q", 8)
@@ -228,20 +240,20 @@ def linear_form(e: ExprLike, over: Iterable[Symbol]) -> tuple[dict[Symbol, Expr]
 
 
 def indices_in_bounds(step: int, rest: ExprLike, extent: ExprLike) -> tuple[Expr, Expr]:
-    """(first, end) of the indices k for which 0 <= step*k + rest < extent; `step` is not 0.
+    """Return (first, end): the indices k with 0 <= step*k + rest < extent are first, ..., end - 1; `step` is not 0.
 
     >>> first, end = indices_in_bounds(-1, 3, 2)
     >>> [k for k in range(9) if first <= k < end] == [k for k in range(9) if 0 <= 3 - k < 2]
     True
     """
-    below, above = as_expr(rest), extent - 1 - as_expr(rest)  # how far the place of index 0 is from both ends
+    room_below, room_above = as_expr(rest), extent - 1 - as_expr(rest)  # distances of index 0 from both ends
     if step < 0:
-        below, above, step = above, below, -step
-    return -(below // step), above // step + 1
+        room_below, room_above, step = room_above, room_below, -step
+    return -(room_below // step), room_above // step + 1
 
 
 def has_division(e: Expr, over: Iterable[Symbol] | None = None) -> bool:
-    """Whether a // or % is left in e; with `over`, one of an operand that depends on these symbols.
+    """Return True if `e` contains a // or a %; with `over`, only if its operands depend on one of these symbols.
 
     >>> from tilewright.algebra.expr import index
     >>> m = index("m", 10)
@@ -255,7 +267,7 @@ def has_division(e: Expr, over: Iterable[Symbol] | None = None) -> bool:
 
 
 def ceildiv(a: ExprLike, b: ExprLike) -> Expr:
-    """A / b rounded up, b > 0.
+    """Return a / b rounded up, for b > 0.
 
     >>> ceildiv(57, 32)
     <2>
@@ -265,5 +277,5 @@ def ceildiv(a: ExprLike, b: ExprLike) -> Expr:
 
 
 def number_or(e: Expr) -> int | Expr:
-    """The number that an expression is; itself, where it is none."""
+    """Return the int that a constant expression holds; any other expression is returned unchanged."""
     return e.value if isinstance(e, Const) else e

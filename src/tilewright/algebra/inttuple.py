@@ -21,7 +21,7 @@ IntTuple: TypeAlias = "int | tuple[IntTuple, ...]"
 
 
 class TupleValue:
-    """The base of what never changes: layouts, swizzles and strides, each made anew from its `_parts`.
+    """The base class of immutable values, such as layouts and swizzles, each rebuilt from the attributes in `_parts`.
 
     Attributes cannot be set or deleted; copies and pickles call the class with the parts.
     """
@@ -31,7 +31,7 @@ class TupleValue:
     _parts: ClassVar[tuple[str, ...]] = ()
 
     def _keep(self, **attributes: Any) -> None:
-        """Sets the attributes, once, while the value is made."""
+        """Set the attributes; called once, by `__init__`, since ordinary assignment is refused."""
         for name, attribute in attributes.items():
             object.__setattr__(self, name, attribute)
 
@@ -56,11 +56,11 @@ class _IntegerMeta(type):
 
 
 class Integer(metaclass=_IntegerMeta):
-    """The type of what counts as an integer here: `isinstance(True, Integer)` is False."""
+    """The type of integers for `isinstance`: ints and numpy integers, but not bools."""
 
 
 def is_int(x: object) -> bool:
-    """Whether x is an integer (a bool is not).
+    """Return True if `x` is an integer, also numpy's; a bool is not.
 
     >>> is_int(3), is_int(True), is_int((3,))
     (True, False, False)
@@ -69,19 +69,22 @@ def is_int(x: object) -> bool:
 
 
 def is_tuple(x: object) -> bool:
-    """Whether x is a tuple, that is, has modes of its own."""
+    """Return True if `x` is a tuple, that is, has modes."""
     return isinstance(x, tuple)
 
 
 def has_none(x: object) -> bool:
-    """Whether a coordinate holds a None, at any depth: then it asks for a slice, not for an element."""
+    """Return True if a coordinate contains None at any depth: then it asks for a slice, not for an element."""
     if isinstance(x, tuple):
         return any(e is None or (isinstance(e, tuple) and has_none(e)) for e in x)
     return x is None
 
 
 def as_int_tuple(x: Any, what: str) -> Any:
-    """X with numpy integers made plain ints; raises unless it is an int tuple. `what` names it."""
+    """Return the int tuple `x` with numpy integers converted to ints.
+
+    Raise LayoutError if it is no int tuple; `what` names it in the error, for example "shape".
+    """
     if type(x) is int:
         if OFFSETS.refuses(abs(x)):
             raise LayoutError(f"{what} holds {shown(x)}: {OFFSETS.rule}")
@@ -95,18 +98,18 @@ def as_int_tuple(x: Any, what: str) -> Any:
 
 
 def require_nesting(x: Any, what: str) -> None:
-    """Raises for a tuple that is nested too deep, or has too many modes; without a call for each depth."""
-    level, modes, depth = [x], 0, 0
+    """Raise LayoutError if `x` is nested too deep or has too many modes; `what` names it in the error."""
+    level, mode_count, depth = [x], 0, 0
     while level:
-        modes += len(level)
-        if NESTING.refuses(depth) or MODES.refuses(modes):
+        mode_count += len(level)
+        if NESTING.refuses(depth) or MODES.refuses(mode_count):
             raise LayoutError(f"{what}: {(NESTING if NESTING.refuses(depth) else MODES).rule}")
-        level = [e for part in level if isinstance(part, tuple) for e in part]
+        level = [e for element in level if isinstance(element, tuple) for e in element]
         depth += 1
 
 
 def leaves(x: Any) -> tuple[Any, ...]:
-    """The leaves of x from left to right.
+    """Return the leaves of a nested tuple from left to right; of a value that is no tuple, a tuple of it alone.
 
     >>> leaves(((2, 3), 4))
     (2, 3, 4)
@@ -115,21 +118,22 @@ def leaves(x: Any) -> tuple[Any, ...]:
     """
     if not isinstance(x, tuple):
         return (x,)
-    found: list[Any] = []
-    _add_leaves(x, found)
-    return tuple(found)
+    flat: list[Any] = []
+    _add_leaves(x, flat)
+    return tuple(flat)
 
 
-def _add_leaves(x: tuple[Any, ...], found: list[Any]) -> None:
+def _add_leaves(x: tuple[Any, ...], flat: list[Any]) -> None:
+    """Append the leaves of a nested tuple to the list `flat`, from left to right."""
     for e in x:
         if isinstance(e, tuple):
-            _add_leaves(e, found)
+            _add_leaves(e, flat)
         else:
-            found.append(e)
+            flat.append(e)
 
 
 def unflatten(flat: Sequence[Any], profile: Any) -> Any:
-    """The leaves, nested as `profile` is.
+    """Return the values of `flat` nested in the same way as `profile`.
 
     >>> unflatten([2, 3, 4], ((0, 0), 0))
     ((2, 3), 4)
@@ -137,12 +141,12 @@ def unflatten(flat: Sequence[Any], profile: Any) -> Any:
     count = len(leaves(profile))
     if count != len(flat):
         raise LayoutError(f"{len(flat)} leaves {tuple(flat)} do not fit the {count} places of {profile}")
-    rest = iter(flat)
-    return transform_leaf(lambda _: next(rest), profile)
+    values = iter(flat)
+    return transform_leaf(lambda _: next(values), profile)
 
 
 def transform_leaf(f: Callable[..., Any], *tuples: Any) -> Any:
-    """f applied leaf by leaf to tuples of one nesting.
+    """Return the nested tuple of f(leaf of the first tuple, leaf of the second, ...); all must be nested alike.
 
     >>> transform_leaf(lambda s, d: s * d, ((2, 3), 4), ((1, 2), 6))
     ((2, 6), 24)
@@ -162,7 +166,7 @@ def transform_leaf(f: Callable[..., Any], *tuples: Any) -> Any:
 
 
 def ceil_quotient(a: Any, b: Any) -> Any:
-    """a / b, rounded up, for a positive b; both may be expressions.
+    """Return a / b rounded up, for b > 0; both may be expressions.
 
     >>> ceil_quotient(7, 4)
     2
@@ -171,7 +175,7 @@ def ceil_quotient(a: Any, b: Any) -> Any:
 
 
 def divides(a: Any, b: Any) -> bool:
-    """Whether a divides b, as far as can be shown where they are expressions.
+    """Return True if `a` is known to divide `b`; both may be expressions.
 
     >>> from tilewright.algebra.expr import symbol
     >>> divides(4, 12), divides(4, 8 * symbol("K", 1)), divides(4, symbol("K", 1))
@@ -182,7 +186,7 @@ def divides(a: Any, b: Any) -> bool:
 
 
 def signum(x: int) -> int:
-    """-1, 0 or 1 by the sign of x.
+    """Return the sign of `x`: -1, 0 or 1.
 
     >>> signum(-7)
     -1
@@ -191,7 +195,7 @@ def signum(x: int) -> int:
 
 
 def product(x: Any) -> int:
-    """The product of all leaves.
+    """Return the product of all leaves of an int tuple.
 
     >>> product(((2, 3), 4))
     24
@@ -200,7 +204,7 @@ def product(x: Any) -> int:
 
 
 def inner_product(a: Any, b: Any) -> int:
-    """The sum of the products of corresponding leaves; a and b must be nested alike.
+    """Return the sum of the products of corresponding leaves; `a` and `b` must be nested alike.
 
     >>> inner_product(((2, 3), 4), ((2, 1), 2))
     15
@@ -209,19 +213,19 @@ def inner_product(a: Any, b: Any) -> int:
 
 
 def tuple_max(x: Any) -> int:
-    """The largest leaf.
+    """Return the largest leaf of an int tuple.
 
     >>> tuple_max(((2, 3), 4))
     4
     """
-    found = list(leaves(x))
-    if not found:
+    values = list(leaves(x))
+    if not values:
         raise LayoutError(f"tuple_max of {x}: it has no leaf")
-    return int(max(found))
+    return int(max(values))
 
 
 def elem_scale(a: Any, b: Any) -> Any:
-    """A scaled by the product of b, mode by mode.
+    """Return `a` with each leaf multiplied by the product of the corresponding mode of `b`.
 
     >>> elem_scale((2, 3), ((2, 2), 5))
     (8, 15)
@@ -234,9 +238,10 @@ def elem_scale(a: Any, b: Any) -> Any:
 
 
 def shape_div(a: Any, b: Any) -> Any:
-    """The shape a with its first b elements taken as one: modes are divided from the left.
+    """Return the shape `a` divided by `b` elements, mode after mode from the left.
 
-    One of the two must divide the other at every step; otherwise it raises.
+    The first mode is divided as far as possible, the rest of `b` by the next mode, and so on. Raise LayoutError if at
+    some step neither number divides the other. If both are tuples, they are divided mode by mode.
 
     >>> shape_div((3, 4), 6)
     (1, 2)
@@ -261,37 +266,37 @@ def shape_div(a: Any, b: Any) -> Any:
 
 
 def prefix_product(x: Any, start: int = 1) -> Any:
-    """The packed colexicographic strides of a shape, times `start`.
+    """Return the packed strides of a shape, first mode fastest, times `start`.
 
     >>> prefix_product(((2, 3), 4))
     ((1, 2), 6)
     """
-    running = start
+    stride = start
 
     def step(leaf: int) -> int:
-        nonlocal running
-        before, running = running, running * leaf
-        return before
+        nonlocal stride
+        current, stride = stride, stride * leaf
+        return current
 
     return transform_leaf(step, x)
 
 
 def suffix_product(x: Any, start: int = 1) -> Any:
-    """The packed lexicographic (last mode fastest) strides of a shape, times `start`.
+    """Return the packed strides of a shape, last mode fastest, times `start`.
 
     >>> suffix_product(((2, 3), 4))
     ((12, 4), 1)
     """
     strides: list[int] = []
-    running = start
+    stride = start
     for leaf in reversed(leaves(x)):
-        strides.append(running)
-        running *= leaf
+        strides.append(stride)
+        stride *= leaf
     return unflatten(strides[::-1], x)
 
 
 def crd2idx(crd: Any, shape: Any, stride: Any = None) -> Any:
-    """The index of a coordinate: the inner product of its natural form with the strides.
+    """Return the index of a coordinate: the inner product of its leaves with the strides.
 
     `crd` is an int, or nested no deeper than `shape`; where it stops, an int is split over the modes below,
     first mode fastest, the last mode taking the rest. None counts as 0. Leaves may be numpy arrays.
@@ -307,7 +312,7 @@ def crd2idx(crd: Any, shape: Any, stride: Any = None) -> Any:
     if isinstance(crd, tuple):
         if not isinstance(shape, tuple) or len(crd) != len(shape):
             raise LayoutError(f"coordinate {crd} does not fit shape {shape}: the ranks differ")
-        _need_strides(stride, shape)
+        _require_same_rank(stride, shape)
         total: Any = 0
         for c, s, d in zip(crd, shape, stride, strict=True):
             total = total + crd2idx(c, s, d)
@@ -317,7 +322,7 @@ def crd2idx(crd: Any, shape: Any, stride: Any = None) -> Any:
     if isinstance(shape, tuple):
         if not shape:
             return 0
-        _need_strides(stride, shape)
+        _require_same_rank(stride, shape)
         index: Any = 0
         for s, d in zip(shape[:-1], stride[:-1], strict=True):
             extent = s if type(s) is int else product(s)
@@ -329,16 +334,17 @@ def crd2idx(crd: Any, shape: Any, stride: Any = None) -> Any:
     return crd * stride
 
 
-def _need_strides(stride: Any, shape: tuple[Any, ...]) -> None:
+def _require_same_rank(stride: Any, shape: tuple[Any, ...]) -> None:
+    """Raise LayoutError unless `stride` is a tuple with as many modes as `shape`."""
     if not isinstance(stride, tuple) or len(stride) != len(shape):
         raise LayoutError(f"stride {stride} does not fit shape {shape}: they are not nested alike")
 
 
 def idx2crd(idx: Any, shape: Any, stride: Any = None) -> Any:
-    """The natural coordinate of an index: `(idx // stride) % shape` at every leaf, 0 where the stride is 0.
+    """Return the coordinate of an index, nested as the shape: `(idx // stride) % shape` at every leaf, 0 for stride 0.
 
-    A tuple of indices has one for each mode, and each counts within its mode. Without strides the shape (of
-    the mode, for a tuple) counts as packed; then `crd2idx(idx2crd(i, s), s) == i` for i < product(s).
+    A tuple of indices has one for each mode, and each counts within its mode. Without strides the shape (of the mode,
+    for a tuple) counts as packed; then `crd2idx(idx2crd(i, s), s) == i` for i < product(s).
 
     >>> idx2crd(21, (4, (2, 4)))
     (1, (1, 2))
@@ -349,14 +355,14 @@ def idx2crd(idx: Any, shape: Any, stride: Any = None) -> Any:
         if not isinstance(shape, tuple) or len(idx) != len(shape):
             raise LayoutError(f"index {idx} does not fit shape {shape}: the ranks differ")
         strides = (None,) * len(shape) if stride is None else stride
-        _need_strides(strides, shape)
+        _require_same_rank(strides, shape)
         return tuple(idx2crd(i, s, d) for i, s, d in zip(idx, shape, strides, strict=True))
     if stride is None:
         stride = prefix_product(shape)
     if idx is None:
         raise LayoutError("idx2crd of None: an index is an integer")
     if isinstance(shape, tuple):
-        _need_strides(stride, shape)
+        _require_same_rank(stride, shape)
         return tuple(idx2crd(idx, s, d) for s, d in zip(shape, stride, strict=True))
     if stride == 0:
         return idx * 0
@@ -366,7 +372,7 @@ def idx2crd(idx: Any, shape: Any, stride: Any = None) -> Any:
 
 
 def crd2crd(crd: Any, source: Any, target: Any) -> Any:
-    """A coordinate of shape `source` as the coordinate of the same element in shape `target`.
+    """Return the coordinate in shape `target` that has the same index as the coordinate `crd` in shape `source`.
 
     >>> crd2crd((1, 2), (2, 6), (4, 3))
     (1, 1)
@@ -375,7 +381,7 @@ def crd2crd(crd: Any, source: Any, target: Any) -> Any:
 
 
 def slice_(crd: Any, x: Any) -> Any:
-    """The modes of x that are paired with None in `crd`; the others are dropped.
+    """Return a tuple of the modes of `x` that `crd` pairs with None, without the others.
 
     >>> slice_((None, 3), ((2, 2), 8))
     ((2, 2),)
@@ -385,18 +391,18 @@ def slice_(crd: Any, x: Any) -> Any:
     if isinstance(crd, tuple):
         if not isinstance(x, tuple) or len(crd) != len(x):
             raise LayoutError(f"coordinate {crd} does not fit {x}: the ranks differ")
-        kept: tuple[Any, ...] = ()
+        modes: tuple[Any, ...] = ()
         for c, e in zip(crd, x, strict=True):
             if isinstance(c, tuple):
-                kept += slice_(c, e)
+                modes += slice_(c, e)
             elif c is None:
-                kept += (e,)
-        return kept
+                modes += (e,)
+        return modes
     return x if crd is None else ()
 
 
 def dice_(crd: Any, x: Any) -> Any:
-    """The modes of x that are not paired with None in `crd`: what `slice_` drops.
+    """Return a tuple of the modes of `x` that `crd` does not pair with None: those that `slice_` drops.
 
     >>> dice_((None, 3), ((2, 2), 8))
     (8,)
@@ -406,18 +412,18 @@ def dice_(crd: Any, x: Any) -> Any:
     if isinstance(crd, tuple):
         if not isinstance(x, tuple) or len(crd) != len(x):
             raise LayoutError(f"coordinate {crd} does not fit {x}: the ranks differ")
-        kept: tuple[Any, ...] = ()
+        modes: tuple[Any, ...] = ()
         for c, e in zip(crd, x, strict=True):
             if isinstance(c, tuple):
-                kept += dice_(c, e)
+                modes += dice_(c, e)
             elif c is not None:
-                kept += (e,)
-        return kept
+                modes += (e,)
+        return modes
     return () if crd is None else x
 
 
 def congruent(a: Any, b: Any) -> bool:
-    """Whether a and b (int tuples or layouts) are nested alike.
+    """Return True if `a` and `b` (int tuples or layouts) are nested alike.
 
     >>> congruent((4, (2, 4)), (2, (1, 8))), congruent((4, 8), 32)
     (True, False)
@@ -429,7 +435,7 @@ def congruent(a: Any, b: Any) -> bool:
 
 
 def weakly_congruent(a: Any, b: Any) -> bool:
-    """Whether b is nested like a, or deeper where a has a leaf.
+    """Return True if `b` is nested like `a`, or deeper where `a` has a leaf.
 
     >>> weakly_congruent((4, 8), (4, (2, 4))), weakly_congruent((4, (2, 4)), (4, 8))
     (True, False)
@@ -443,7 +449,7 @@ def weakly_congruent(a: Any, b: Any) -> bool:
 
 
 def compatible(a: Any, b: Any) -> bool:
-    """Whether every coordinate of a is a coordinate of b: equal sizes, b nested like a or deeper.
+    """Return True if every coordinate of `a` is a coordinate of `b`: equal sizes, `b` nested like `a` or deeper.
 
     >>> compatible(24, (4, 6)), compatible((4, 6), ((2, 2), 6)), compatible((24,), 24)
     (True, True, False)
@@ -457,7 +463,7 @@ def compatible(a: Any, b: Any) -> bool:
 
 
 def weakly_compatible(a: Any, b: Any) -> bool:
-    """Whether b is made of whole copies of a: nested like a or deeper, each size a multiple.
+    """Return True if `b` consists of whole copies of `a`: nested like `a` or deeper, each size a multiple.
 
     >>> weakly_compatible(4, (2, 6)), weakly_compatible((4, 3), (8, (3, 5))), weakly_compatible((4, 3), (6, 3))
     (True, True, False)
@@ -473,5 +479,5 @@ def weakly_compatible(a: Any, b: Any) -> bool:
 
 
 def shape_of(x: Any) -> Any:
-    """The shape of a layout; an int tuple is its own shape."""
+    """Return the shape of a layout; an int tuple is returned unchanged, since it is its own shape."""
     return x if isinstance(x, tuple) or is_int(x) else getattr(x, "shape", x)

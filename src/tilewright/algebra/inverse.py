@@ -1,4 +1,4 @@
-"""What a layout leaves out, and the ways back from offsets to indexes: complement and inverses.
+"""The offsets that a layout leaves out, and maps from offsets back to indices: complement and inverses.
 
 A layout with coordinate strides is treated axis by axis: the modes that step along one axis of the codomain have a
 complement and inverses of their own, and the result has one mode for each axis:
@@ -32,20 +32,22 @@ from tilewright.errors import LayoutError, LimitExceeded
 from tilewright.limits import TABLE
 
 Row: TypeAlias = "tuple[int, int, int]"
-"""A mode of more than one element that moves: its extent, its stride, and how far the index goes at each step."""
+"""A mode with more than one element and a nonzero stride: (extent, stride, step of the linear index)."""
 
 
 def complement(layout: Any, max_idx: Any = 1) -> Layout:
-    """The layout of what `layout` leaves out: where to put copies of it so that they fill 0, ..., max_idx - 1.
+    """Return the layout of the offsets that `layout` leaves out.
 
-    `max_idx` is a number, a shape or a layout (its size). The strides of L *chain* when, in ascending order, each
-    is a multiple of what the modes before it fill (extent times stride of the one before). A stride that is no
-    multiple leaves offsets over: only as many copies as fit go below it. Where the values of L are coordinates,
-    `max_idx` is the shape of the box that is filled, and R has one mode for each of its axes.
+    It says where to put copies of `layout`, so that they fill 0, ..., max_idx - 1.
 
-    Post-condition: R is strictly increasing, and (L, R) is injective when L is (without its stride-0 modes).
-    Where the strides chain, (L, R) also takes every offset below its cosize, and cosize((L, R)) >= max_idx.
-    Raises when L's modes overlap or run backwards.
+    `max_idx` is a number, a shape or a layout (its size). The strides of a layout L *chain* when, in ascending order,
+    each is a multiple of what the modes before it fill (extent times stride of the one before). A stride that is no
+    multiple leaves offsets over: only the copies that fit go below it. If the values of L are coordinates,
+    `max_idx` is the shape of the box that is filled, and the result has one mode for each of its axes.
+
+    Post-condition, for the result R and the layout L: R is strictly increasing, and (L, R) is injective when L is
+    (without its stride-0 modes). If the strides chain, (L, R) also takes every offset below its cosize, and cosize((L,
+    R)) >= max_idx. Raises when L's modes overlap or run backwards.
 
     >>> complement(Layout(4, 2), 24)
     Layout((2, 3), (1, 8))
@@ -54,37 +56,39 @@ def complement(layout: Any, max_idx: Any = 1) -> Layout:
     >>> complement(Layout((4, 5), (E(0), E(1))), (8, 15))
     Layout((2, 3), (4@0, 5@1))
     """
-    layout = _plain(layout, "complement")
+    layout = _require_not_composed(layout, "complement")
     extents = shape_of(max_idx)
     if not layout.has_coordinates:
-        return _complement(_ascending(_rows(layout), layout, "complement"), layout, product(extents))
-    axes = _axes(layout, "complement")
+        return _complement_of_modes(
+            _by_ascending_stride(_moving_modes(layout), layout, "complement"), layout, product(extents)
+        )
+    axes = _modes_by_axis(layout, "complement")
     width = 1 + max((path[0] for path in axes), default=0)
     if not isinstance(extents, tuple):
         if extents != 1 and width > 1:
             raise LayoutError(f"complement of {layout} in {extents}: its values are coordinates; give a shape to fill")
         extents = (extents,) * width
 
-    def along(path: Path, extent: Any) -> Layout:
-        rows = _ascending(axes.get(path, []), layout, "complement")
-        found = _complement(rows, layout, product(extent))
-        return Layout(found.shape, transform_leaf(lambda d: d * E(*path) if d else 0, found.stride))
+    def along_axis(path: Path, extent: Any) -> Layout:
+        modes = _by_ascending_stride(axes.get(path, []), layout, "complement")
+        offsets = _complement_of_modes(modes, layout, product(extent))
+        return Layout(offsets.shape, transform_leaf(lambda d: d * E(*path) if d else 0, offsets.stride))
 
-    return _each_axis(layout, axes, extents, along)
+    return _map_axes(layout, axes, extents, along_axis)
 
 
 def right_inverse(layout: Any) -> Any:
-    """The R that finds the first offsets: an index i at which L takes the value k, for k = 0, 1, ...
+    """Return the layout R that gives an index at which L takes the value k, for k = 0, 1, ...
 
-    Of a swizzled layout it is the inverse of the inner layout after the swizzle, as far as that goes.
+    For a swizzled layout it is the inverse of the inner layout after the swizzle, and may end earlier.
 
-    Post-condition: L(R(k)) == k for k < size(R); where the values of L are coordinates, for the coordinates k of R.
-    R is the largest such layout where L, without its stride-0 modes, is injective and its strides are positive;
-    otherwise there may be larger ones.
+    Post-condition, for the layout L: L(R(k)) == k for k < size(R); if the values of L are coordinates, for the
+    coordinates k of R. R is the largest such layout if L, without its stride-0 modes, is injective and its strides are
+    positive; otherwise there may be larger ones.
 
     >>> right_inverse(Layout((4, 8), (8, 1)))
     Layout((8, 4), (4, 1))
-    >>> right_inverse(Layout((32, 128), (0, 1)))     # a stride-0 mode is passed over
+    >>> right_inverse(Layout((32, 128), (0, 1)))     # a stride-0 mode is skipped
     Layout(128, 32)
     >>> print(right_inverse(ComposedLayout(Swizzle(1, 0, 2), 0, Layout((2, 4), (4, 1)))))
     (4,2):(2,1) o 0 o S<1,0,2> o 0 o 8:1
@@ -93,18 +97,18 @@ def right_inverse(layout: Any) -> Any:
     if isinstance(layout, ComposedLayout):
         return _right_inverse_of_composed(layout)
     if not layout.has_coordinates:
-        return _right_inverse(_rows(layout))
-    axes = _axes(layout, "right_inverse")
-    return _each_axis(layout, axes, (), lambda path, _: _right_inverse(axes.get(path, [])))
+        return _right_inverse_of_modes(_moving_modes(layout))
+    axes = _modes_by_axis(layout, "right_inverse")
+    return _map_axes(layout, axes, (), lambda path, _: _right_inverse_of_modes(axes.get(path, [])))
 
 
 def left_inverse(layout: Any) -> Any:
-    """The R that tells at which index L takes a value: R undoes L.
+    """Return the layout R that gives the index at which L takes a value: R undoes L.
 
-    Where L takes values more than once, R gives one of the indexes: a quasi-inverse.
+    If L takes a value more than once, R gives one of the indices: a quasi-inverse.
 
-    Post-condition: L(R(v)) == v for every value v of L; so R(L(i)) == i for every i when L is injective.
-    Raises when modes run backwards, and where no layout was found that does this.
+    Post-condition, for the layout L: L(R(v)) == v for every value v of L; so R(L(i)) == i for every i when L is
+    injective. Raises if modes run backwards, and if no layout was found that does this.
 
     >>> left_inverse(Layout((4, 2), (1, 5)))
     Layout((5, 2), (1, 4))
@@ -115,68 +119,69 @@ def left_inverse(layout: Any) -> Any:
     """
     layout = as_layout(layout)
     if isinstance(layout, ComposedLayout):
-        _swizzled(layout, "left_inverse")
+        _require_swizzled(layout, "left_inverse")
         inner = ComposedLayout(layout.outer, 0, Layout(layout.cosize()))
         return ComposedLayout(left_inverse(layout.layout), -layout.offset, inner)
     if not layout.has_coordinates:
-        return _left_inverse(_ascending(_rows(layout), layout, "left_inverse"), layout)
-    axes = _axes(layout, "left_inverse")
+        return _left_inverse_of_modes(_by_ascending_stride(_moving_modes(layout), layout, "left_inverse"), layout)
+    axes = _modes_by_axis(layout, "left_inverse")
 
-    def along(path: Path, _: Any) -> Layout:
-        return _left_inverse(_ascending(axes.get(path, []), layout, "left_inverse"), layout)
+    def along_axis(path: Path, _: Any) -> Layout:
+        return _left_inverse_of_modes(_by_ascending_stride(axes.get(path, []), layout, "left_inverse"), layout)
 
-    return _each_axis(layout, axes, (), along)
+    return _map_axes(layout, axes, (), along_axis)
 
 
 def nullspace(layout: Any) -> Layout:
-    """The indexes that L does not tell from 0, because all its modes that they move stand still: stride 0.
+    """Return the layout of the indices that L maps to the same value as index 0, through its stride-0 modes alone.
 
-    Post-condition: L(R(i)) == L(0) for every i, R takes no value twice, and size(R) * size(filter_zeros(L)) == size(L).
+    Post-condition, for the result R and the layout L: L(R(i)) == L(0) for every i, R takes no value twice, and size(R)
+    * size(filter_zeros(L)) == size(L).
 
     >>> nullspace(Layout((2, 3, 4), (0, 1, 0)))
     Layout((2, 4), (1, 6))
     >>> nullspace(Layout((4, 8)))
     Layout(1, 0)
     """
-    layout = _plain(layout, "nullspace")
+    layout = _require_not_composed(layout, "nullspace")
     flat = leaves(layout.shape)
     rows = zip(flat, leaves(layout.stride), prefix_product(flat), strict=True)
     return from_modes([(s, index) for s, d, index in rows if s != 1 and d == 0])
 
 
 def max_common_layout(a: Any, b: Any) -> Layout:
-    """The R that walks both layouts along consecutive offsets: how their right inverses begin alike.
+    """Return a layout R of the indices at which both layouts take the consecutive offsets 0, 1, ...
 
-    A swizzle leaves the first 2^base offsets where they are, so of a swizzled layout R takes at most these.
+    A swizzle leaves the first 2^base offsets unchanged, so for a swizzled layout R takes at most these.
 
-    Post-condition: a(R(i)) == b(R(i)) == i for i < size(R), and the order of a and b does not matter. R is the
-    largest such layout where both are injective and have positive strides, and neither is swizzled.
+    Post-condition: a(R(i)) == b(R(i)) == i for i < size(R), and the order of a and b does not matter. R is the largest
+    such layout if both are injective and have positive strides, and neither is swizzled.
 
     >>> max_common_layout(Layout((4, 8), (1, 4)), Layout((4, 8), (1, 8)))
     Layout(4, 1)
     """
-    (a, most), (b, other) = _unswizzled(a), _unswizzled(b)
+    (a, limit_a), (b, limit_b) = _split_swizzle(a), _split_swizzle(b)
     common: list[tuple[Any, Any]] = []
     for (s, d), (t, e) in zip(flat_modes(right_inverse(a)), flat_modes(right_inverse(b)), strict=False):
         if d == e:
             common.append((min(s, t), d))
         if (s, d) != (t, e):
             break
-    limit = min(n for n in (most, other, product(tuple(s for s, _ in common))) if n is not None)
-    kept: list[tuple[Any, Any]] = []
+    limit = min(n for n in (limit_a, limit_b, product(tuple(s for s, _ in common))) if n is not None)
+    limited: list[tuple[Any, Any]] = []
     for s, d in common:
         if limit > 1:
-            kept.append((min(s, limit), d))
+            limited.append((min(s, limit), d))
             limit //= s
-    return coalesce(from_modes(kept))
+    return coalesce(from_modes(limited))
 
 
 def max_common_vector(a: Any, b: Any) -> int:
-    """How many consecutive offsets, from 0 on, both layouts hold at the same indexes: the widest first vector.
+    """Return how many consecutive offsets, from 0 on, both layouts hold at the same indices: the widest first vector.
 
-    A copy of nothing but such vectors needs a width that also divides the runs of both layouts.
+    A copy that consists only of such vectors needs a width that also divides the contiguous runs of both layouts.
 
-    Post-condition: equals size(max_common_layout(a, b)).
+    Post-condition: the result equals size(max_common_layout(a, b)).
 
     >>> max_common_vector(Layout((4, 8), (1, 4)), Layout((4, 8), (1, 8)))
     4
@@ -187,22 +192,29 @@ def max_common_vector(a: Any, b: Any) -> int:
 # -- one axis -----------------------------------------------------------------------------------------
 
 
-def _rows(layout: Layout) -> list[Row]:
-    """The moving modes of a layout of offsets."""
+def _moving_modes(layout: Layout) -> list[Row]:
+    """Return (extent, stride, index step) of each mode of more than one element with a stride other than 0."""
     flat = leaves(layout.shape)
     rows = zip(flat, leaves(layout.stride), prefix_product(flat), strict=True)
     return [(s, d, index) for s, d, index in rows if s != 1 and d != 0]
 
 
-def _ascending(rows: list[Row], layout: Layout, operation: str) -> list[Row]:
-    """The rows by ascending stride; refused where one runs backwards."""
+def _by_ascending_stride(rows: list[Row], layout: Layout, operation: str) -> list[Row]:
+    """Return the modes in `rows` sorted by stride; raise LayoutError if one is negative.
+
+    `layout` and `operation` are named in the error.
+    """
     for s, d, _ in rows:
         if d < 0:
             raise LayoutError(f"{operation} of {layout}: mode {s}:{d} runs backwards")
     return sorted(rows, key=lambda row: (row[1], row[0]))
 
 
-def _complement(rows: list[Row], layout: Layout, extent: int) -> Layout:
+def _complement_of_modes(rows: list[Row], layout: Layout, extent: int) -> Layout:
+    """Return the complement of the modes `rows`, (extent, stride, step of the index) sorted by stride, up to `extent`.
+
+    It fills the offsets 0, ..., extent - 1. Raise LayoutError, naming `layout`, if modes overlap.
+    """
     modes: list[tuple[Any, Any]] = []
     current = 1
     for s, d, _ in rows:
@@ -213,12 +225,16 @@ def _complement(rows: list[Row], layout: Layout, extent: int) -> Layout:
         modes.append((d // current, current))
         current = s * d
     copies = ceil_quotient(extent, current)
-    if not (isinstance(copies, int) and copies == 1):  # one copy is the layout itself, however far it reaches
+    if not (isinstance(copies, int) and copies == 1):  # a single copy is the layout itself
         modes.append((copies, current))
     return coalesce(from_modes(modes or [(1, 0)]))
 
 
-def _right_inverse(rows: list[Row]) -> Layout:
+def _right_inverse_of_modes(rows: list[Row]) -> Layout:
+    """Return the layout from offsets 0, 1, ... to the indices at which a layout with the modes `rows` takes them.
+
+    Each row is (extent, stride, step of the index). The result ends before the first offset that packed modes miss.
+    """
     modes: list[tuple[Any, Any]] = []
     current = 1
     for s, d, index in sorted(rows, key=lambda row: (row[1], row[0], row[2])):
@@ -231,18 +247,22 @@ def _right_inverse(rows: list[Row]) -> Layout:
     return coalesce(from_modes(modes))
 
 
-def _left_inverse(rows: list[Row], layout: Layout) -> Layout:
+def _left_inverse_of_modes(rows: list[Row], layout: Layout) -> Layout:
+    """Return the layout that undoes one with the modes `rows`, (extent, stride, step of the index) sorted by stride.
+
+    Raise LayoutError, naming `layout`, if none is found.
+    """
     if not rows:
         return EMPTY_MODE
     modes: list[tuple[Any, Any]] = [(rows[0][1], 0)]  # offsets below the smallest stride belong to index 0
     for (s, d, index), (t, reach, _) in pairwise(rows):
         if reach < s * d or not divides(d, reach):
-            found = quasi_inverse(rows)
-            if found is None:
+            fallback = quasi_inverse(rows)
+            if fallback is None:
                 fault = f"modes {s}:{d} and {t}:{reach} overlap" if reach < s * d else ""
                 fault = fault or f"stride {d} does not divide stride {reach}"
                 raise LayoutError(f"left_inverse of {layout}: {fault}, and no layout was found that undoes it")
-            return coalesce(from_modes(found))
+            return coalesce(from_modes(fallback))
         modes.append((reach // d, index))
     s, _, index = rows[-1]
     modes.append((s, index))
@@ -252,36 +272,43 @@ def _left_inverse(rows: list[Row], layout: Layout) -> Layout:
 # -- several axes: coordinate strides -----------------------------------------------------------------
 
 
-def _axes(layout: Layout, operation: str) -> dict[Path, list[Row]]:
-    """The moving modes that step along each axis of the codomain."""
-    layout(0)  # raises where the strides step along a mode and along one inside it
-    found: dict[Path, list[Row]] = {}
+def _modes_by_axis(layout: Layout, operation: str) -> dict[Path, list[Row]]:
+    """Return the moving modes for each axis of the codomain, whose values are coordinates: axis path -> rows.
+
+    Raise LayoutError, naming `operation`, if strides mix coordinates and offsets.
+    """
+    layout(0)  # raises if the strides step along a mode and along one inside it
+    modes_of: dict[Path, list[Row]] = {}
     flat = leaves(layout.shape)
     for s, d, index in zip(flat, leaves(layout.stride), prefix_product(flat), strict=True):
         if isinstance(d, ScaledBasis):
-            rows = found.setdefault(d.path, [])
+            modes = modes_of.setdefault(d.path, [])
             if s != 1 and d.value != 0:
-                rows.append((s, d.value, index))
+                modes.append((s, d.value, index))
         elif s != 1 and d != 0:
             raise LayoutError(f"{operation} of {layout}: its strides mix coordinates and offsets")
-    return found
+    return modes_of
 
 
-def _each_axis(
-    layout: Layout, axes: dict[Path, list[Row]], extents: Any, make: Callable[[Path, Any], Layout]
+def _map_axes(
+    layout: Layout, axes: dict[Path, list[Row]], extents: Any, make_layout_of: Callable[[Path, Any], Layout]
 ) -> Layout:
-    """The layouts that `make` gives for the axes, nested as the codomain is; `extents` is the codomain's shape."""
+    """Return a layout of make_layout_of(path, extent) for each axis of the codomain, nested as the codomain is.
+
+    `axes` holds the paths that strides step along, `extents` the codomain's shape (1 beyond it); `layout` is named in
+    errors.
+    """
 
     def build(path: Path, extent: Any) -> Layout:
         below = [p[len(path)] for p in axes if len(p) > len(path) and p[: len(path)] == path]
         if path in axes or (not below and not isinstance(extent, tuple)):
-            return make(path, extent)
+            return make_layout_of(path, extent)
         if not isinstance(extent, tuple):
             if extent != 1:
                 raise LayoutError(f"{layout} steps along {E(*path, below[0])}, but the shape has {extent} there")
             extent = ()
-        width = max(len(extent), 1 + max(below, default=-1))
-        return make_layout([build((*path, m), extent[m] if m < len(extent) else 1) for m in range(width)])
+        rank = max(len(extent), 1 + max(below, default=-1))
+        return make_layout([build((*path, m), extent[m] if m < len(extent) else 1) for m in range(rank)])
 
     return build((), extents)
 
@@ -289,45 +316,55 @@ def _each_axis(
 # -- composed layouts ---------------------------------------------------------------------------------
 
 
-def _plain(layout: Any, operation: str) -> Layout:
+def _require_not_composed(layout: Any, operation: str) -> Layout:
+    """Return `layout` as a Layout; raise LayoutError, naming `operation`, if it is composed."""
     layout = as_layout(layout)
     if isinstance(layout, ComposedLayout):
         raise LayoutError(f"{operation} of {layout}: take that of its inner layout, {layout.layout}")
-    found: Layout = layout
-    return found
+    plain: Layout = layout
+    return plain
 
 
-def _swizzled(layout: ComposedLayout, operation: str) -> None:
-    """Refuses what is not a layout of offsets, at an offset, perhaps after a swizzle."""
+def _require_swizzled(layout: ComposedLayout, operation: str) -> None:
+    """Raise LayoutError unless the composed layout is a layout of offsets, with an offset and perhaps a swizzle.
+
+    `operation` is named in the error.
+    """
     if not isinstance(layout.outer, Swizzle | None) or not isinstance(layout.layout, Layout) or layout.has_coordinates:
         raise LayoutError(f"{operation} of {layout}: it is not a layout of offsets after a swizzle")
 
 
 def _right_inverse_of_composed(layout: ComposedLayout) -> Any:
-    _swizzled(layout, "right_inverse")
+    """Return the right inverse of a composed layout: the inverse of its inner layout after that of its swizzle.
+
+    It ends before the first offset that the swizzle sends past the end of the inner inverse.
+    """
+    _require_swizzled(layout, "right_inverse")
     if layout.offset != 0:
         raise LayoutError(f"right_inverse of {layout}: it begins at {layout.offset}, and 0 is the first value to find")
     inner = right_inverse(layout.layout)
     if layout.outer is None:
         return inner
-    # an offset that the swizzle sends past the inverse's end has no answer: the result ends before it
+    # the result ends before the first offset that the swizzle sends past the inverse's end
     count, swizzle = size(inner), layout.outer
-    whole = count >> swizzle.base + swizzle.bits + abs(swizzle.shift)  # it moves offsets within such blocks only
-    start = whole << swizzle.base + swizzle.bits + abs(swizzle.shift)
+    blocks = count >> swizzle.base + swizzle.bits + abs(
+        swizzle.shift
+    )  # a swizzle moves offsets only within such blocks
+    start = blocks << swizzle.base + swizzle.bits + abs(swizzle.shift)
     if TABLE.refuses(count - start):
         raise LimitExceeded(f"right_inverse of {layout}: a swizzle that moves {count - start} offsets is not searched")
     known = next((k for k in range(start, count) if swizzle(k) >= count), count)
     return ComposedLayout(inner, 0, ComposedLayout(layout.outer, 0, Layout(known)))
 
 
-def _unswizzled(layout: Any) -> tuple[Layout, int | None]:
-    """(the layout without its swizzle, how many of the first offsets the swizzle leaves alone; None: all)."""
+def _split_swizzle(layout: Any) -> tuple[Layout, int | None]:
+    """Return (layout without its swizzle, how many of the first offsets the swizzle leaves alone; None: all)."""
     layout = as_layout(layout)
     if layout.has_coordinates:
         raise LayoutError(f"max_common_layout of {layout}: its values are coordinates, not offsets")
     if not isinstance(layout, ComposedLayout):
         return layout, None
-    _swizzled(layout, "max_common_layout")
+    _require_swizzled(layout, "max_common_layout")
     if layout.offset != 0:
         raise LayoutError(f"max_common_layout of {layout}: it begins at {layout.offset}, not at 0")
     return layout.layout, None if layout.outer is None else 1 << layout.outer.base

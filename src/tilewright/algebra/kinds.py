@@ -1,4 +1,7 @@
-"""What the annotations of the algebra's public functions take: the kinds that `signatures` checks."""
+"""Kinds of arguments that the algebra's public functions take, checked by `tilewright.signatures`.
+
+A kind is a pair (test of a value, description for the error); `KINDS` maps annotations and "function.parameter" to it.
+"""
 
 from __future__ import annotations
 
@@ -20,63 +23,77 @@ _LEAVES = (Layout, ComposedLayout, Swizzle, ScaledBasis, Displacement, Expr)
 
 
 def _is_leaf(x: Any) -> bool:
+    """Return True if `x` may be a leaf of an argument: None, an integer, expression, layout or array of integers."""
     if isinstance(x, np.ndarray):
         return bool(x.dtype.kind in "iu")
     return x is None or isinstance(x, _LEAVES) or _is_int(x)
 
 
 def _is_int(x: Any) -> bool:
+    """Return True if `x` is an integer, not a bool, of at most 512 bits."""
     return is_int(x) and abs(int(x)) <= INTEGER.most
 
 
 def is_nested(x: Any, leaf: Callable[[Any], bool] = _is_leaf, within: tuple[type, ...] = (tuple, list)) -> bool:
-    """Whether x is a leaf, or nested tuples (or lists) of them, within the limits."""
-    level, seen, depth = [x], 0, 0
-    while level:
-        seen += len(level)
-        if MODES.refuses(seen) or NESTING.refuses(depth):
+    """Return True if `x` is a leaf (leaf(x) is True), or nested containers of leaves of the types `within`.
+
+    Too many values, or too deep a nesting, give False.
+    """
+    values, count, depth = [x], 0, 0
+    while values:
+        count += len(values)
+        if MODES.refuses(count) or NESTING.refuses(depth):
             return False
         depth += 1
-        inner: list[Any] = [e for e in level if isinstance(e, within)]
-        if not all(leaf(e) for e in level if not isinstance(e, within)):
+        inner: list[Any] = [e for e in values if isinstance(e, within)]
+        if not all(leaf(e) for e in values if not isinstance(e, within)):
             return False
-        level = [e for part in inner for e in part]
+        values = [e for part in inner for e in part]
     return True
 
 
 def _is_expr(x: Any) -> bool:
+    """Return True if `x` is an expression or an integer."""
     return isinstance(x, Expr) or _is_int(x)
 
 
 def _is_layout(x: Any) -> bool:
+    """Return True if `x` is a layout, also a composed one."""
     return isinstance(x, Layout | ComposedLayout)
 
 
-def _all(kind: type) -> Callable[[Any], bool]:
+def _is_collection_of(kind: type) -> Callable[[Any], bool]:
+    """Return a predicate that is True for a list, tuple, set or dict whose elements (keys) all have the type `kind`."""
     return lambda x: isinstance(x, list | tuple | set | frozenset | dict) and all(isinstance(e, kind) for e in x)
 
 
 def _is_shape(x: Any) -> bool:
+    """Return True if `x` is an integer or an expression, or nested tuples of them."""
     return is_nested(x, _is_expr, (tuple,))
 
 
 def _is_extent(x: Any) -> bool:
+    """Return True if `x` is a positive integer or an expression."""
     return _is_expr(x) and (isinstance(x, Expr) or x > 0)
 
 
 def _is_step(x: Any) -> bool:
+    """Return True if `x` may be a stride: an integer, an expression or a basis stride."""
     return _is_expr(x) or isinstance(x, ScaledBasis)
 
 
-def _is_place(x: Any) -> bool:
+def _is_coordinate(x: Any) -> bool:
+    """Return True if `x` may be a leaf of a coordinate: an integer, an expression, None or an array of integers."""
     return x is None or _is_expr(x) or (isinstance(x, np.ndarray) and x.dtype.kind in "iu")
 
 
 def _is_layout_or_shape(x: Any) -> bool:
+    """Return True if `x` is a layout, or a shape of integers and expressions."""
     return _is_layout(x) or _is_shape(x)
 
 
-def _values(x: Any) -> bool:
+def _is_values(x: Any) -> bool:
+    """Return True if `x` maps symbols or names to integers, expressions or arrays of integers."""
     return isinstance(x, Mapping) and all(
         isinstance(k, Symbol | str) and (_is_expr(v) or (isinstance(v, np.ndarray) and v.dtype.kind in "iu"))
         for k, v in x.items()
@@ -94,8 +111,11 @@ _EXTENTS: Kind = (
     "an integer of at least 1, or nested tuples of them",
 )
 _STEPS: Kind = (lambda x: is_nested(x, _is_step, (tuple,)), "an integer or nested tuples of integers")
-_PLACE: Kind = (lambda x: is_nested(x, _is_place, (tuple,)), "a coordinate: an integer or nested tuples of integers")
-_SYMBOLS: Kind = (_all(Symbol), "a list of symbols")
+_COORDINATE: Kind = (
+    lambda x: is_nested(x, _is_coordinate, (tuple,)),
+    "a coordinate: an integer or nested tuples of integers",
+)
+_SYMBOLS: Kind = (_is_collection_of(Symbol), "a list of symbols")
 
 KINDS: dict[str, Kind] = {
     "Any": _ANY,
@@ -110,17 +130,17 @@ KINDS: dict[str, Kind] = {
     "local_partition.threads": (lambda x: isinstance(x, Layout), "a layout"),
     "Layout | int": (lambda x: isinstance(x, Layout) or _is_int(x), "a layout or an integer"),
     "Layout | ComposedLayout": _LAYOUT,
-    "Mapping[Any, Any]": (_values, "a dictionary of symbols (or names) and integers"),
-    "Mapping[Any, ExprLike]": (_values, "a dictionary of symbols (or names) and expressions"),
+    "Mapping[Any, Any]": (_is_values, "a dictionary of symbols (or names) and integers"),
+    "Mapping[Any, ExprLike]": (_is_values, "a dictionary of symbols (or names) and expressions"),
     "Mapping[str, Any] | Iterable[Symbol]": (
         lambda x: all(isinstance(k, str) for k in x) if isinstance(x, Mapping) else _SYMBOLS[0](x),
         "a list of symbols, or a dictionary of names",
     ),
     "Iterable[Symbol]": _SYMBOLS,
     "Iterable[Symbol] | None": _SYMBOLS,
-    "Sequence[Expr]": (_all(Expr), "a list of expressions"),
+    "Sequence[Expr]": (_is_collection_of(Expr), "a list of expressions"),
     "Access": (lambda x: isinstance(x, Access), "an access"),
-    "Sequence[Access]": (_all(Access), "a list of accesses"),
+    "Sequence[Access]": (_is_collection_of(Access), "a list of accesses"),
     "Sequence[Any]": (lambda x: isinstance(x, Sequence) and not isinstance(x, str), "a list"),
     "Callable[..., Any]": (callable, "a function"),
     "tuple[Any, ...] | None": (lambda x: x is None or isinstance(x, tuple), "a tuple"),
@@ -144,7 +164,7 @@ KINDS: dict[str, Kind] = {
     **dict.fromkeys(("composition.a",), _OPERAND),
     **dict.fromkeys(("crd2idx.shape", "idx2crd.shape", "crd2crd.source", "crd2crd.target"), _EXTENTS),
     **dict.fromkeys(("crd2idx.stride", "idx2crd.stride"), _STEPS),
-    **dict.fromkeys(("crd2idx.crd", "idx2crd.idx", "crd2crd.crd", "local_tile.coord"), _PLACE),
+    **dict.fromkeys(("crd2idx.crd", "idx2crd.idx", "crd2crd.crd", "local_tile.coord"), _COORDINATE),
     **dict.fromkeys(
         (
             *("elem_scale.a", "elem_scale.b", "inner_product.a", "inner_product.b", "prefix_product.x"),

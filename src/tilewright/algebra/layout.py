@@ -48,12 +48,12 @@ if TYPE_CHECKING:
 
 
 class Layout(TupleValue):
-    """A shape and a stride of the same nesting; without a stride, packed with the first mode fastest.
+    """A function from coordinates to offsets: a shape and a stride of the same nesting.
 
-    Shape leaves are at least 1. Stride leaves are ints (0 broadcasts, negative runs backwards) or basis
-    elements (`E(0)`), which make the values coordinates. Leaves of both may be expressions of sizes that are not
-    known yet; an operation that would have to know them to answer raises. Immutable, hashable, equal by shape and
-    stride.
+    Without a stride the layout is packed, first mode fastest. Shape leaves are at least 1. Stride leaves are ints (0
+    broadcasts, negative runs backwards) or basis elements (`E(0)`), which make the values coordinates. Leaves of both
+    may be expressions of sizes that are not known yet; an operation that would have to know them raises. Immutable,
+    hashable, equal by shape and stride.
 
     Post-condition of the default stride: L(i) == i for all i < size(L).
 
@@ -112,7 +112,7 @@ class Layout(TupleValue):
         return self._value(crd)
 
     def _value(self, crd: Any) -> Any:
-        """The offset, or with basis strides the coordinate, that a coordinate is mapped to; None counts as 0."""
+        """Return the offset of the coordinate `crd`, in which None counts as 0; with basis strides, the coordinate."""
         if not self.has_coordinates:
             return crd2idx(crd, self.shape, self.stride)
         try:
@@ -121,16 +121,16 @@ class Layout(TupleValue):
             raise LayoutError(f"{self}: {fault}") from None
 
     def sliced(self, crd: Any) -> tuple[Layout, Any]:
-        """The layout of the modes paired with None, and the offset that the fixed modes add."""
+        """Return (layout of the modes that `crd` pairs with None, offset that the fixed modes add)."""
         if isinstance(crd, tuple) and not isinstance(self.shape, tuple) and len(crd) == 1:
             crd = crd[0]
-        kept_shape, kept_stride = slice_(crd, self.shape), slice_(crd, self.stride)
-        if kept_shape == ():
+        open_shape, open_stride = slice_(crd, self.shape), slice_(crd, self.stride)
+        if open_shape == ():
             raise LayoutError(f"coordinate {crd} of {self} leaves no mode open: call the layout for its offset")
-        return Layout(kept_shape, kept_stride), self._value(crd)
+        return Layout(open_shape, open_stride), self._value(crd)
 
     def bind(self, values: Mapping[Any, Any]) -> Layout:
-        """The layout with sizes given: values by symbol, or by a symbol's name.
+        """Return the layout with symbolic sizes replaced by numbers; `values` maps symbols, or their names, to them.
 
         >>> from tilewright.algebra import symbol
         >>> Layout((symbol("M", 1), 8), (8, 1)).bind({"M": 5})
@@ -147,7 +147,7 @@ class Layout(TupleValue):
 
     @property
     def has_coordinates(self) -> bool:
-        """Whether the strides are basis elements, so that values are coordinates and not offsets."""
+        """Return True if strides are basis elements such as `E(0)`, so that values are coordinates, not offsets."""
         return self._coordinates
 
     # -- as a sequence of modes ---------------------------------------------------------------------
@@ -157,14 +157,14 @@ class Layout(TupleValue):
 
     def __getitem__(self, mode: Any) -> Layout:
         if isinstance(mode, tuple):
-            found = self
+            selected = self
             for m in mode:
-                found = found[m]
-            return found
+                selected = selected[m]
+            return selected
         if isinstance(mode, slice) and isinstance(self.shape, tuple):
             return Layout(self.shape[mode], self.stride[mode])
         if not is_int(mode) or not -len(self) <= mode < len(self):
-            raise ModeError(f"{self} has {_modes(len(self))}; there is no mode {mode!r}")
+            raise ModeError(f"{self} has {_mode_count_text(len(self))}; there is no mode {mode!r}")
         return Layout(self.shape[mode], self.stride[mode]) if isinstance(self.shape, tuple) else self
 
     def __iter__(self) -> Iterator[Layout]:
@@ -174,11 +174,11 @@ class Layout(TupleValue):
     # -- measures -----------------------------------------------------------------------------------
 
     def size(self) -> int:
-        """The number of coordinates: `size(self)`."""
+        """Return the number of coordinates of the layout, the product of its extents."""
         return product(self.shape)
 
     def cosize(self) -> Any:
-        """The number of offsets from the smallest to the largest: `cosize(self)`."""
+        """Return the number of offsets from the smallest to the largest value: see the function `cosize`."""
         return cosize(self)
 
     # -- text and pictures --------------------------------------------------------------------------
@@ -198,17 +198,18 @@ class Layout(TupleValue):
         return f"Layout({self.shape}, {self.stride})"
 
     def svg(self, **options: Any) -> str:
-        """A picture of the layout as SVG text; `tilewright.algebra.picture.layout_svg` lists the options."""
+        """Return a picture of the layout as SVG text; `options` are those of `algebra.picture.layout_svg`."""
         from tilewright.algebra.picture import layout_svg
 
         return layout_svg(self, **options)
 
-    def _repr_svg_(self) -> str | None:  # notebooks show a layout as its picture, or as text where it has none
+    def _repr_svg_(self) -> str | None:
+        """Return the picture that notebooks show, as SVG text; None if the layout cannot be drawn."""
         return svg_or_none(self)
 
 
 def svg_or_none(layout: Layout | ComposedLayout) -> str | None:
-    """The picture of a layout, or None where it cannot be drawn: it is too large, say."""
+    """Return the picture of a layout as SVG text, or None if it cannot be drawn, for example if it is too large."""
     try:
         return layout.svg()
     except LayoutError:
@@ -216,19 +217,21 @@ def svg_or_none(layout: Layout | ComposedLayout) -> str | None:
 
 
 def _as_extent(leaf: Any) -> Any:
-    leaf = _plain(leaf)
+    """Return a leaf of a shape as an int or a symbolic expression; raise LayoutError for other types."""
+    leaf = _const_as_int(leaf)
     return leaf if isinstance(leaf, Expr) else as_int_tuple(leaf, "shape")
 
 
 def _as_stride(leaf: Any) -> Any:
+    """Return a leaf of a stride as an int, an expression or a basis element; raise LayoutError for other types."""
     if isinstance(leaf, ScaledBasis):
         return leaf
-    leaf = _plain(leaf)
+    leaf = _const_as_int(leaf)
     return leaf if isinstance(leaf, Expr) else as_int_tuple(leaf, "stride")
 
 
 def _require_coordinate(crd: Any, layout: Layout) -> None:
-    """Refuses what is no coordinate: integers, expressions, arrays of integers and tuples of them are."""
+    """Raise LayoutError unless `crd` is a coordinate: an integer, an expression, an array of integers or a tuple."""
     if type(crd) is int or crd is None or isinstance(crd, Expr):
         return
     if isinstance(crd, tuple):
@@ -239,13 +242,13 @@ def _require_coordinate(crd: Any, layout: Layout) -> None:
         raise LayoutError(f"coordinate {written(crd, 80)} of {layout}: integers are coordinates, and tuples of them")
 
 
-def _plain(e: Any) -> Any:
-    """An expression that is a number, as an int."""
+def _const_as_int(e: Any) -> Any:
+    """Return the int that a constant expression holds; any other value is returned unchanged."""
     return e.value if isinstance(e, Const) else e
 
 
 def shape_text(x: Any) -> str:
-    """An int tuple in CuTe's notation, without blanks; a tuple of one mode is (4), an int is 4.
+    """Return an int tuple as text in CuTe's notation, without blanks; a tuple of one mode is (4), an int is 4.
 
     >>> shape_text((4, (2, 4))), shape_text((4,)), shape_text(4)
     ('(4,(2,4))', '(4)', '4')
@@ -256,23 +259,23 @@ def shape_text(x: Any) -> str:
 
 
 def is_layout(x: object) -> bool:
-    """Whether x is a Layout."""
+    """Return True if `x` is a `Layout` (not a `ComposedLayout`)."""
     return isinstance(x, Layout)
 
 
 def make_layout(*parts: Any) -> Layout:
-    """A layout from a shape, from a shape and a stride, or from layouts that become its modes.
+    """Return a layout from a shape, from a shape and a stride, or from layouts that become its modes.
 
     >>> make_layout((4, 8)), make_layout((4, 8), (8, 1))
     (Layout((4, 8), (1, 4)), Layout((4, 8), (8, 1)))
     >>> make_layout(Layout(4, 2), Layout((2, 4), (1, 8)))
     Layout((4, (2, 4)), (2, (1, 8)))
     """
-    given = parts
+    arguments = parts
     if len(parts) == 1 and not isinstance(parts[0], Layout):
         if _is_int_tuple(parts[0]):
             return Layout(parts[0])
-        is_array = hasattr(parts[0], "dtype")  # no array holds layouts, and one that is traced cannot be gone through
+        is_array = hasattr(parts[0], "dtype")  # arrays hold no layouts, and traced ones cannot be iterated over
         if not isinstance(parts[0], Iterable) or isinstance(parts[0], str | bytes) or is_array:
             raise LayoutError(
                 f"make_layout takes a shape, a shape and a stride, or layouts; got {written(parts[0], 80)}"
@@ -282,14 +285,16 @@ def make_layout(*parts: Any) -> Layout:
         return Layout(*parts)
     for part in parts:
         if not isinstance(part, Layout):
-            raise LayoutError(f"make_layout takes a shape, a shape and a stride, or layouts; got {written(given, 80)}")
+            raise LayoutError(
+                f"make_layout takes a shape, a shape and a stride, or layouts; got {written(arguments, 80)}"
+            )
     return Layout(tuple(p.shape for p in parts), tuple(p.stride for p in parts))
 
 
 def make_identity_layout(shape: Any) -> Layout:
-    """The layout whose value at a coordinate is that coordinate.
+    """Return the layout of this shape whose value at a coordinate is that coordinate.
 
-    Post-condition: L(c) == c for every natural coordinate c.
+    Post-condition, for the result L: L(c) == c for every coordinate c that is nested like the shape.
 
     >>> make_identity_layout((4, (2, 3)))
     Layout((4, (2, 3)), (1@0, (1@0@1, 1@1@1)))
@@ -304,6 +309,7 @@ def make_identity_layout(shape: Any) -> Layout:
 
 
 def _is_int_tuple(x: object) -> bool:
+    """Return True if `x` is an integer, an expression, or a nested tuple of them."""
     if isinstance(x, tuple):
         return all(_is_int_tuple(e) for e in x)
     return is_int(x) or isinstance(x, Expr)
@@ -312,40 +318,41 @@ def _is_int_tuple(x: object) -> bool:
 # -- measures ---------------------------------------------------------------------------------------
 
 
-def _modes(count: int) -> str:
+def _mode_count_text(count: int) -> str:
+    """Return a count of modes as text, "one mode" or "3 modes", for errors."""
     return "one mode" if count == 1 else f"{count} modes"
 
 
-def _at(x: Any, mode: tuple[int, ...]) -> Any:
-    """The part of an int tuple at a path of modes; an int is its own only mode."""
+def _mode_at(x: Any, mode: tuple[int, ...]) -> Any:
+    """Return the mode of the int tuple `x` at the path `mode`, outermost index first; an int is its own only mode."""
     for m in mode:
         modes = x if isinstance(x, tuple) else (x,)
         if not -len(modes) <= m < len(modes):
-            raise ModeError(f"{shape_text(x)} has {_modes(len(modes))}; there is no mode {m}")
+            raise ModeError(f"{shape_text(x)} has {_mode_count_text(len(modes))}; there is no mode {m}")
         x = modes[m]
     return x
 
 
 def shape(x: Any, *mode: int) -> Any:
-    """The shape of a layout (composed or not), or of one of its modes; an int tuple is its own shape.
+    """Return the shape of a layout (also composed), or of its mode at the path `mode`; an int tuple is its own shape.
 
     >>> shape(Layout((4, (2, 4))), 1)
     (2, 4)
     """
-    return _at(shape_of(x), mode)
+    return _mode_at(shape_of(x), mode)
 
 
 def stride(x: Any, *mode: int) -> Any:
-    """The stride of a layout, or of one of its modes.
+    """Return the stride of a layout, or of its mode at the path `mode`.
 
     >>> stride(Layout((4, (2, 4))), 1)
     (4, 8)
     """
-    return _at(x.stride, mode)
+    return _mode_at(x.stride, mode)
 
 
 def size(x: Any, *mode: int) -> int:
-    """The number of coordinates of a layout or int tuple, or of one of its modes.
+    """Return the number of coordinates of a layout or int tuple, or of its mode at the path `mode`.
 
     >>> size(Layout((4, (2, 4)))), size((4, (2, 4)), 1)
     (32, 8)
@@ -354,7 +361,7 @@ def size(x: Any, *mode: int) -> int:
 
 
 def rank(x: Any, *mode: int) -> int:
-    """The number of top-level modes; an int has one.
+    """Return the number of top-level modes of a layout or int tuple, or of its mode at the path `mode`; an int has one.
 
     >>> rank(Layout((4, (2, 4)))), rank(7)
     (2, 1)
@@ -364,7 +371,7 @@ def rank(x: Any, *mode: int) -> int:
 
 
 def depth(x: Any, *mode: int) -> int:
-    """How deep the modes nest: 0 for an int, 1 for a flat tuple.
+    """Return how deep the modes of a layout or int tuple nest: 0 for an int, 1 for a flat tuple.
 
     >>> depth(4), depth((4, 8)), depth(Layout((4, (2, 4))))
     (0, 1, 2)
@@ -374,10 +381,10 @@ def depth(x: Any, *mode: int) -> int:
 
 
 def cosize(layout: Layout | ComposedLayout, *mode: int) -> Any:
-    """How many offsets lie from the smallest to the largest value: what an allocation must hold.
+    """Return the number of offsets from the smallest to the largest value: what an allocation must hold.
 
-    For strides that are not negative this is L(size(L) - 1) + 1. For coordinate strides, a tuple. A mode of a
-    composed layout has none: offset and outer function belong to the whole.
+    For strides that are not negative this is L(size(L) - 1) + 1. For coordinate strides it is a tuple. `mode` selects a
+    mode, which a composed layout does not allow: its offset and outer function belong to the whole layout.
 
     >>> cosize(Layout((4, 8), (1, 5))), cosize(Layout(4, -2))
     (39, 7)
@@ -386,12 +393,12 @@ def cosize(layout: Layout | ComposedLayout, *mode: int) -> Any:
         if mode:
             raise LayoutError(f"cosize of mode {shape_text(mode)} of {layout}: only a whole composed layout has one")
         return layout.cosize()
-    found = layout[mode]
-    if found.has_coordinates:
-        return transform_leaf(lambda last: last + 1, found(size(found) - 1))
-    total: Any = 1
-    for s, d in zip(leaves(found.shape), leaves(found.stride), strict=True):
+    selected = layout[mode]
+    if selected.has_coordinates:
+        return transform_leaf(lambda last: last + 1, selected(size(selected) - 1))
+    count: Any = 1
+    for s, d in zip(leaves(selected.shape), leaves(selected.stride), strict=True):
         if isinstance(d, Expr) and d.lo < 0:
-            raise LayoutError(f"cosize of {found}: the stride {d} may be negative")
-        total = total + (s - 1) * (d if isinstance(d, Expr) else abs(d))
-    return total
+            raise LayoutError(f"cosize of {selected}: the stride {d} may be negative")
+        count = count + (s - 1) * (d if isinstance(d, Expr) else abs(d))
+    return count

@@ -17,12 +17,12 @@ _TOKEN = re.compile(r"\s*(-?\d+(?:@\d+)*|[(),:+o]|Sw?<\s*-?\d+\s*,\s*-?\d+\s*,\s
 
 
 def parse_layout(text: str) -> Layout | ComposedLayout:
-    """The layout that `text` prints; without a stride, packed with the first mode fastest.
+    """Return the layout that `text` describes; without a stride, packed with the first mode fastest.
 
     Also read, as they are printed: a layout at an offset, `134 + (2,4):(1,16)` or `(8,4) + (4,4):(1@0,1@1)`,
     and after a swizzle, `S<3,4,3> o 0 o (8,64):(64,1)`.
 
-    Post-condition: parse_layout(str(L)) == L, except where L's outer function is neither a swizzle nor None.
+    Post-condition: parse_layout(str(L)) == L for a layout L, unless its outer function is neither a swizzle nor None.
 
     >>> parse_layout("(4,(2,4)):(2,(1,8))")
     Layout((4, (2, 4)), (2, (1, 8)))
@@ -36,7 +36,7 @@ def parse_layout(text: str) -> Layout | ComposedLayout:
           ^
     """
     reader = _Reader(text)
-    layout = reader.composed()
+    layout = reader.swizzled_layout()
     reader.end()
     return layout
 
@@ -47,74 +47,82 @@ class _Reader:
     def __init__(self, text: str):
         self.text = text
         self.tokens: list[tuple[str, int]] = []
-        at = 0
-        while text[at:].strip():
-            match = _TOKEN.match(text, at)
+        position = 0
+        while text[position:].strip():
+            match = _TOKEN.match(text, position)
             if match is None:
-                start = at + len(text[at:]) - len(text[at:].lstrip())
+                start = position + len(text[position:]) - len(text[position:].lstrip())
                 raise ParseError(f"{text[start]!r} has no meaning in a layout", text, start)
             self.tokens.append((match.group(1), match.start(1)))
-            at = match.end()
+            position = match.end()
         self.at = self.depth = 0
 
     def peek(self) -> str:
+        """Return the next token without consuming it; "" at the end of the text."""
         return self.tokens[self.at][0] if self.at < len(self.tokens) else ""
 
     def fail(self, what: str) -> ParseError:
+        """Return a ParseError with the message `what` that points at the next token."""
         if self.at >= len(self.tokens):
             return ParseError(f"{what}; the text ends here", self.text, len(self.text))
         return ParseError(what, self.text, self.tokens[self.at][1])
 
     def take(self, token: str) -> None:
+        """Consume the next token; raise ParseError unless it is `token`."""
         if self.peek() != token:
             raise self.fail(f"expected {token}")
         self.at += 1
 
     def end(self) -> None:
+        """Raise ParseError unless all tokens are consumed."""
         if self.at < len(self.tokens):
             raise self.fail("expected the end of the layout")
 
-    def composed(self) -> Layout | ComposedLayout:
+    def swizzled_layout(self) -> Layout | ComposedLayout:
+        """Read a layout, which may have an offset and a swizzle before it: `S<3,4,3> o 0 o (8,64):(64,1)`."""
         if not self.peek().startswith("S"):
-            return self.shifted(None, "+")
+            return self.offset_layout(None, "+")
         start = self.at
         texts = re.findall(r"-?\d+", self.peek())
         self.at += 1
-        swizzle = self.made(start, lambda: Swizzle(*map(integer, texts)))
+        swizzle = self.build(start, lambda: Swizzle(*map(integer, texts)))
         self.take("o")
-        shifted = self.shifted(swizzle, "o")
-        return shifted if isinstance(shifted, ComposedLayout) else ComposedLayout(swizzle, 0, shifted)
+        offset_layout = self.offset_layout(swizzle, "o")
+        return offset_layout if isinstance(offset_layout, ComposedLayout) else ComposedLayout(swizzle, 0, offset_layout)
 
-    def shifted(self, outer: Swizzle | None, sign: str) -> Layout | ComposedLayout:
-        """A layout, or an offset, the sign after it and a layout."""
+    def offset_layout(self, outer: Swizzle | None, sign: str) -> Layout | ComposedLayout:
+        """Read a layout, or an offset, the token `sign` and a layout, as in `134 + (2,4):(1,16)`.
+
+        An offset gives a ComposedLayout with the outer function `outer`.
+        """
         start = self.at
         first = self.integers()
         if self.peek() != sign:
-            return self.plain(start, first)
-        offset = self.made(start, as_int_tuple, first, "offset")
+            return self.layout_after_shape(start, first)
+        offset = self.build(start, as_int_tuple, first, "offset")
         self.at += 1
         start = self.at
-        layout = self.plain(start, self.integers())
-        return self.made(start, lambda: ComposedLayout(outer, offset, layout))  # type: ignore[no-any-return]
+        layout = self.layout_after_shape(start, self.integers())
+        return self.build(start, lambda: ComposedLayout(outer, offset, layout))  # type: ignore[no-any-return]
 
-    def plain(self, start: int, shape: Any) -> Layout:
-        """The layout of a shape that has been read, and of the stride that may follow."""
+    def layout_after_shape(self, start: int, shape: Any) -> Layout:
+        """Return the layout of a `shape` that was read at token number `start`; reads the stride, if one follows."""
         stride = None
         if self.peek() == ":":
             self.at += 1
             stride = self.integers()
-        layout: Layout = self.made(start, Layout, shape, stride)
+        layout: Layout = self.build(start, Layout, shape, stride)
         return layout
 
-    def made(self, start: int, make: Callable[..., Any], *parts: Any) -> Any:
-        """What is made of the parts; where they do not fit, the fault is shown at the token `start`."""
+    def build(self, start: int, make: Callable[..., Any], *parts: Any) -> Any:
+        """Return make(*parts); its errors become a ParseError that points at token number `start`."""
         try:
             return make(*parts)
         except (LayoutError, LimitExceeded) as fault:
             raise ParseError(str(fault), self.text, self.tokens[start][1]) from None
 
     def integers(self) -> Any:
-        """An int tuple; (4) is a tuple of one mode, 4 an int."""
+        """Read an int tuple or a basis stride; (4) is a tuple of one mode, 4 an int."""
         token = self.peek()
         if token == "(":
             self.depth += 1

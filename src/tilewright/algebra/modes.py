@@ -1,7 +1,7 @@
 """Rearranging the modes of a layout: flatten, select, take, replace, group, append, slice and dice.
 
-None of these changes an offset. A composed layout (swizzled, or started at an offset) keeps both: its inner layout is
-rearranged.
+None of these changes an offset. A composed layout (swizzled, or started at an offset) keeps its swizzle and offset:
+its inner layout is rearranged.
 """
 
 from __future__ import annotations
@@ -21,14 +21,17 @@ Operation = TypeVar("Operation", bound=Callable[..., Any])
 
 
 def inside_composed(operation: Operation) -> Operation:
-    """Lets an operation on layouts act on the inner layout of a swizzled or offset one: f(S o L) = S o f(L)."""
+    """Return `operation` extended to composed layouts (swizzled or shifted), where it acts on the inner layout.
 
-    name = next(iter(inspect.signature(operation).parameters))
+    A composed layout has a swizzle or offset S outside: f(S o L) = S o f(L).
+    """
+
+    first_parameter = next(iter(inspect.signature(operation).parameters))
 
     @wraps(operation)
     def extended(*args: Any, **options: Any) -> Any:
-        if name in options:
-            args = (options.pop(name), *args)
+        if first_parameter in options:
+            args = (options.pop(first_parameter), *args)
         if args and isinstance(args[0], ComposedLayout):
             return args[0].with_layout(extended(args[0].layout, *args[1:], **options))
         return operation(*args, **options)
@@ -37,7 +40,7 @@ def inside_composed(operation: Operation) -> Operation:
 
 
 def as_layout(x: Any) -> Any:
-    """X as a layout: a shape is packed, first mode fastest.
+    """Return `x` as a layout: a shape becomes a packed layout, first mode fastest; a layout is returned unchanged.
 
     >>> as_layout((4, 8))
     Layout((4, 8), (1, 4))
@@ -47,9 +50,9 @@ def as_layout(x: Any) -> Any:
 
 @inside_composed
 def flatten(x: Any) -> Any:
-    """A layout without nesting; of an int tuple, the tuple of its leaves.
+    """Return the layout without nesting; for an int tuple, the tuple of its leaves.
 
-    Post-condition for a layout: depth(R) <= 1 and R(i) == L(i) for every i.
+    Post-condition, for the result R of a layout L: depth(R) <= 1 and R(i) == L(i) for every i.
 
     >>> flatten(Layout((4, (2, 4)), (2, (1, 8))))
     Layout((4, 2, 4), (2, 1, 8))
@@ -63,9 +66,9 @@ def flatten(x: Any) -> Any:
 
 @inside_composed
 def select(x: Any, *modes: int) -> Any:
-    """The listed modes, in that order.
+    """Return the layout (or int tuple) that consists of the listed modes of `x`, in that order.
 
-    Post-condition: rank(R) == len(modes) and R[i] == L[modes[i]].
+    Post-condition, for the result R: rank(R) == len(modes) and R[i] == x[modes[i]].
 
     >>> select(Layout((2, 3, 4)), 2, 0)
     Layout((4, 2), (6, 1))
@@ -75,29 +78,29 @@ def select(x: Any, *modes: int) -> Any:
     for m in modes:
         if not -rank(x) <= m < rank(x):
             raise ModeError(f"select of mode {m} of {x}: it has {rank(x)} modes")
-    return tuple(_modes(x)[m] for m in modes)
+    return tuple(_as_modes(x)[m] for m in modes)
 
 
 @inside_composed
 def take(x: Any, begin: int, end: int) -> Any:
-    """The modes begin, ..., end - 1.
+    """Return the layout (or int tuple) that consists of the modes begin, ..., end - 1 of `x`.
 
-    Post-condition: rank(R) == end - begin and R[i] == L[begin + i].
+    Post-condition, for the result R: rank(R) == end - begin and R[i] == x[begin + i].
 
     >>> take(Layout((2, 3, 4)), 1, 3), take((2, (3, 4), 5), 0, 2)
     (Layout((3, 4), (2, 6)), (2, (3, 4)))
     """
     if not 0 <= begin < end <= rank(x):
         raise LayoutError(f"take of modes {begin} to {end} of {x}: it has {rank(x)} modes")
-    found = list(range(begin, end))
-    return make_layout([x[m] for m in found]) if isinstance(x, Layout) else tuple(_modes(x)[m] for m in found)
+    taken = list(range(begin, end))
+    return make_layout([x[m] for m in taken]) if isinstance(x, Layout) else tuple(_as_modes(x)[m] for m in taken)
 
 
 @inside_composed
 def replace(x: Any, mode: int, by: Any) -> Any:
-    """X with another mode in place of one.
+    """Return `x` with its mode number `mode` replaced by `by`.
 
-    Post-condition: R[mode] == by, and the other modes are those of x.
+    Post-condition, for the result R: R[mode] == by, and the other modes are those of x.
 
     >>> replace(Layout((2, 3, 4)), 1, Layout(5, 7)), replace((2, (3, 4)), 1, 9)
     (Layout((2, 5, 4), (1, 7, 6)), (2, 9))
@@ -106,28 +109,28 @@ def replace(x: Any, mode: int, by: Any) -> Any:
         raise ModeError(f"replace of mode {mode} of {x}: it has {rank(x)} modes")
     if isinstance(x, Layout):
         return make_layout([by if m == mode else x[m] for m in range(rank(x))])
-    return tuple(by if m == mode else e for m, e in enumerate(_modes(x)))
+    return tuple(by if m == mode else e for m, e in enumerate(_as_modes(x)))
 
 
 @inside_composed
 def reverse(x: Any) -> Any:
-    """The modes in the opposite order; nested ones stay as they are.
+    """Return `x` with its top-level modes in the opposite order; the order within a nested mode is unchanged.
 
-    Post-condition: R[i] == L[rank(L) - 1 - i].
+    Post-condition, for the result R: R[i] == x[rank(x) - 1 - i].
 
     >>> reverse(Layout((2, (3, 4)))), reverse((2, (3, 4)))
     (Layout(((3, 4), 2), ((2, 6), 1)), ((3, 4), 2))
     """
     if isinstance(x, Layout):
         return make_layout(list(x)[::-1]) if isinstance(x.shape, tuple) else x
-    return _modes(x)[::-1] if isinstance(x, tuple) else x
+    return _as_modes(x)[::-1] if isinstance(x, tuple) else x
 
 
 @inside_composed
 def group(x: Any, begin: int, end: int) -> Any:
-    """The modes begin, ..., end - 1 put together into one.
+    """Return `x` with its modes begin, ..., end - 1 grouped into one nested mode.
 
-    Post-condition: R[begin] has those modes, and R(i) == L(i) for every i.
+    Post-condition, for the result R: R[begin] has those modes, and R(i) == x(i) for every i.
 
     >>> group(Layout((2, 3, 4, 5)), 1, 3)
     Layout((2, (3, 4), 5), (1, (2, 6), 24))
@@ -137,13 +140,13 @@ def group(x: Any, begin: int, end: int) -> Any:
     if isinstance(x, Layout):
         modes = list(x)
         return make_layout([*modes[:begin], make_layout(modes[begin:end]), *modes[end:]])
-    x = _modes(x)
+    x = _as_modes(x)
     return (*x[:begin], tuple(x[begin:end]), *x[end:])
 
 
 @inside_composed
 def append(x: Any, mode: Any, up_to: int | None = None) -> Any:
-    """X with one more mode at the end; with `up_to`, as often as it takes to reach that rank.
+    """Return `x` with `mode` added at the end; with `up_to`, as often as needed to reach that rank.
 
     Post-condition: the first modes are those of x, the rest equal `mode`.
 
@@ -152,47 +155,48 @@ def append(x: Any, mode: Any, up_to: int | None = None) -> Any:
     >>> append(Layout((4, 2)), Layout(1, 0), up_to=4)
     Layout((4, 2, 1, 1), (1, 4, 0, 0))
     """
-    count = _missing_modes(x, up_to, "append")
+    count = _count_to_add(x, up_to, "append")
     if isinstance(x, Layout):
         return make_layout([*x, *[mode] * count]) if count else x
-    return (*_modes(x), *[mode] * count)
+    return (*_as_modes(x), *[mode] * count)
 
 
 @inside_composed
 def prepend(x: Any, mode: Any, up_to: int | None = None) -> Any:
-    """X with one more mode in front; with `up_to`, as often as it takes to reach that rank.
+    """Return `x` with `mode` added in front; with `up_to`, as often as needed to reach that rank.
 
     Post-condition: the last modes are those of x, the others equal `mode`.
 
     >>> prepend(Layout(4, 2), Layout(3, 8))
     Layout((3, 4), (8, 2))
     """
-    count = _missing_modes(x, up_to, "prepend")
+    count = _count_to_add(x, up_to, "prepend")
     if isinstance(x, Layout):
         return make_layout([*[mode] * count, *x]) if count else x
-    return (*[mode] * count, *_modes(x))
+    return (*[mode] * count, *_as_modes(x))
 
 
 def slice_and_offset(crd: Any, layout: Any) -> tuple[Any, Any]:
-    """The layout of the modes paired with None, and the offset that the fixed modes add.
+    """Return (layout of the modes that `crd` pairs with None, offset that the fixed modes add).
 
-    A composed layout takes the offset up, since it stands inside the swizzle; the offset beside it is then 0.
+    A composed layout includes the offset, since it must stand inside the swizzle; the returned offset is then 0.
 
-    Post-condition: offset + R(open coordinates) == L(all coordinates).
+    Post-condition, for the returned R and offset: offset + R(open coordinates) == layout(all coordinates).
 
     >>> slice_and_offset((None, 3), Layout((4, (2, 4)), (2, (1, 8))))
     (Layout((4,), (2,)), 9)
     >>> slice_and_offset((None, 3), ComposedLayout(None, 7, Layout((4, (2, 4)), (2, (1, 8)))))
     (ComposedLayout(None, 16, Layout((4,), (2,))), 0)
     """
-    found: tuple[Any, Any] = as_layout(layout).sliced(crd)
-    return found
+    layout_and_offset: tuple[Any, Any] = as_layout(layout).sliced(crd)
+    return layout_and_offset
 
 
 def dice(crd: Any, x: Any) -> Any:
-    """The modes of x that `crd` fixes, that is, pairs with anything but None: what a slice drops.
+    """Return the layout (or int tuple) of the modes that `crd` fixes, that is, pairs with anything but None.
 
-    Post-condition: R at the fixed coordinates == the offset of `slice_and_offset(crd, L)`, for a layout at offset 0.
+    Post-condition, for a layout x at offset 0: the result at the fixed coordinates is the offset of
+    `slice_and_offset(crd, x)`.
 
     >>> dice((None, 3), Layout((4, (2, 4)), (2, (1, 8))))
     Layout(((2, 4),), ((1, 8),))
@@ -211,17 +215,18 @@ def dice(crd: Any, x: Any) -> Any:
     return Layout(shape, stride)
 
 
-def _missing_modes(x: Any, up_to: int | None, what: str) -> int:
-    """How many modes x lacks to have so many: one more where it is not said."""
+def _count_to_add(x: Any, up_to: int | None, operation: str) -> int:
+    """Return how many modes `operation` has to add to `x` to reach rank `up_to`; 1 if that is None."""
     count = 1 if up_to is None else up_to - rank(x)
     if count < 0:
-        raise LayoutError(f"{what} up to rank {up_to}: {x} has rank {rank(x)} already")
+        raise LayoutError(f"{operation} up to rank {up_to}: {x} has rank {rank(x)} already")
     if up_to is not None and MODES.refuses(up_to):
-        raise LayoutError(f"{what} up to rank {shown(up_to)}: {MODES.rule}")
+        raise LayoutError(f"{operation} up to rank {shown(up_to)}: {MODES.rule}")
     return count
 
 
-def _modes(x: Any) -> tuple[Any, ...]:
+def _as_modes(x: Any) -> tuple[Any, ...]:
+    """Return the modes of an int tuple as a tuple; an int is one mode. Raise LayoutError for other types."""
     if isinstance(x, tuple):
         return x
     if not is_int(x):

@@ -1,8 +1,8 @@
-"""A layout that finds an index for every value of a layout whose modes overlap.
+"""Search for a layout that gives an index for every value of a layout whose modes overlap.
 
-The values of L are numbers v; R is looked for digit by digit. While R is right for all values below n, the next value
+The values of L are numbers v; R is built mode by mode. While R is right for all values below n, the next value
 v >= n decides the next mode: it gets an index i with L(i) == v, so the step of the mode is i - R(v - n), and the mode
-is as long as that step keeps giving indexes of the right value. Where a choice leads nowhere, the next one is tried.
+is as long as that step keeps giving indices of the right value. If a choice leads to no result, the next one is tried.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ MOST_TRIALS = 2000
 
 
 def quasi_inverse(rows: Sequence[tuple[int, int, int]]) -> list[tuple[int, int]] | None:
-    """The modes (extent, stride) of an R with L(R(v)) == v for every value v of L; None where none was found.
+    """Return the modes (extent, stride) of a layout R with L(R(v)) == v for every value v of L; None if none was found.
 
-    `rows` are the modes of L: extent, stride and step of the index.
+    `rows` are the modes of L: (extent, stride, step of the linear index). The search is limited in size.
 
-    >>> quasi_inverse([(2, 1, 1), (2, 1, 2)])      # 0, 1, 1, 2 at the indexes 0 to 3
+    >>> quasi_inverse([(2, 1, 1), (2, 1, 2)])      # 0, 1, 1, 2 at the indices 0 to 3
     [(2, 1), (2, 3)]
     """
     count = 1
@@ -31,43 +31,52 @@ def quasi_inverse(rows: Sequence[tuple[int, int, int]]) -> list[tuple[int, int]]
     for digits in cartesian(*(range(s) for s, _, _ in rows)):
         value = sum(digit * d for digit, (_, d, _) in zip(digits, rows, strict=True))
         indexes.setdefault(value, []).append(sum(digit * i for digit, (_, _, i) in zip(digits, rows, strict=True)))
-    return _Search(indexes).extended(1, [])
+    return _Search(indexes).extend(1, [])
 
 
 class _Search:
+    """A backtracking search for the modes of R; `indexes` maps each value of L to the indices at which L takes it."""
+
     def __init__(self, indexes: dict[int, list[int]]):
-        self.indexes = {value: set(found) for value, found in indexes.items()}
+        self.indexes = {value: set(indices) for value, indices in indexes.items()}
         self.values = sorted(indexes)
         self.trials = 0
 
-    def extended(self, n: int, modes: list[tuple[int, int]]) -> list[tuple[int, int]] | None:
-        """The modes, which are right below n, and more until they are right for every value."""
+    def extend(self, covered: int, modes: list[tuple[int, int]]) -> list[tuple[int, int]] | None:
+        """Return the modes of an inverse that is right for all values, starting with `modes`; None if none is found.
+
+        `modes`, as (extent, stride), are right for values below `covered`. The number of trials is limited.
+        """
         self.trials += 1
-        value = next((v for v in self.values if v >= n), None)
+        value = next((v for v in self.values if v >= covered), None)
         if value is None:
             return modes
         if self.trials > MOST_TRIALS:
             return None
-        if value // n > 1:  # no value lies between: the digit stands still
-            modes, n = [*modes, (value // n, 0)], n * (value // n)
+        if value // covered > 1:  # no value lies between: a mode of stride 0
+            modes, covered = [*modes, (value // covered, 0)], covered * (value // covered)
         for index in sorted(self.indexes[value]):
-            step = index - _at(modes, value - n)
-            most = self._length(n, modes, step)
-            for length in range(most, 1, -1):
-                found = self.extended(n * length, [*modes, (length, step)])
-                if found is not None:
-                    return found
+            step = index - _at(modes, value - covered)
+            longest = self._longest_mode(covered, modes, step)
+            for length in range(longest, 1, -1):
+                result = self.extend(covered * length, [*modes, (length, step)])
+                if result is not None:
+                    return result
         return None
 
-    def _length(self, n: int, modes: list[tuple[int, int]], step: int) -> int:
-        """How long a mode of this step may be."""
+    def _longest_mode(self, covered: int, modes: list[tuple[int, int]], step: int) -> int:
+        """Return the largest extent for which a further mode of stride `step` gives indices of the right values.
+
+        `modes`, the modes before it, cover the values below `covered`.
+        """
         for v in self.values:
-            if v >= n and _at(modes, v % n) + v // n * step not in self.indexes[v]:
-                return v // n
-        return self.values[-1] // n + 1
+            if v >= covered and _at(modes, v % covered) + v // covered * step not in self.indexes[v]:
+                return v // covered
+        return self.values[-1] // covered + 1
 
 
 def _at(modes: list[tuple[int, int]], v: int) -> int:
+    """Return the value at index `v` of the flat layout with these (extent, stride) modes."""
     total = 0
     for extent, stride in modes:
         total += v % extent * stride

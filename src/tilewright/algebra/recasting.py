@@ -13,86 +13,95 @@ from tilewright.errors import LayoutError
 
 
 def upcast(layout: Any, count: int) -> Any:
-    """The layout of the same bytes seen as elements `count` times as large.
+    """Return the layout of the same bytes seen as elements `count` times as large.
 
-    Post-condition: R takes the values L(i) // count where no stride is negative and no modes overlap (each
-    stride is at least what the modes of smaller stride fill). Raises where a stride, an extent or the offset of a
-    composed layout does not divide.
+    Post-condition, for a layout L: the result takes the values L(i) // count if no stride is negative and no modes
+    overlap (each stride is at least what the modes of smaller stride fill). Raises if a stride, an extent or the offset
+    of a composed layout does not divide.
 
     >>> upcast(Layout((4, 8), (1, 4)), 2)
     Layout((2, 8), (1, 2))
     >>> print(upcast(ComposedLayout(Swizzle(3, 3, 3), 64, Layout((8, 64), (64, 1))), 8))
     S<3,0,3> o 8 o (8,8):(8,1)
     """
-    layout = _checked(layout, count, f"upcast of {layout} by {count}")
+    layout = _require_recastable(layout, count, f"upcast of {layout} by {count}")
     if isinstance(layout, ComposedLayout):
         if layout.offset % count:
             raise LayoutError(f"upcast of {layout} by {count}: the offset {layout.offset} is inside an element")
         outer = None if layout.outer is None else layout.outer.upcast(count)
         return ComposedLayout(outer, layout.offset // count, upcast(layout.layout, count))
 
-    def leaf(s: int, d: int) -> tuple[int, int]:
+    def new_mode(s: int, d: int) -> tuple[int, int]:
         if d == 0:
             return s, d
         if count % d != 0 and d % count != 0:
             raise LayoutError(f"the stride {d} is neither a multiple nor a divisor of {count}")
-        per_element = max(1, count // abs(d))  # how many neighbours along this mode become one element
+        per_element = max(1, count // abs(d))  # elements along this mode that become one
         if s % per_element != 0 and per_element % s != 0:
             raise LayoutError(f"{s} elements do not fill elements of {per_element}")
         sign = -1 if d < 0 else 1
         return -(-s // per_element), sign * -(-abs(d) // count)
 
-    return _recast_leaves(layout, leaf, f"upcast of {layout} by {count}")
+    return _map_modes(layout, new_mode, f"upcast of {layout} by {count}")
 
 
 def downcast(layout: Any, count: int) -> Any:
-    """The layout of the same bytes seen as elements `count` times as small.
+    """Return the layout of the same bytes seen as elements `count` times as small.
 
-    One mode of stride 1 or -1 becomes `count` times as long: the first of more than one element, or the first.
+    A mode of stride 1 or -1 becomes `count` times as long: the first with more than one element, or else the first of
+    all.
 
-    Post-condition: R takes the values count * L(i) + j, j < count, where some stride is 1 and none is negative.
+    Post-condition, for a layout L: the result takes the values count * L(i) + j, j < count, if some stride is 1 and
+    none is negative.
 
     >>> downcast(Layout((2, 8), (1, 2)), 2)
     Layout((4, 8), (1, 4))
     >>> downcast(Layout((1, 8), (1, 1)), 2)
     Layout((1, 16), (2, 1))
     """
-    layout = _checked(layout, count, f"downcast of {layout} by {count}")
+    layout = _require_recastable(layout, count, f"downcast of {layout} by {count}")
     if isinstance(layout, ComposedLayout):
         outer = None if layout.outer is None else layout.outer.downcast(count)
         return ComposedLayout(outer, layout.offset * count, downcast(layout.layout, count))
     unit = (2, 1) if any(s > 1 and d in (1, -1) for s, d in flat_modes(layout)) else (1, 1)
     widened = False
 
-    def leaf(s: int, d: int) -> tuple[int, int]:
+    def new_mode(s: int, d: int) -> tuple[int, int]:
         nonlocal widened
         if widened or (min(s, unit[0]), abs(d)) != unit:
             return s, d * count
         widened = True
         return s * count, d
 
-    return _recast_leaves(layout, leaf, f"downcast of {layout} by {count}")
+    return _map_modes(layout, new_mode, f"downcast of {layout} by {count}")
 
 
-def _checked(layout: Any, count: int, what: str) -> Any:
-    """The layout, where the elements of another size are countable."""
+def _require_recastable(layout: Any, count: int, operation: str) -> Any:
+    """Return `layout` as a layout; raise LayoutError if its elements cannot become `count` times as large or small.
+
+    `operation` names the operation in the error.
+    """
     layout = as_layout(layout)
     if not is_int(count) or count < 1:
-        raise LayoutError(f"{what}: elements become a whole number of times as large or small")
+        raise LayoutError(f"{operation}: elements become a whole number of times as large or small")
     if layout.has_coordinates:
-        raise LayoutError(f"{what}: its values are coordinates, not offsets")
+        raise LayoutError(f"{operation}: its values are coordinates, not offsets")
     if isinstance(layout, ComposedLayout) and not isinstance(layout.outer, Swizzle | None):
-        raise LayoutError(f"{what}: its outer function {layout.outer} is no swizzle")
+        raise LayoutError(f"{operation}: its outer function {layout.outer} is no swizzle")
     return layout
 
 
-def _recast_leaves(layout: Layout, leaf: Any, what: str) -> Layout:
+def _map_modes(layout: Layout, new_mode: Any, operation: str) -> Layout:
+    """Return the layout with each flat mode (shape, stride) replaced by new_mode(shape, stride), nested as before.
+
+    `operation` names the operation in errors, to which the failing mode is added.
+    """
     pairs = []
     for mode, (s, d) in enumerate(flat_modes(layout)):
         try:
-            pairs.append(leaf(s, d))
+            pairs.append(new_mode(s, d))
         except LayoutError as fault:
-            raise LayoutError(f"{what}: mode {mode}, {s}:{d}: {fault}") from None
+            raise LayoutError(f"{operation}: mode {mode}, {s}:{d}: {fault}") from None
     return Layout(
         unflatten([s for s, _ in pairs], layout.shape),
         unflatten([d for _, d in pairs], layout.shape),
@@ -100,10 +109,11 @@ def _recast_leaves(layout: Layout, leaf: Any, what: str) -> Layout:
 
 
 def recast(layout: Any, old_bits: int, new_bits: int) -> Any:
-    """The layout of elements of `old_bits` as a layout of elements of `new_bits` over the same memory.
+    """Return the layout of elements of `old_bits` bits as a layout of elements of `new_bits` bits over the same memory.
 
-    Post-condition: size(R) * new_bits == size(L) * old_bits; to smaller elements where some stride is 1 or -1, to
-    larger ones where the offsets of L, each taken once and none negative, fill every larger element they touch.
+    Post-condition, for the result R and the layout L: size(R) * new_bits == size(L) * old_bits. For smaller elements
+    some stride must be 1 or -1; for larger ones the offsets of L, each taken once and none negative, must fill every
+    larger element that they touch.
 
     >>> recast(Layout((8, 4), (1, 8)), 16, 32)
     Layout((4, 4), (1, 4))

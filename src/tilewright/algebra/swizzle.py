@@ -1,6 +1,6 @@
 """Swizzles, and layouts followed by a swizzle or started at an offset.
 
-A swizzle exchanges addresses by xor so that columns, not only rows, fall into different memory banks:
+A swizzle exchanges addresses by xor so that columns, not only rows, are spread over the memory banks:
 
 >>> from tilewright.algebra import Layout
 >>> rows = ComposedLayout(Swizzle(2, 0, 3), 0, Layout((4, 8), (8, 1)))
@@ -26,7 +26,7 @@ from tilewright.limits import REGISTERS, SWIZZLE, shown, written
 class Swizzle(TupleValue):
     """o -> o ^ ((o & yyy) >> shift), with `bits` ones in yyy, from bit `base` + max(0, shift) on.
 
-    In words: `bits` bits of the offset, `shift` above the lowest ones that may change (those from `base` on),
+    In words: `bits` bits of the offset, which lie `shift` above the lowest bits that may change (those from `base` on),
     are xor-ed onto them; a negative shift works downwards. abs(shift) must be at least `bits`. Immutable.
 
     Post-condition: S(S(o)) == o, and the bits below `base` never change.
@@ -65,9 +65,9 @@ class Swizzle(TupleValue):
         return offset ^ ((offset & (ones << self.base)) << -self.shift)
 
     def upcast(self, count: int) -> Swizzle:
-        """The swizzle of the same bytes, seen as elements `count` times as large.
+        """Return the swizzle of the same bytes, seen as elements `count` times as large.
 
-        Post-condition: R(o // count) == S(o) // count.
+        Post-condition, for the result R and this swizzle S: R(o // count) == S(o) // count.
 
         >>> Swizzle(3, 3, 3).upcast(8), Swizzle(3, 1, 3).upcast(4)
         (Swizzle(3, 0, 3), Swizzle(2, 0, 3))
@@ -78,13 +78,13 @@ class Swizzle(TupleValue):
         if self.shift < 0:
             if self.bits + base - self.shift > 0:
                 raise LayoutError(f"upcast of {self} by {count}: it moves parts of an element to different places")
-            return Swizzle(0, 0, 0)  # it moves only within an element
+            return Swizzle(0, 0, 0)  # bits are only exchanged within an element
         return Swizzle(max(self.bits + base, 0), 0, self.shift)
 
     def downcast(self, count: int) -> Swizzle:
-        """The swizzle of the same bytes, seen as elements `count` times as small.
+        """Return the swizzle of the same bytes, seen as elements `count` times as small.
 
-        Post-condition: R(count * o + j) == count * S(o) + j for j < count.
+        Post-condition, for the result R and this swizzle S: R(count * o + j) == count * S(o) + j for j < count.
 
         >>> Swizzle(3, 3, 3).downcast(2)
         Swizzle(3, 4, 3)
@@ -92,6 +92,7 @@ class Swizzle(TupleValue):
         return Swizzle(self.bits, self.base + self._log2(count), self.shift)
 
     def _log2(self, count: int) -> int:
+        """Return the base-2 logarithm of `count`; raise LayoutError unless it is a power of two."""
         if not is_int(count) or count < 1 or count & (count - 1):
             raise LayoutError(
                 f"{self} acts on bits: elements can become 2, 4, 8, ... times as large, not {written(count)}"
@@ -99,7 +100,7 @@ class Swizzle(TupleValue):
         return count.bit_length() - 1
 
     def size(self) -> int:
-        """The period: S(o + size) == S(o) + size for offsets o that are not negative."""
+        """Return the period of the swizzle S: S(o + size) == S(o) + size for all offsets o >= 0."""
         return 1 << (self.bits + self.base + abs(self.shift))
 
     cosize = size
@@ -159,23 +160,26 @@ class ComposedLayout(TupleValue):
         return value if self.outer is None else self.outer(value)
 
     def sliced(self, crd: Any) -> tuple[ComposedLayout, int]:
-        """The modes paired with None, from where they start: the offset stands inside, and 0 beside it."""
-        kept, offset = self.layout.sliced(crd)
-        return ComposedLayout(self.outer, _shift(self.offset, offset), kept), 0
+        """Return (layout of the modes that `crd` pairs with None, 0).
+
+        The offset that the fixed modes add is part of the returned layout, since it must stand before the swizzle.
+        """
+        inner, offset = self.layout.sliced(crd)
+        return ComposedLayout(self.outer, _shift(self.offset, offset), inner), 0
 
     @property
     def shape(self) -> Any:
-        """The shape of the inner layout."""
+        """Return the shape of the inner layout."""
         return self.layout.shape
 
     @property
     def stride(self) -> Any:
-        """The stride of the inner layout: how far it moves before the outer function."""
+        """Return the stride of the inner layout, which counts offsets before the outer function is applied."""
         return self.layout.stride
 
     @property
     def has_coordinates(self) -> bool:
-        """Whether the inner layout's values are coordinates."""
+        """Return True if values of the inner layout are coordinates (its strides are `E(0)`, ...), not offsets."""
         return bool(self.layout.has_coordinates)
 
     def __len__(self) -> int:
@@ -189,13 +193,13 @@ class ComposedLayout(TupleValue):
             yield self[mode]
 
     def size(self) -> int:
-        """The number of coordinates."""
+        """Return the number of coordinates of the layout, the product of its extents."""
         return product(self.layout.shape)
 
     def cosize(self) -> Any:
-        """What an allocation must hold: the largest value, plus one.
+        """Return how many elements an allocation for this layout must hold: its largest value plus one.
 
-        A swizzle permutes within aligned blocks of its period, so there it is found by evaluation.
+        With coordinates as values, it is a tuple. After a swizzle or another outer function all values are evaluated.
         """
         if self.outer is None and isinstance(self.layout, Layout):
             if self.has_coordinates:
@@ -209,11 +213,11 @@ class ComposedLayout(TupleValue):
         return 1 + int(np.max(self(np.arange(size(self.layout)))))
 
     def with_layout(self, layout: Any) -> ComposedLayout:
-        """The same outer function and offset over another inner layout."""
+        """Return the composed layout with the same outer function and offset, and `layout` as its inner layout."""
         return ComposedLayout(self.outer, self.offset, layout)
 
     def with_tile(self, tile: ComposedLayout) -> ComposedLayout:
-        """The same outer function over a tile of the inner layout."""
+        """Return a tile of this layout: its outer function over the inner layout of `tile`, with both offsets added."""
         return ComposedLayout(self.outer, _shift(self.offset, tile.offset), tile.layout)
 
     def __eq__(self, other: object) -> bool:
@@ -236,17 +240,18 @@ class ComposedLayout(TupleValue):
         return f"ComposedLayout({self.outer!r}, {self.offset!r}, {self.layout!r})"
 
     def svg(self, **options: Any) -> str:
-        """A picture of the layout as SVG text; `tilewright.algebra.picture.layout_svg` lists the options."""
+        """Return a picture of the layout as SVG text; `options` are those of `algebra.picture.layout_svg`."""
         from tilewright.algebra.picture import layout_svg
 
         return layout_svg(self, **options)
 
     def _repr_svg_(self) -> str | None:
+        """Return the picture that notebooks show, as SVG text; None if the layout cannot be drawn."""
         return svg_or_none(self)
 
 
 def _shift(offset: Any, value: Any) -> Any:
-    """offset + value, also where values are coordinates."""
+    """Return offset + value; where one of them is a coordinate (a tuple), they are added entry by entry."""
     if not isinstance(value, tuple) and not isinstance(offset, tuple):
         return offset + value
     offsets = offset if isinstance(offset, tuple) else (offset,)

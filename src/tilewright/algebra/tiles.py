@@ -1,4 +1,4 @@
-"""One tile of a layout, and what one thread of many owns."""
+"""One tile of a layout, and the elements that one thread of many owns."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from tilewright.errors import LayoutError
 
 
 def local_tile(layout: Any, tiler: Any, coord: Any, proj: tuple[Any, ...] | None = None) -> ComposedLayout:
-    """One tile of a layout, with the offset at which it starts.
+    """Return one tile of a layout, with the offset at which it starts.
 
-    `coord` says which tile: an int, or one entry for each mode, where None keeps all tiles of that mode as
-    a further mode. `proj` leaves out the tiler's and coordinate's modes that it pairs with None, so that
-    one (M, N, K) tiler serves A, B and C.
+    `coord` is the number of the tile, or a tuple with one entry for each mode, in which None keeps all tiles of that
+    mode as a further mode. `proj` drops the tiler's and coordinate's modes that it pairs with None, so that one (M, N,
+    K) tiler serves A, B and C.
 
-    Post-condition: R(i, j, ..., r) == zipped_divide(L, tiler)((i, j, ...), coord with r for None).
+    Post-condition, for the result R: R(i, j, ..., r) == zipped_divide(layout, tiler)((i, j, ...), coord with r for
+    None).
 
     >>> tile = local_tile(Layout((16, 4, 4)), (2, 4, 2), (3, 0, 1))
     >>> print(tile)
@@ -29,43 +30,48 @@ def local_tile(layout: Any, tiler: Any, coord: Any, proj: tuple[Any, ...] | None
     """
     layout = as_layout(layout)
     if proj is not None:
-        for part in (tiler, coord):
-            if not isinstance(part, tuple) or len(part) != len(proj):
+        for argument in (tiler, coord):
+            if not isinstance(argument, tuple) or len(argument) != len(proj):
                 raise LayoutError(f"local_tile of {layout}: proj {proj} needs a tiler and a coordinate of its rank")
-        kept = [i for i, p in enumerate(proj) if p is not None]
-        tiler = tuple(tiler[i] for i in kept)
-        coord = tuple(coord[i] for i in kept)
+        kept_modes = [i for i, p in enumerate(proj) if p is not None]
+        tiler = tuple(tiler[i] for i in kept_modes)
+        coord = tuple(coord[i] for i in kept_modes)
     if isinstance(layout, ComposedLayout):
         return layout.with_tile(local_tile(layout.layout, tiler, coord))
     divided = zipped_divide(layout, tiler)
-    _require_tile(coord, shape(divided, 1), layout, tiler)
+    _require_tile_exists(coord, shape(divided, 1), layout, tiler)
     tile_modes = (None,) * rank(divided, 0) if isinstance(shape(divided, 0), tuple) else None
     if isinstance(coord, tuple):
         coord = (*coord, *[None] * (rank(divided, 1) - len(coord)))
-    kept_layout, offset = slice_and_offset((tile_modes, coord), divided)
-    return ComposedLayout(None, offset, kept_layout)
+    tile, offset = slice_and_offset((tile_modes, coord), divided)
+    return ComposedLayout(None, offset, tile)
 
 
-def _require_tile(coord: Any, extents: Any, layout: Layout, tiler: Any) -> None:
-    """Raises unless the coordinate names a tile that exists."""
-    if isinstance(coord, tuple) and isinstance(extents, tuple):
-        for c, extent in zip(coord, extents, strict=False):
-            _require_tile(c, extent, layout, tiler)
-    elif is_int(coord) and is_int(product(extents)) and not 0 <= coord < product(extents):
-        raise LayoutError(f"local_tile of {layout} by {tiler}: there is no tile {coord}, there are {product(extents)}")
+def _require_tile_exists(coord: Any, tile_counts: Any, layout: Layout, tiler: Any) -> None:
+    """Raise LayoutError unless the coordinate `coord` names a tile, out of `tile_counts` tiles along each mode.
+
+    `layout` and `tiler` are named in the error.
+    """
+    if isinstance(coord, tuple) and isinstance(tile_counts, tuple):
+        for c, extent in zip(coord, tile_counts, strict=False):
+            _require_tile_exists(c, extent, layout, tiler)
+    elif is_int(coord) and is_int(product(tile_counts)) and not 0 <= coord < product(tile_counts):
+        raise LayoutError(
+            f"local_tile of {layout} by {tiler}: there is no tile {coord}, there are {product(tile_counts)}"
+        )
 
 
 def local_partition(
     layout: Any, threads: Layout, index: int, mode: Literal["block", "cyclic"] = "cyclic"
 ) -> ComposedLayout:
-    """The elements of a layout that one thread of a thread layout owns, with the offset at which they start.
+    """Return the elements of a layout that thread number `index` owns, with the offset at which they start.
 
-    `threads` maps thread coordinates to thread numbers. "cyclic" deals elements out one by one, as CuTe
-    does; "block" gives each thread neighbouring elements, as the Composable Kernel wrapper does.
+    `threads` maps thread coordinates to thread numbers. "cyclic" distributes elements one by one, as CuTe does; "block"
+    gives each thread neighbouring elements, as the Composable Kernel wrapper does.
 
-    Post-condition: over all threads, every element of L is owned exactly once. Raises where the threads do not
-    divide L: the last share would run over offsets that are others'. Only a cyclic partition of coordinates goes on,
-    since those past the end can be told.
+    Post-condition: over all threads, every element of the layout is owned exactly once. Raises if the threads do not
+    divide the layout: the last share would run over offsets of other threads. Only a cyclic partition of coordinates is
+    allowed then, since coordinates past the end can be recognised.
 
     >>> print(local_partition(Layout((8, 8)), Layout((2, 4)), 5))
     17 + (4,2):(2,32)
@@ -80,33 +86,34 @@ def local_partition(
         raise LayoutError(f"thread layout {threads} has more modes than {layout}")
     for m, count in enumerate(extents):
         if not divides(count, size(layout, m)) and not (layout.has_coordinates and mode == "cyclic"):
-            whole = tuple(ceil_quotient(size(layout, i), n) * n for i, n in enumerate(extents))
+            padded = tuple(ceil_quotient(size(layout, i), n) * n for i, n in enumerate(extents))
             raise LayoutError(
                 f"local_partition of {layout} by {threads}: {count} threads do not divide the {size(layout, m)} "
-                f"elements of mode {m}; pad it to {shape_text(whole)}, or deal out its "
+                f"elements of mode {m}; pad it to {shape_text(padded)}, or deal out its "
                 'coordinates (make_identity_layout), mode="cyclic"'
             )
     if not 0 <= index < threads.cosize():
         raise LayoutError(f"local_partition: there is no thread {index} in {threads}")
-    flat = idx2crd(index, threads.shape, threads.stride)
-    where = flat if isinstance(flat, tuple) else (flat,)
-    where = tuple(_flat_coordinate(w, s) for w, s in zip(where, _modes(threads.shape), strict=True))
+    thread_coordinate = idx2crd(index, threads.shape, threads.stride)
+    tile_index = thread_coordinate if isinstance(thread_coordinate, tuple) else (thread_coordinate,)
+    tile_index = tuple(_flat_coordinate(w, s) for w, s in zip(tile_index, _as_modes(threads.shape), strict=True))
     if mode == "block":
         per_thread = tuple(ceil_quotient(size(layout, m), count) for m, count in enumerate(extents))
-        return local_tile(layout, per_thread, where)
+        return local_tile(layout, per_thread, tile_index)
     if mode != "cyclic":
         raise LayoutError(f'local_partition mode {mode!r}: "block" or "cyclic"')
     if isinstance(layout, ComposedLayout):
         return layout.with_tile(local_partition(layout.layout, threads, index, mode))
     divided = zipped_divide(layout, extents)
-    kept, offset = slice_and_offset((where, (None,) * rank(divided, 1)), divided)
-    return ComposedLayout(None, offset, kept)
+    elements, offset = slice_and_offset((tile_index, (None,) * rank(divided, 1)), divided)
+    return ComposedLayout(None, offset, elements)
 
 
-def _modes(x: Any) -> tuple[Any, ...]:
+def _as_modes(x: Any) -> tuple[Any, ...]:
+    """Return a shape as a tuple of its modes; an int has one."""
     return x if isinstance(x, tuple) else (x,)
 
 
 def _flat_coordinate(crd: Any, extents: Any) -> Any:
-    """A nested coordinate as one index, first mode fastest."""
+    """Return the coordinate `crd` in the shape `extents` as one index, first mode fastest."""
     return Layout(extents)(crd)

@@ -39,54 +39,66 @@ Coordinates = dict[str, Expr]
 
 
 class Transform:
-    """One step of a chain.
+    """One step of a chain of coordinate transforms.
 
-    `upper` gives the dimensions after the step from those before it; `lower` gives the coordinates before
-    the step from those after it. That a lower coordinate lies in its extent is checked by the view.
+    `upper` gives the dimensions after the step from those before it; `lower` gives the coordinates before the step from
+    those after it. That a lower coordinate lies in its extent is checked by the view.
     """
 
     def upper(self, lower: Extents) -> Extents:
-        """The dimensions the user sees after this step."""
+        """Return the dimensions after this transform, as name -> extent, from those before it (`lower`)."""
         raise NotImplementedError
 
     def lower(self, upper: Coordinates, extents: Extents) -> Coordinates:
-        """The coordinates before this step; `extents` are those before it."""
+        """Return the coordinates before this transform, as name -> expression, from those after it (`upper`).
+
+        `extents` are the extents of the dimensions before the transform.
+        """
         raise NotImplementedError
 
-    def _require(self, dimension: str, known: Extents) -> Expr:
-        if dimension not in known:
-            raise AccessError(f"{self}: there is no dimension {dimension}; there are {', '.join(known)}")
-        return known[dimension]
+    def _require(self, dimension: str, extents: Extents) -> Expr:
+        """Return the extent of `dimension` in `extents`; raise AccessError if there is no such dimension."""
+        if dimension not in extents:
+            raise AccessError(f"{self}: there is no dimension {dimension}; there are {', '.join(extents)}")
+        return extents[dimension]
 
-    def _exchange(self, known: Extents, old: Iterable[str], new: Mapping[str, Expr]) -> Extents:
-        """`known` with the old dimensions taken out and the new ones put where the first of them was."""
-        old = tuple(old)
-        for dimension in old:
-            self._require(dimension, known)
-        clash = (set(known) - set(old)) & set(new)
+    def _exchange(self, extents: Extents, removed: Iterable[str], added: Mapping[str, Expr]) -> Extents:
+        """Return `extents` with the dimensions `removed` replaced by those of `added`, where the first removed one was.
+
+        Raise AccessError if a removed dimension does not exist, or if an added one exists already.
+        """
+        removed = tuple(removed)
+        for dimension in removed:
+            self._require(dimension, extents)
+        clash = (set(extents) - set(removed)) & set(added)
         if clash:
             raise AccessError(f"{self}: dimension {min(clash)} exists already")
-        done: Extents = {}
-        for dimension, size in known.items():
-            if dimension == old[0]:
-                done |= new
-            if dimension not in old:
-                done[dimension] = size
-        return done
+        exchanged: Extents = {}
+        for dimension, size in extents.items():
+            if dimension == removed[0]:
+                exchanged |= added
+            if dimension not in removed:
+                exchanged[dimension] = size
+        return exchanged
 
 
 @dataclass(frozen=True)
 class Pad(Transform):
-    """`left` and `right` more values at the ends of a dimension, outside memory; negative numbers crop."""
+    """Adds `left` and `right` out-of-bounds values at the ends of a dimension; negative numbers crop it."""
 
     dimension: str
     left: Expr
     right: Expr
 
     def upper(self, lower: Extents) -> Extents:
+        """Return the dimensions after padding, as name -> extent, from those before it (`lower`)."""
         return lower | {self.dimension: self._require(self.dimension, lower) + self.left + self.right}
 
     def lower(self, upper: Coordinates, extents: Extents) -> Coordinates:
+        """Return the coordinates before padding, by dimension name, from those after it (`upper`).
+
+        The left padding is subtracted; `extents`, those before padding, are not used.
+        """
         return upper | {self.dimension: upper[self.dimension] - self.left}
 
     def __str__(self) -> str:
@@ -95,7 +107,7 @@ class Pad(Transform):
 
 @dataclass(frozen=True)
 class Embed(Transform):
-    """A dimension as a weighted sum of new ones: h = stride*p + dilation*r. Weights may be negative."""
+    """Replaces a dimension by new ones, as their weighted sum: h = stride*p + dilation*r. Weights may be negative."""
 
     dimension: str
     parts: tuple[tuple[str, Expr, Expr], ...]
@@ -103,9 +115,14 @@ class Embed(Transform):
     offset: Expr = ZERO
 
     def upper(self, lower: Extents) -> Extents:
+        """Return the dimensions after embedding, as name -> extent, from those before it (`lower`)."""
         return self._exchange(lower, (self.dimension,), {name: size for name, size, _ in self.parts})
 
     def lower(self, upper: Coordinates, extents: Extents) -> Coordinates:
+        """Return the coordinates before embedding, by dimension name, from those after it (`upper`).
+
+        The replaced dimension's coordinate is the weighted sum of the new coordinates, plus an offset.
+        """
         terms = [multiply(upper[name], weight) for name, _, weight in self.parts]
         rest = {d: c for d, c in upper.items() if d not in {name for name, _, _ in self.parts}}
         return rest | {self.dimension: add_all([*terms, self.offset])}
@@ -118,24 +135,29 @@ class Embed(Transform):
 
 @dataclass(frozen=True)
 class Merge(Transform):
-    """Several dimensions as one flat index, the last of them fastest."""
+    """Replaces several dimensions by one flat index, in which the last of them is fastest."""
 
     dimension: str
     parts: tuple[str, ...]
 
     def upper(self, lower: Extents) -> Extents:
+        """Return the dimensions after merging, as name -> extent, from those before it (`lower`)."""
         size: Expr = ONE
         for part in self.parts:
             size = multiply(size, self._require(part, lower))
         return self._exchange(lower, self.parts, {self.dimension: size})
 
     def lower(self, upper: Coordinates, extents: Extents) -> Coordinates:
+        """Return the coordinates before merging, by dimension name, from those after it (`upper`).
+
+        The flat index is split by // and % with the `extents` of the merged dimensions.
+        """
         flat = upper[self.dimension]
-        done = {d: c for d, c in upper.items() if d != self.dimension}
+        coordinates = {d: c for d, c in upper.items() if d != self.dimension}
         for part in reversed(self.parts[1:]):
-            done[part] = flat % extents[part]
+            coordinates[part] = flat % extents[part]
             flat = flat // extents[part]
-        return done | {self.parts[0]: flat}
+        return coordinates | {self.parts[0]: flat}
 
     def __str__(self) -> str:
         return f"merge({self.dimension} = {', '.join(self.parts)})"
@@ -143,15 +165,20 @@ class Merge(Transform):
 
 @dataclass(frozen=True)
 class Unmerge(Transform):
-    """A dimension as several, the last of them fastest; together they may reach past its end."""
+    """Splits a dimension into several, the last of them fastest; their product may exceed its extent."""
 
     dimension: str
     parts: tuple[tuple[str, Expr], ...]
 
     def upper(self, lower: Extents) -> Extents:
+        """Return the dimensions after splitting one into several, as name -> extent, from those before it (`lower`)."""
         return self._exchange(lower, (self.dimension,), dict(self.parts))
 
     def lower(self, upper: Coordinates, extents: Extents) -> Coordinates:
+        """Return the coordinates before splitting, by dimension name, from those after it (`upper`).
+
+        Coordinates of the parts are combined to the flat index, the last part fastest.
+        """
         flat: Expr = ZERO
         for name, size in self.parts:
             flat = multiply(flat, size) + upper[name]
@@ -164,16 +191,21 @@ class Unmerge(Transform):
 
 @dataclass(frozen=True)
 class Permute(Transform):
-    """The same dimensions in another order."""
+    """Puts the dimensions into another order."""
 
     order: tuple[str, ...]
 
     def upper(self, lower: Extents) -> Extents:
+        """Return the dimensions `lower`, as name -> extent, in the new order.
+
+        Raise AccessError unless the order names each of them once.
+        """
         if sorted(self.order) != sorted(lower):
             raise AccessError(f"{self} does not name each of {', '.join(lower)} once")
         return {d: lower[d] for d in self.order}
 
     def lower(self, upper: Coordinates, extents: Extents) -> Coordinates:
+        """Return the coordinates `upper` unchanged: coordinates have names, so their order does not matter."""
         return upper
 
     def __str__(self) -> str:
@@ -182,7 +214,7 @@ class Permute(Transform):
 
 @dataclass(frozen=True)
 class Slice(Transform):
-    """Every `step`-th value of a dimension from `begin` up to, not including, `end`."""
+    """Keeps every `step`-th value of a dimension, from `begin` up to, not including, `end`."""
 
     dimension: str
     begin: Expr
@@ -190,10 +222,18 @@ class Slice(Transform):
     step: Expr = ONE
 
     def upper(self, lower: Extents) -> Extents:
+        """Return the dimensions after slicing, as name -> extent, from those before it (`lower`).
+
+        The extent of the sliced dimension becomes the number of values kept.
+        """
         self._require(self.dimension, lower)
         return lower | {self.dimension: (self.end - self.begin + self.step - 1) // self.step}
 
     def lower(self, upper: Coordinates, extents: Extents) -> Coordinates:
+        """Return the coordinates before slicing, by dimension name, from those after it (`upper`).
+
+        The coordinate c of the sliced dimension becomes step*c + begin.
+        """
         return upper | {self.dimension: multiply(upper[self.dimension], self.step) + self.begin}
 
     def __str__(self) -> str:
@@ -203,16 +243,18 @@ class Slice(Transform):
 
 @dataclass(frozen=True)
 class Freeze(Transform):
-    """One value of a dimension, which goes."""
+    """Removes a dimension by fixing its coordinate at `value`."""
 
     dimension: str
     value: Expr
 
     def upper(self, lower: Extents) -> Extents:
+        """Return the dimensions `lower`, as name -> extent, without the one whose coordinate is fixed."""
         self._require(self.dimension, lower)
         return {d: size for d, size in lower.items() if d != self.dimension}
 
     def lower(self, upper: Coordinates, extents: Extents) -> Coordinates:
+        """Return the coordinates `upper` with the fixed coordinate of the removed dimension added."""
         return upper | {self.dimension: self.value}
 
     def __str__(self) -> str:
@@ -221,17 +263,22 @@ class Freeze(Transform):
 
 @dataclass(frozen=True)
 class Insert(Transform):
-    """A new dimension that nothing depends on: the tensor is repeated along it."""
+    """Adds a dimension that no coordinate depends on: the tensor is broadcast along it."""
 
     dimension: str
     extent: Expr
 
     def upper(self, lower: Extents) -> Extents:
+        """Return the dimensions `lower`, as name -> extent, with the new one at the end.
+
+        Raise AccessError if it exists already.
+        """
         if self.dimension in lower:
             raise AccessError(f"{self}: dimension {self.dimension} exists already")
         return lower | {self.dimension: self.extent}
 
     def lower(self, upper: Coordinates, extents: Extents) -> Coordinates:
+        """Return the coordinates `upper` without that of the inserted dimension, on which nothing depends."""
         return {d: c for d, c in upper.items() if d != self.dimension}
 
     def __str__(self) -> str:
@@ -240,7 +287,7 @@ class Insert(Transform):
 
 @dataclass(frozen=True)
 class XorWith(Transform):
-    """A dimension permuted by xor with another: (a, b) to (a, b ^ (a % extent of b)).
+    """Permutes the coordinate b of `dimension` by xor with the coordinate a of `other`: b becomes b ^ (a % extent).
 
     The extent of the permuted dimension must be a power of two.
     """
@@ -249,6 +296,7 @@ class XorWith(Transform):
     other: str
 
     def upper(self, lower: Extents) -> Extents:
+        """Return the dimensions `lower` unchanged; raise AccessError unless the permuted extent is a power of two."""
         self._require(self.other, lower)
         size = self._require(self.dimension, lower)
         if not size.is_constant or int(size) & (int(size) - 1):
@@ -256,8 +304,12 @@ class XorWith(Transform):
         return lower
 
     def lower(self, upper: Coordinates, extents: Extents) -> Coordinates:
-        turned = upper[self.dimension] ^ (upper[self.other] % extents[self.dimension])
-        return upper | {self.dimension: turned}
+        """Return the coordinates before the permutation, by dimension name, from those after it (`upper`).
+
+        The permuted coordinate is xor-ed with the other coordinate, modulo its own extent.
+        """
+        permuted = upper[self.dimension] ^ (upper[self.other] % extents[self.dimension])
+        return upper | {self.dimension: permuted}
 
     def __str__(self) -> str:
         return f"xor({self.dimension}, {self.other})"
@@ -265,7 +317,7 @@ class XorWith(Transform):
 
 @dataclass(frozen=True)
 class Chain:
-    """Transforms in the order in which they were applied to a tensor; chains are put together with +."""
+    """Transforms in the order in which they were applied to a tensor; chains are concatenated with +."""
 
     steps: tuple[Transform, ...] = ()
 
@@ -281,98 +333,111 @@ class View:
     """A tensor seen through a chain of transforms; every method returns a new view."""
 
     shape: tuple[tuple[str, Expr], ...]
-    """The tensor's own dimensions."""
+    """The tensor's dimensions and extents, before any transform."""
     strides: tuple[Expr, ...] | None = None
     chain: Chain = field(default_factory=Chain)
 
     @classmethod
     def tensor(cls, shape: Mapping[str, ExprLike], strides: Iterable[ExprLike] | None = None) -> View:
-        """A tensor by its dimensions, slowest first; without strides it is packed."""
+        """Return the view of a whole tensor with the extents `shape`, by dimension name, slowest first.
+
+        Without `strides` the tensor is packed.
+        """
         steps = None if strides is None else tuple(as_expr(s) for s in strides)
         return cls(tuple((name, as_expr(size)) for name, size in shape.items()), steps)
 
     @property
     def extents(self) -> Extents:
-        """The dimensions the user sees."""
+        """Return the extents of the dimensions that the user of the view sees, by name."""
         return self._extents_before(len(self.chain.steps))
 
     def _extents_before(self, count: int) -> Extents:
-        known = dict(self.shape)
+        """Return the extents of the dimensions before step number `count` of the chain, by name."""
+        extents = dict(self.shape)
         for step in self.chain.steps[:count]:
-            known = step.upper(known)
-        return known
+            extents = step.upper(extents)
+        return extents
 
     def then(self, *steps: Transform | Chain) -> View:
-        """The view with further steps, or whole chains, on top."""
+        """Return the view with further transforms, or chains of them, applied on top; it checks dimension names now."""
         chain = self.chain
         for step in steps:
             chain = chain + (step if isinstance(step, Chain) else Chain((step,)))
-        done = replace(self, chain=chain)
-        _ = done.extents  # names and sizes are checked now, not when the view is used
-        return done
+        view = replace(self, chain=chain)
+        _ = view.extents  # names and sizes are checked now, not when the view is used
+        return view
 
     def pad(self, dimension: str, left: ExprLike = 0, right: ExprLike = 0) -> View:
-        """More values at the ends of a dimension, outside memory; negative numbers crop."""
+        """Return the view with `left` and `right` out-of-bounds values around a dimension; negative numbers crop."""
         return self.then(Pad(dimension, as_expr(left), as_expr(right)))
 
     def embed(self, dimension: str, parts: Mapping[str, tuple[ExprLike, ExprLike]], offset: ExprLike = 0) -> View:
-        """A dimension as a weighted sum: parts = {name: (extent, weight)}."""
+        """Return the view with a dimension replaced by new ones, of which it is the weighted sum plus `offset`.
+
+        `parts` maps each new dimension to (extent, weight).
+        """
         chosen = tuple((name, as_expr(size), as_expr(weight)) for name, (size, weight) in parts.items())
         return self.then(Embed(dimension, chosen, as_expr(offset)))
 
     def merge(self, dimension: str, parts: Iterable[str]) -> View:
-        """Several dimensions as one flat index, the last fastest."""
+        """Return the view with the dimensions `parts` merged to one flat dimension, the last of them fastest."""
         return self.then(Merge(dimension, tuple(parts)))
 
     def unmerge(self, dimension: str, parts: Mapping[str, ExprLike]) -> View:
-        """A dimension as several, the last fastest: parts = {name: extent}."""
+        """Return the view with a dimension split into several, the last fastest; `parts` maps names to extents."""
         return self.then(Unmerge(dimension, tuple((name, as_expr(size)) for name, size in parts.items())))
 
     def permute(self, *order: str) -> View:
-        """The same dimensions in this order."""
+        """Return the view with the dimensions in the order of the names."""
         return self.then(Permute(order))
 
     def slice(self, dimension: str, begin: ExprLike, end: ExprLike, step: ExprLike = 1) -> View:
-        """Every `step`-th value from `begin` up to, not including, `end`."""
+        """Return the view with every `step`-th value of a dimension, from `begin` up to, not including, `end`."""
         return self.then(Slice(dimension, as_expr(begin), as_expr(end), as_expr(step)))
 
     def freeze(self, dimension: str, value: ExprLike) -> View:
-        """One value of a dimension, which goes."""
+        """Return the view without a dimension, whose coordinate is fixed at `value`."""
         return self.then(Freeze(dimension, as_expr(value)))
 
     def insert(self, dimension: str, extent: ExprLike) -> View:
-        """A new dimension along which the tensor repeats."""
+        """Return the view with a new dimension of this extent, along which the tensor is broadcast."""
         return self.then(Insert(dimension, as_expr(extent)))
 
     def xor(self, dimension: str, other: str) -> View:
-        """A dimension permuted by xor with another."""
+        """Return the view with the coordinate of `dimension` xor-ed with that of `other`, as in a swizzle."""
         return self.then(XorWith(dimension, other))
 
     def at(self, coordinates: Mapping[str, ExprLike]) -> tuple[Coordinates, list[Expr]]:
-        """The tensor's coordinates of a user's coordinate, and the conditions under which it is valid.
+        """Return (coordinates, conditions) in the tensor for coordinates of the view, both coordinates by dimension
+        name.
+
+        The conditions say when each step stays in bounds; decided conditions are 0 or 1.
 
         >>> View.tensor({"h": 5}).pad("h", 1, 1).at({"h": 6})
         ({'h': <5>}, [<1>, <0>])
         """
-        known = self.extents
-        if set(coordinates) != set(known):
-            raise AccessError(f"coordinates {', '.join(coordinates)} do not fit the dimensions {', '.join(known)}")
-        current = {name: as_expr(value) for name, value in coordinates.items()}
+        extents_seen = self.extents
+        if set(coordinates) != set(extents_seen):
+            raise AccessError(
+                f"coordinates {', '.join(coordinates)} do not fit the dimensions {', '.join(extents_seen)}"
+            )
+        coordinate_of = {name: as_expr(value) for name, value in coordinates.items()}
         conditions: list[Expr] = []
         for count in range(len(self.chain.steps) - 1, -1, -1):
             extents = self._extents_before(count)
-            before = self.chain.steps[count].lower(current, extents)
+            before = self.chain.steps[count].lower(coordinate_of, extents)
             for name, value in before.items():
-                if current.get(name) is not value:
+                if coordinate_of.get(name) is not value:
                     conditions += [value >= 0, value < extents[name]]
-            current = before
-        return current, conditions
+            coordinate_of = before
+        return coordinate_of, conditions
 
     def access(self, **axes: Any) -> Access:
-        """The access to the tensor, indexed by one axis for each of the view's dimensions, in order.
+        """Return the access to the viewed tensor: its coordinates and bounds as expressions of one axis for each
+        dimension.
 
-        An axis may be given by name, to share it between accesses; otherwise it is made with the
-        dimension's name. Merged dimensions give the digits their names.
+        `axes` may give axes by dimension name, to share them between accesses; other axes are made with the dimension's
+        name. Digits (mixed-radix parts) of a merged dimension get the names of the dimensions it was merged from.
         """
         chosen = {name: axes[name] if name in axes else index(name, size) for name, size in self.extents.items()}
         lower, conditions = self.at(chosen)
@@ -393,6 +458,6 @@ class View:
     def __str__(self) -> str:
         dimensions = ", ".join(f"{name} {size}" for name, size in self.shape)
         strides = "" if self.strides is None else f" : {', '.join(str(s) for s in self.strides)}"
-        seen = ", ".join(f"{name} {size}" for name, size in self.extents.items())
+        user_dimensions = ", ".join(f"{name} {size}" for name, size in self.extents.items())
         steps = "".join(f"\n  {step}" for step in self.chain.steps)
-        return f"tensor({dimensions}{strides}){steps}\n  = view({seen})"
+        return f"tensor({dimensions}{strides}){steps}\n  = view({user_dimensions})"

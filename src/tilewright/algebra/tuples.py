@@ -1,6 +1,6 @@
-"""Arithmetic on nested tuples of integers, leaf by leaf, and the other tuple operations of CuTe.
+"""Arithmetic on nested tuples of integers, leaf by leaf, and other tuple operations of CuTe.
 
-Two tuples must be nested alike; an int goes with every leaf of the other. What is not an integer is a `LayoutError`.
+Two tuples must be nested alike; an int is combined with every leaf of the other. Other types raise a `LayoutError`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,10 @@ from tilewright.limits import MODES, shown
 
 
 def _leafwise(operation: Callable[[Any, Any], Any], a: Any, b: Any, name: str) -> Any:
+    """Return operation(a, b) leaf by leaf; an int is combined with every leaf of the other operand.
+
+    `name` is the caller's, for the error if the operands are not nested alike, or hold anything but integers.
+    """
     if isinstance(a, tuple) and not isinstance(b, tuple):
         return tuple(_leafwise(operation, e, b, name) for e in a)
     if isinstance(b, tuple) and not isinstance(a, tuple):
@@ -29,7 +33,9 @@ def _leafwise(operation: Callable[[Any, Any], Any], a: Any, b: Any, name: str) -
     return operation(a, b)
 
 
-def _divisor(operation: Callable[[Any, Any], Any], name: str) -> Callable[[Any, Any], Any]:
+def _reject_zero_divisor(operation: Callable[[Any, Any], Any], name: str) -> Callable[[Any, Any], Any]:
+    """Return `operation` with a check before it that raises LayoutError for a divisor 0; `name` is for the error."""
+
     def divide(a: Any, b: Any) -> Any:
         if b == 0:
             raise LayoutError(f"{name} of {a} by 0")
@@ -39,7 +45,7 @@ def _divisor(operation: Callable[[Any, Any], Any], name: str) -> Callable[[Any, 
 
 
 def tuple_add(a: Any, b: Any) -> Any:
-    """The sum, leaf by leaf.
+    """Return a + b, leaf by leaf; an int is added to every leaf.
 
     >>> tuple_add((1, (2, 3)), (10, (20, 30))), tuple_add((1, (2, 3)), 1)
     ((11, (22, 33)), (2, (3, 4)))
@@ -48,7 +54,7 @@ def tuple_add(a: Any, b: Any) -> Any:
 
 
 def tuple_sub(a: Any, b: Any) -> Any:
-    """The difference, leaf by leaf.
+    """Return a - b, leaf by leaf; an int is combined with every leaf.
 
     >>> tuple_sub((10, (20, 30)), (1, (2, 3)))
     (9, (18, 27))
@@ -57,7 +63,7 @@ def tuple_sub(a: Any, b: Any) -> Any:
 
 
 def tuple_mul(a: Any, b: Any) -> Any:
-    """The product, leaf by leaf.
+    """Return a * b, leaf by leaf; an int is combined with every leaf.
 
     >>> tuple_mul((1, (2, 3)), (10, (20, 30)))
     (10, (40, 90))
@@ -66,27 +72,27 @@ def tuple_mul(a: Any, b: Any) -> Any:
 
 
 def tuple_div(a: Any, b: Any) -> Any:
-    """The quotient, rounded down, leaf by leaf.
+    """Return a // b, leaf by leaf; an int is combined with every leaf.
 
     >>> tuple_div((7, (20, 31)), (2, (5, 10)))
     (3, (4, 3))
     """
-    return _leafwise(_divisor(operator.floordiv, "tuple_div"), a, b, "tuple_div")
+    return _leafwise(_reject_zero_divisor(operator.floordiv, "tuple_div"), a, b, "tuple_div")
 
 
 def tuple_mod(a: Any, b: Any) -> Any:
-    """The remainder, leaf by leaf.
+    """Return a % b, leaf by leaf; an int is combined with every leaf.
 
     >>> tuple_mod((7, (20, 31)), (2, (5, 10)))
     (1, (0, 1))
     """
-    return _leafwise(_divisor(operator.mod, "tuple_mod"), a, b, "tuple_mod")
+    return _leafwise(_reject_zero_divisor(operator.mod, "tuple_mod"), a, b, "tuple_mod")
 
 
 def ceil_div(a: Any, b: Any) -> Any:
-    """The quotient, rounded up, mode by mode: how many tiles of b cover a. An entry of b for a tuple divides its size.
+    """Return a / b rounded up, mode by mode: the number of tiles of shape `b` that cover a shape `a`.
 
-    Modes that b does not have stay as they are.
+    Where `a` has a tuple and `b` an int, the size of the tuple is divided. Modes that `b` lacks stay as they are.
 
     >>> ceil_div((100, 64), (32, 64)), ceil_div((10, 20, 3), (4, 5)), ceil_div(((4, 6), 5), (5, 2))
     ((4, 1), (3, 4, 3), (5, 3))
@@ -96,20 +102,20 @@ def ceil_div(a: Any, b: Any) -> Any:
             raise LayoutError(f"ceil_div of {a} by {b}: the divisor has more modes")
         return (*(ceil_div(x, y) for x, y in zip(a, b, strict=False)), *a[len(b) :])
     a, b = product(a), product(b)
-    return _leafwise(_divisor(lambda x, y: -(-x // y), "ceil_div"), a, b, "ceil_div")
+    return _leafwise(_reject_zero_divisor(lambda x, y: -(-x // y), "ceil_div"), a, b, "ceil_div")
 
 
 def round_up(a: Any, b: Any) -> Any:
-    """The least multiple of b that is not below a, leaf by leaf.
+    """Return the least multiple of `b` that is not below `a`, leaf by leaf.
 
     >>> round_up((5, 8), (3, 3)), round_up(13, 8)
     ((6, 9), 16)
     """
-    return _leafwise(_divisor(lambda x, y: -(-x // y) * y, "round_up"), a, b, "round_up")
+    return _leafwise(_reject_zero_divisor(lambda x, y: -(-x // y) * y, "round_up"), a, b, "round_up")
 
 
 def elem_less(a: Any, b: Any) -> bool:
-    """Whether every leaf of a is below that of b: a coordinate against a shape.
+    """Return True if every leaf of `a` is less than that of `b`: tests a coordinate against a shape.
 
     >>> elem_less((3, (1, 2)), (4, (2, 3))), elem_less((3, 5), (4, 5))
     (True, False)
@@ -118,7 +124,7 @@ def elem_less(a: Any, b: Any) -> bool:
 
 
 def product_each(x: Any) -> Any:
-    """The product of every mode: a nested shape as a flat one.
+    """Return the product of every top-level mode: a nested shape becomes a flat one.
 
     >>> product_each(((2, 3), 4)), product_each(5)
     ((6, 4), 5)
@@ -127,7 +133,7 @@ def product_each(x: Any) -> Any:
 
 
 def product_like(x: Any, profile: Any) -> Any:
-    """The products of x where the profile has leaves.
+    """Return a tuple nested as `profile`, each leaf the product of the mode of `x` at that position.
 
     >>> product_like(((2, 3), (4, (5, 6))), (1, (1, 1)))
     (6, (4, 30))
@@ -140,7 +146,7 @@ def product_like(x: Any, profile: Any) -> Any:
 
 
 def tuple_cat(*parts: Any) -> tuple[Any, ...]:
-    """The modes of all parts, one after another; an int is one mode.
+    """Return one tuple with the modes of all parts, one after another; an int counts as one mode.
 
     >>> tuple_cat((1, 2), 3, ((4, 5),))
     (1, 2, 3, (4, 5))
@@ -149,7 +155,7 @@ def tuple_cat(*parts: Any) -> tuple[Any, ...]:
 
 
 def wrap(x: Any) -> tuple[Any, ...]:
-    """X as a tuple: an int becomes a tuple of one mode.
+    """Return `x` as a tuple: an int becomes a tuple of one mode.
 
     >>> wrap(4), wrap((4, 8))
     ((4,), (4, 8))
@@ -158,7 +164,7 @@ def wrap(x: Any) -> tuple[Any, ...]:
 
 
 def unwrap(x: Any) -> Any:
-    """X without tuples of one mode around it.
+    """Return `x` without enclosing tuples of one mode.
 
     >>> unwrap(((4,),)), unwrap((4, 8))
     (4, (4, 8))
@@ -169,7 +175,7 @@ def unwrap(x: Any) -> Any:
 
 
 def repeat(x: Any, count: int) -> Any:
-    """X as each of `count` modes; one mode is x itself.
+    """Return a tuple of `count` modes, each of them `x`; for one mode, `x` itself.
 
     >>> repeat(2, 3), repeat((1, 2), 1)
     ((2, 2, 2), (1, 2))
@@ -182,7 +188,7 @@ def repeat(x: Any, count: int) -> Any:
 
 
 def repeat_like(x: Any, profile: Any) -> Any:
-    """X at every leaf of the profile.
+    """Return a tuple nested as `profile`, with `x` as every leaf.
 
     >>> repeat_like(0, ((2, 3), 4))
     ((0, 0), 0)

@@ -1,4 +1,4 @@
-"""Arithmetic: map, reduce, scan; one operation a call. Products are in `mma`."""
+"""`map`, `reduce` and `scan`: arithmetic on tensors; each call emits one operation. For products see `mma`."""
 
 from __future__ import annotations
 
@@ -16,29 +16,32 @@ from tilewright.ir.location import author_location
 
 
 def map(target: Tensor, x: Any, *, stream: Any = None, rare: bool = False) -> None:
-    """The target becomes x, element by element: one `map`; `target[...] = x` is the same.
+    """Set each element of `target` to the value of `x` at its coordinates; emit one `map`. `target[...] = x` does the
+    same.
 
-    x is a tensor, a number, or what operators and functions make of them. Or it is a function of the coordinates, in
-    whose result they are integers: `tb.map(mask, lambda i, j: tb.select(i >= j, 1.0, 0.0))`. `rare` says that a
-    condition seldom holds: of `tb.map(acc, tb.select(scale < 1, acc * scale, acc), rare=True)` waves in which it holds
-    nowhere do nothing. It changes no result.
+    `x` is a tensor, a number, an elementwise expression of tensors, or a function from integer coordinates to such an
+    expression: `tb.map(mask, lambda i, j: tb.select(i >= j, 1.0, 0.0))`. `stream` is a cache hint (1: evict first).
+    `rare` says that the condition of `tb.map(acc, tb.select(scale < 1, acc * scale, acc), rare=True)` seldom holds: a
+    wave in which it holds for no element skips the map. It changes no result.
     """
-    here = trace("map")
-    operands = [tensor_of(target, "map")]
+    current = trace("map")
+    values = [tensor_of(target, "map")]
     over = None
     if callable(x) and not isinstance(x, Expr):
-        over = here.axes(argument_names(x, len(target.type.shape)), target.type.shape)
+        over = current.axes(argument_names(x, len(target.type.shape)), target.type.shape)
         x = x(*over)
-    formula = element_of(x, "map").formula(lambda value: _operand(operands, value))
+    formula = element_of(x, "map").formula(lambda value: _operand(values, value))
     hint = None if stream is None else number(stream, "map: stream")
-    here.emit("map", operands, {"over": over, "formula": formula, "stream": hint, "rare": rare or None})
+    current.emit("map", values, {"over": over, "formula": formula, "stream": hint, "rare": rare or None})
 
 
 def _operand(operands: list[Value], value: Value) -> int:
-    """The place of an operand, which the target is not: it may be read as well."""
-    for place, known in enumerate(operands[1:], 1):
-        if known is value:
-            return place
+    """Return the index of `value` in `operands`, the operands of a `map`, appending it if it is new. Index 0, the
+    target, is never returned: a target that is also read is listed once more.
+    """
+    for index, operand in enumerate(operands[1:], 1):
+        if operand is value:
+            return index
     operands.append(value)
     return len(operands) - 1
 
@@ -51,10 +54,12 @@ def reduce(
     *,
     accumulate: bool = False,
 ) -> None:
-    """Combines a dimension: one `reduce`. `accumulate` starts from what the target holds.
+    """Reduce `source` along dimension `along` into `target`, which lacks that dimension; emit one `reduce`.
 
-    `how` is "sum", "max", "min" or "prod"; or a function of what was combined before and what comes next, one argument
-    for each tensor: `lambda a0, a1, b0, b1: (tb.select(a0 >= b0, a0, b0), tb.select(a0 >= b0, a1, b1))`.
+    `how` is "sum", "max", "min" or "prod", or a function that combines two elements. With several tensors, for which
+    `source` and `target` are sequences, it takes one argument per tensor and side and returns a tuple: `lambda a0, a1,
+    b0, b1: (tb.select(a0 >= b0, a0, b0), tb.select(a0 >= b0, a1, b1))` is argmax. With `accumulate`, the reduction
+    starts from the values of `target`.
     """
     _combine("reduce", source, target, {"along": along, "accumulate": accumulate or None}, how)
 
@@ -67,20 +72,30 @@ def scan(
     *,
     exclusive: bool = False,
 ) -> None:
-    """The running combination along a dimension: one `scan`. `exclusive` leaves the element itself out."""
+    """Store the running reduction of `source` along dimension `along` in `target`, which has the same shape; emit one
+    `scan`.
+
+    `how` is "sum", "max", "min" or "prod", or a function that combines two elements (with several tensors: tuples of
+    them, as in `reduce`). With `exclusive`, an element's own value is left out of its result.
+    """
     _combine("scan", source, target, {"along": along, "exclusive": exclusive or None}, how)
 
 
 def _combine(name: str, source: Any, target: Any, attrs: dict[str, Any], how: Any) -> None:
+    """Emit the operation `name` (`reduce` or `scan`) with attributes `attrs`. `source` and `target` are a tensor or a
+    sequence of tensors. `how` is the name of a combining function, or a Python function that is traced to one formula
+    per tensor.
+    """
     sources, targets = (tuple(x) if isinstance(x, tuple | list) else (x,) for x in (source, target))
-    operands = [tensor_of(t, name) for t in (*sources, *targets)]
+    operands = [tensor_of(tensor, name) for tensor in (*sources, *targets)]
     if not isinstance(how, str):
         args = [argument(f"{side}{i}") for side in "ab" for i in range(len(sources))]
-        found = how(*args)
-        formulas = found if isinstance(found, tuple) else (found,)
+        results = how(*args)
+        formulas = results if isinstance(results, tuple) else (results,)
         how = tuple(element_of(f, name).formula(_no_operand) for f in formulas)
     trace(name).emit(name, operands, {**attrs, "with": how})
 
 
 def _no_operand(value: Value) -> int:
+    """Raise a ProgramError: a combining function refers to the tensor `value`, but may use its arguments only."""
     raise ProgramError(f"a combining function is over its arguments; %{value.name} is none of them", author_location())

@@ -29,7 +29,7 @@ from tilewright.ir.location import author_location
 
 
 class Loop:
-    """What `for` walks once, for all rounds: gives the loop variables."""
+    """A Python iterator that runs the body of a `for` once, to trace it, and yields the loop variables as symbols."""
 
     def __init__(self, name: str, limits: Sequence[Any], attrs: dict[str, Any], operands: tuple[Value, ...] = ()):
         self.here = trace(name)
@@ -40,13 +40,13 @@ class Loop:
         if not limits:
             raise ProgramError(f"{name} needs a number of rounds", loc)
         ranges: list[Range] = []
-        for n, limit in zip(names, limits, strict=True):
-            before = [r.symbol for r in ranges]
-            found = limit(*before) if callable(limit) and not isinstance(limit, Expr) else limit
-            lo, hi, step = _limits(found, name)
-            ranges.append(self.here.range(n, lo, hi, step, before))
-        given = {k: v for k, v in attrs.items() if v is not None}
-        self.frame = Frame(name, operands, {"ranges": tuple(ranges), **given}, loc)
+        for loop_variable, limit in zip(names, limits, strict=True):
+            earlier = [r.symbol for r in ranges]
+            bounds = limit(*earlier) if callable(limit) and not isinstance(limit, Expr) else limit
+            lo, hi, step = _limits(bounds, name)
+            ranges.append(self.here.range(loop_variable, lo, hi, step, earlier))
+        attributes = {key: value for key, value in attrs.items() if value is not None}
+        self.frame = Frame(name, operands, {"ranges": tuple(ranges), **attributes}, loc)
         self.started = False
 
     def __iter__(self) -> Loop:
@@ -61,33 +61,41 @@ class Loop:
         self.started = True
         symbols = tuple(r.symbol for r in self.frame.attrs["ranges"])
         self.here.enter(self.frame, symbols)
-        found = tuple(only_value(s) for s in symbols)
-        return found[0] if len(found) == 1 else found
+        values = tuple(only_value(s) for s in symbols)
+        return values[0] if len(values) == 1 else values
 
 
-def _limits(found: Any, name: str) -> tuple[Expr, Expr, int]:
-    if not isinstance(found, tuple):
-        return as_expr(0), number(found, f"{name}: a limit"), 1
-    if not 2 <= len(found) <= 3:
-        raise ProgramError(f"{name}: {found!r} is no (start, end) or (start, end, step)", author_location(3))
-    lo, hi = (number(e, f"{name}: a limit") for e in found[:2])
-    return lo, hi, int(found[2]) if len(found) == 3 else 1
+def _limits(limit: Any, loop: str) -> tuple[Expr, Expr, int]:
+    """Return (start, end, step) of a loop limit: an end, a pair (start, end) or a triple (start, end, step). `loop` is
+    the name of the loop for error messages.
+    """
+    if not isinstance(limit, tuple):
+        return as_expr(0), number(limit, f"{loop}: a limit"), 1
+    if not 2 <= len(limit) <= 3:
+        raise ProgramError(f"{loop}: {limit!r} is no (start, end) or (start, end, step)", author_location(3))
+    lo, hi = (number(e, f"{loop}: a limit") for e in limit[:2])
+    return lo, hi, int(limit[2]) if len(limit) == 3 else 1
 
 
 def tasks(*limits: Any, schedule: str | None = None, overlap: str | None = None, table: Tensor | None = None) -> Loop:
-    """All the work there is, shared among the workers: `for m, n in tb.tasks(M, N)`; one `tasks`.
+    """Loop over all tasks (output tiles) of a kernel, which workers share: `for m, n in tb.tasks(M, N)`. Emit one
+    `tasks`.
 
-    `table=deal`, an argument of integers (rows, tasks), says which worker does which task, in which order.
+    A limit is a number of tasks, (start, end) or (start, end, step). `schedule` is "strided", "contiguous", "dynamic"
+    or "table"; `overlap` is "defer" or "pingpong". `table`, an integer argument of shape (rows, tasks), lists the task
+    numbers of each worker.
     """
-    given = () if table is None else (tensor_of(table, "tasks"),)
-    how = "table" if given and schedule is None else schedule
-    return Loop("tasks", limits, {"schedule": how, "overlap": overlap}, given)
+    operands = () if table is None else (tensor_of(table, "tasks"),)
+    schedule_name = "table" if operands and schedule is None else schedule
+    return Loop("tasks", limits, {"schedule": schedule_name, "overlap": overlap}, operands)
 
 
 def steps(*limits: Any, unroll: bool = False, peel: Sequence[Any] | None = None, overlap: str | None = None) -> Loop:
-    """A loop that all threads take alike: `for k in tb.steps(K)`; one `for`.
+    """Loop that all threads execute uniformly: `for k in tb.steps(K)`. Emit one `for`.
 
-    A limit is a number of rounds, (start, end) or (start, end, step), or a function of the loop variables before it.
+    A limit is an iteration count, (start, end), (start, end, step), or a function from the loop variables before it to
+    one of these. `peel` gives (first, last) numbers of iterations that are lowered separately; `overlap` is "defer" or
+    "turns".
     """
     peeled = None if peel is None else tuple(number(e, "steps: peel") for e in peel)
     return Loop("for", limits, {"unroll": unroll or None, "peel": peeled, "overlap": overlap})
@@ -95,19 +103,23 @@ def steps(*limits: Any, unroll: bool = False, peel: Sequence[Any] | None = None,
 
 @contextmanager
 def finally_() -> Iterator[None]:
-    """The part that ends each round of the loop it stands in, last: what `overlap=` lets run beside the next round."""
-    here = trace("finally_")
-    frame = here.frames[-1] if here.frames else None
+    """Trace the `finally` block of the enclosing loop, which ends each iteration; `with tb.finally_():` stands last in
+    the body. With `overlap=` it may run concurrently with the next iteration.
+    """
+    current = trace("finally_")
+    frame = current.frames[-1] if current.frames else None
     if frame is None or frame.name not in ("for", "tasks") or len(frame.blocks) != 1:
         raise ProgramError("finally_ stands once, directly in a loop over tb.tasks or tb.steps", author_location(2))
-    here.next_block(frame)
+    current.next_block(frame)
     yield
     frame.ended = True
 
 
 @contextmanager
 def if_(condition: Any) -> Iterator[None]:
-    """What is done where a condition on loop variables and sizes holds; one `if`."""
+    """Trace a block that runs only if `condition`, on loop variables and sizes, holds: `with tb.if_(k > 0):`. Emit one
+    `if`.
+    """
     if isinstance(condition, Tensor):
         raise PythonControlFlow("if_ takes a condition on loop variables and sizes, not a tensor", author_location(2))
     when = as_expr(int(condition) if isinstance(condition, bool) else condition)
@@ -117,21 +129,23 @@ def if_(condition: Any) -> Iterator[None]:
 
 @contextmanager
 def else_() -> Iterator[None]:
-    """What is done where the condition of the `if_` before it does not hold: its second block."""
-    here, loc = trace("else_"), author_location(2)
-    ops = here.builder.blocks[-1].ops
+    """Trace the block that runs if the condition of the `if_` directly before it does not hold; it becomes the second
+    block of that `if`.
+    """
+    current, loc = trace("else_"), author_location(2)
+    ops = current.builder.blocks[-1].ops
     if not ops or ops[-1].name != "if" or len(ops[-1].blocks) != 1:
         raise ProgramError("else_ follows directly after `with tb.if_(...)`", loc)
     branch = ops.pop()
     frame = Frame("if", (), branch.attrs, branch.loc if branch.loc is not None else loc)  # type: ignore[arg-type]
     frame.blocks = list(branch.blocks)
-    with here.within(frame):
+    with current.within(frame):
         yield
 
 
 @contextmanager
 def while_(flag: Tensor) -> Iterator[None]:
-    """What is done as long as a single number in registers is not zero; one `while`."""
+    """Trace a block that repeats while `flag`, a register tensor of one number, is not zero. Emit one `while`."""
     frame = Frame("while", (tensor_of(flag, "while_"),), {}, author_location(2))
     with trace("while_").within(frame):
         yield
@@ -139,7 +153,9 @@ def while_(flag: Tensor) -> Iterator[None]:
 
 @contextmanager
 def role(name: str, waves: Any, registers: int | None = None) -> Iterator[None]:
-    """What some waves do, with how many registers; on the outermost level of a kernel. One `role`."""
+    """Trace the program of a role (specialised waves of the workgroup): `waves` waves with `registers` registers a
+    thread. Emit one `role`; it stands on the outermost level of a kernel.
+    """
     attrs: dict[str, Any] = {"name": name, "waves": number(waves, "role: waves")}
     if registers is not None:
         attrs["registers"] = as_expr(registers)
@@ -148,96 +164,114 @@ def role(name: str, waves: Any, registers: int | None = None) -> Iterator[None]:
 
 
 def barrier() -> None:
-    """All waves of the role meet: one `barrier`."""
+    """Emit one `barrier`, at which all waves of the role wait for one another."""
     trace("barrier").emit("barrier")
 
 
 def edge(*computed: Tensor) -> None:
-    """What these registers hold is computed before it, and a wait that stands after it is not done before: one `edge`.
-    No result changes.
+    """Emit one `edge`, a scheduling barrier: the registers `computed` are computed before it, later waits come after
+    it.
 
-    Assemblers like to move a wait for a product before arithmetic that could go on meanwhile; an edge keeps it behind.
+    It changes no result. Assemblers like to move a wait for a product before arithmetic that could overlap with the
+    product; an edge prevents that.
     """
     trace("edge").emit("edge", tuple(tensor_of(x, "edge") for x in computed))
 
 
 def let(value: Any) -> Symbol:
-    """A name for a number, that of the variable it is assigned to: `m = tb.let(t // 4)`; one `let`."""
-    here = trace("let")
-    names = author_names(author_location())
-    found = symbol(here.free(names[0] if len(names) == 1 else "number"), definition=number(value, "let"))
-    here.emit("let", (), {"symbol": found})
-    here.known[-1].add(found)
-    return found
+    """Return a symbol that names the number `value`; it is called like the variable it is assigned to:
+    `m = tb.let(t // 4)`. Emit one `let`.
+    """
+    current = trace("let")
+    targets = author_names(author_location())
+    named = symbol(current.free(targets[0] if len(targets) == 1 else "number"), definition=number(value, "let"))
+    current.emit("let", (), {"symbol": named})
+    current.known[-1].add(named)
+    return named
 
 
 def require(condition: str) -> None:
-    """What must hold of the kernel's parameters: `tb.require("K % BK == 0")`.
+    """Require a condition on the kernel's parameters: `tb.require("K % BK == 0")`.
 
-    It is checked now where it is about numbers; on sizes that are open, by the header's `require`, at the call.
+    A condition on known numbers is checked while tracing. A condition on open sizes becomes a `require` record of the
+    program's header and is checked at each call.
     """
-    here, loc = trace("require"), author_location()
-    known = {n: as_expr(v) for n, v in here.parameters.items() if isinstance(v, int | Expr) and not isinstance(v, bool)}
+    current, loc = trace("require"), author_location()
+    known = {
+        n: as_expr(v) for n, v in current.parameters.items() if isinstance(v, int | Expr) and not isinstance(v, bool)
+    }
     try:
-        that = parse_expr(condition, known)
+        parsed = parse_expr(condition, known)
     except ParseError as fault:
         raise ProgramError(f"require: {fault}", loc) from None
-    if not isinstance(that, Const):
-        here.builder.record("require", {"that": that}, loc)
-    elif not that.value:
-        given = ", ".join(f"{n} = {e}" for n, e in known.items() if re.search(rf"\b{n}\b", condition))
-        raise ArgumentError(f"params: the kernel requires {condition}; here {given}")
+    if not isinstance(parsed, Const):
+        current.builder.record("require", {"that": parsed}, loc)
+    elif not parsed.value:
+        values = ", ".join(f"{n} = {e}" for n, e in known.items() if re.search(rf"\b{n}\b", condition))
+        raise ArgumentError(f"params: the kernel requires {condition}; here {values}")
 
 
 # -- rings ------------------------------------------------------------------------------------------------
 
 
 class Ring:
-    """A channel: stages of shared memory that one role hands to another, used again and again."""
+    """A channel: stages of shared memory that a producer role hands to a consumer role, in turn."""
 
     def __init__(self, tensor: Tensor):
         self.value = tensor.value
 
     def acquire(self) -> Any:
-        """The tensors of the next stage to fill, when it is free: one `acquire`."""
+        """Return the tensors of the next stage to fill (one tensor, or a tuple) after waiting until it is free. Emit
+        one `acquire`.
+        """
         return self._stage("acquire", "free")
 
     def commit(self) -> None:
-        """The oldest stage that is acquired is full: one `commit`."""
+        """Mark the oldest acquired stage as full. Emit one `commit`."""
         trace("commit").emit("commit", (self.value,))
 
     def wait(self) -> Any:
-        """The tensors of the next stage, when it is full: one `wait`."""
+        """Return the tensors of the next stage to read (one tensor, or a tuple) after waiting until it is full. Emit
+        one `wait`.
+        """
         return self._stage("wait", "full")
 
     def release(self) -> None:
-        """The oldest stage that is waited for may be filled again: one `release`."""
+        """Mark the oldest stage that was waited for as free to be filled again. Emit one `release`."""
         trace("release").emit("release", (self.value,))
 
     @contextmanager
     def fill(self) -> Iterator[Any]:
-        """`acquire` before, `commit` after: `with ring.fill() as (sa, sb):`."""
+        """Context manager for a producer: `acquire` before the block, `commit` after it; yields the stage's tensors:
+        `with ring.fill() as (sa, sb):`.
+        """
         stage = self.acquire()
         yield stage
         self.commit()
 
     @contextmanager
     def take(self) -> Iterator[Any]:
-        """`wait` before, `release` after: `with ring.take() as (ta, tb):`."""
+        """Context manager for a consumer: `wait` before the block, `release` after it; yields the stage's tensors:
+        `with ring.take() as (ta, tb):`.
+        """
         stage = self.wait()
         yield stage
         self.release()
 
     def _stage(self, name: str, fallback: str) -> Any:
+        """Emit the operation `name` (`acquire` or `wait`) and return the tensors of its stage: one tensor, or a tuple.
+        `fallback` names them where they are assigned to no variable.
+        """
         op = trace(name).emit(name, (self.value,), fallback=fallback)
-        found = tuple(Tensor(v) for v in op.results)
-        return found[0] if len(found) == 1 else found
+        tensors = tuple(Tensor(result) for result in op.results)
+        return tensors[0] if len(tensors) == 1 else tensors
 
 
 def ring(*tensors: Tensor, producer: str, consumer: str, stages: Any = None, apart: bool = False) -> Ring:
-    """A channel from one role to another over shared memory, whose first dimension is the stages: one `channel`.
+    """Return a channel from role `producer` to role `consumer` over shared memory. Emit one `channel`.
 
-    With `apart`, groups of a role's waves hand over to themselves what each wrote, and do not wait for one another.
+    The first dimension of each of `tensors` counts the stages, unless `stages` does. With `apart`, groups of the role's
+    waves hand over to themselves what each of them wrote, and do not wait for other groups.
     """
     values = tuple(tensor_of(t, "ring") for t in tensors)
     if not values:

@@ -1,6 +1,7 @@
-"""Element by element: what ordinary operators on tensors mean inside a block kernel.
+"""Elementwise expressions: ordinary operators and functions on tensors inside a block kernel.
 
-`a*2 + b` is not computed; it is a formula over the elements of a and b, which `c[...] = a*2 + b` makes into one `map`.
+`a*2 + b` computes nothing by itself. It builds a formula over the elements of a and b, and `c[...] = a*2 + b` emits one
+`map` with that formula.
 """
 
 from __future__ import annotations
@@ -19,28 +20,33 @@ if TYPE_CHECKING:
 
 
 def _binary(name: str, *, reflected: bool = False) -> Any:
+    """Return the Python operator method that builds the formula `name`(self, other); with `reflected`, `name`(other,
+    self).
+    """
+
     def operate(self: Elementwise, other: Any) -> Any:
-        found = parts_of(other)
-        if found is None:
+        """Return the formula for `self` and `other`, or NotImplemented if `other` cannot be part of a formula."""
+        operand = parts_of(other)
+        if operand is None:
             return NotImplemented
-        pair = (found, self.element) if reflected else (self.element, found)
-        return Element(name, pair)
+        operands = (operand, self.element) if reflected else (self.element, operand)
+        return Element(name, operands)
 
     return operate
 
 
 class Elementwise:
-    """What stands for its elements in a formula: a tensor, or what is computed from tensors."""
+    """Base of tensors and formulas: its operators build formulas that are evaluated element by element."""
 
     __hash__ = object.__hash__
 
     @property
     def element(self) -> Element:
-        """An element of it."""
+        """The formula for one element of this operand."""
         raise NotImplementedError
 
     def to(self, kind: DTypeLike) -> Element:
-        """Converted to an element type."""
+        """Return the formula that converts each element to the element type `kind`, such as "f16"."""
         return cast(self, kind)
 
     __add__, __radd__ = _binary("add"), _binary("add", reflected=True)
@@ -75,7 +81,9 @@ class Elementwise:
 
 
 class Element(Elementwise):
-    """A formula whose leaves are tensors' values, numbers, and integer expressions of coordinates."""
+    """A node of a formula: an operation `name` on `parts`. A leaf has a `value`: a tensor's value, a number, or an
+    integer expression of coordinates.
+    """
 
     __slots__ = ("name", "parts", "value")
 
@@ -84,45 +92,47 @@ class Element(Elementwise):
 
     @property
     def element(self) -> Element:
-        """Itself."""
+        """The formula itself."""
         return self
 
     def formula(self, place: Callable[[Value], int]) -> Formula:
-        """The formula, with the places of its operands."""
+        """Return this expression as an IR formula. `place` maps each tensor value in it to its operand index."""
         if self.name == "operand":
             return Formula.operand(place(self.value))
-        return Formula(self.name, tuple(p.formula(place) for p in self.parts), self.value)
+        return Formula(self.name, tuple(part.formula(place) for part in self.parts), self.value)
 
 
 def parts_of(x: Any) -> Element | None:
-    """X as part of a formula; None where it cannot be."""
+    """Return `x` (a tensor, formula, index expression or number) as a formula node; None if it is none of these."""
     if isinstance(x, Elementwise):
         return x.element
     if isinstance(x, Expr):
         return Element("index", (), x)
-    found = plain_number(x)
-    if found is None:
+    plain = plain_number(x)
+    if plain is None:
         return None
-    return Element("number", (), Formula.number(int(found) if isinstance(found, bool) else found).value)
+    return Element("number", (), Formula.number(int(plain) if isinstance(plain, bool) else plain).value)
 
 
 def element_of(x: Any, what: str) -> Element:
-    """X as part of a formula; an error that names `what` otherwise."""
-    found = parts_of(x)
-    if found is None:
+    """Return `x` (a tensor, formula, index expression or number) as a formula node. Raise a DtypeMismatch that names
+    the function `what` if it is none of these.
+    """
+    node = parts_of(x)
+    if node is None:
         raise DtypeMismatch(
             f"{what} takes tensors, numbers and what is computed from them, not {x!r}", author_location(2)
         )
-    return found
+    return node
 
 
 def argument(name: str) -> Element:
-    """An argument of a combining function: a0, b0, ..."""
+    """Return the formula leaf for the argument `name` (a0, b0, ...) of a combining function."""
     return Element("argument", (), name)
 
 
 def cast(x: Any, kind: DTypeLike) -> Element:
-    """X, converted to an element type.
+    """Return the formula that converts each element of `x` to the element type `kind`.
 
     >>> cast(2.5, "i32").formula(lambda _: 0).text()
     'i32(2.5)'
@@ -131,17 +141,22 @@ def cast(x: Any, kind: DTypeLike) -> Element:
 
 
 def select(condition: Any, when_true: Any, when_false: Any) -> Element:
-    """One of two, element by element."""
+    """Return the formula for `when_true` where `condition` holds and `when_false` elsewhere, element by element."""
     return Element("select", tuple(element_of(x, "select") for x in (condition, when_true, when_false)))
 
 
 def fma(a: Any, b: Any, c: Any) -> Element:
-    """a*b + c, rounded once."""
+    """Return the formula for a*b + c, element by element, rounded once."""
     return Element("fma", tuple(element_of(x, "fma") for x in (a, b, c)))
 
 
 def _function(name: str, count: int) -> Callable[..., Element]:
+    """Return a function that builds the formula `name` from `count` arguments; it raises a DtypeMismatch for any other
+    number of arguments.
+    """
+
     def apply(*args: Any) -> Element:
+        """Return the formula of this function for `args`."""
         if len(args) != count:
             raise DtypeMismatch(
                 f"{name} takes {count} argument{'s' * (count != 1)}, not {len(args)}", author_location()

@@ -17,19 +17,20 @@ from tilewright.algebra.expr_rules import maximum, minimum
 
 
 def cdiv(a: Any, b: Any) -> Any:
-    """The quotient, rounded up."""
+    """Return a / b rounded up: an int if both are ints, an expression otherwise."""
     return _plain(ceildiv(a, b))
 
 
 def min(*numbers: Any) -> Any:
-    """The least of them."""
+    """Return the least of `numbers`: an int if all are ints, an expression otherwise."""
     return _plain(minimum(*numbers))
 
 
 def max(*numbers: Any) -> Any:
-    """The greatest of them."""
+    """Return the greatest of `numbers`: an int if all are ints, an expression otherwise."""
     return _plain(maximum(*numbers))
 
 
-def _plain(found: Any) -> Any:
-    return found.value if isinstance(found, Const) else found
+def _plain(number: Any) -> Any:
+    """Return the value of `number` as an int if it is a constant expression; `number` itself otherwise."""
+    return number.value if isinstance(number, Const) else number

@@ -1,4 +1,4 @@
-"""Kernels: `@tb.kernel(machine, waves=...)` on a Python function, and the block program that tracing it gives."""
+"""Block kernels: `@tb.kernel(machine, waves=...)` on a Python function, whose tracing gives a block program."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from tilewright.targets.registry import machine as machine_named
 
 
 class Argument:
-    """A tensor in global memory that a kernel takes.
+    """Declaration of a tensor argument in global memory.
 
-    Its element type is one, or the name of one ("f16"), or that of a parameter which says it ("T"). Sizes and strides
-    are integers, or texts such as "M", "N*P*Q".
+    `kind` is its element type: a type, its name ("f16"), or the name of a parameter that holds it ("T"). Each of `dims`
+    and `strides` is an integer or a text such as "M" or "N*P*Q".
     """
 
     role = ""
@@ -42,38 +42,42 @@ class Argument:
         self.kind, self.dims, self.strides = kind, dims, strides
 
     def dtype(self, values: Mapping[str, Any]) -> DType:
-        """Its element type, for these parameters."""
+        """Return the element type of this argument for the parameter `values`, by name."""
         return element_type(values.get(self.kind, self.kind) if isinstance(self.kind, str) else self.kind)
 
 
 class In(Argument):
-    """An argument that is only read."""
+    """Declaration of an argument that is only read."""
 
     role = "in"
 
 
 class Out(Argument):
-    """An argument that is written completely."""
+    """Declaration of an argument of which every element is written."""
 
     role = "out"
 
 
 class InOut(Argument):
-    """An argument that is read and written."""
+    """Declaration of an argument that is read and written."""
 
     role = "inout"
 
 
 @dataclass(frozen=True)
 class Size:
-    """A parameter that stays open until a call unless it is given: from `lo`, below `hi`, a multiple of `step`."""
+    """Declaration of a parameter that stays symbolic until the call, unless it is given: a multiple of `step` with `lo`
+    <= value < `hi`.
+    """
 
     lo: int
     hi: int
     step: int = 1
 
     def symbol(self, name: str) -> Symbol:
-        """The symbol that stands for it while the kernel is traced."""
+        """Return a symbol called `name` with the range of this size; it stands for the parameter while the kernel is
+        traced. Raise an ArgumentError if the range is not valid.
+        """
         if self.lo < 0 or self.hi <= self.lo or self.step < 1 or self.lo % self.step:
             raise ArgumentError(
                 f"{name}: Size({self.lo}, {self.hi}, {self.step}): a range holds numbers from 0 on, at least one, and "
@@ -84,7 +88,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Let:
-    """A parameter that follows from those before it: `P: tb.Let("H + 2*PAD - R + 1")`."""
+    """Declaration of a parameter computed from the parameters before it: `P: tb.Let("H + 2*PAD - R + 1")`."""
 
     text: str
 
@@ -106,9 +110,11 @@ class BlockKernel(FoundByName):
         self.__module__, self.__doc__ = function.__module__, function.__doc__
 
     def trace(self, params: Mapping[str, Any] | None = None, **named: Any) -> Program:
-        """The block program for these parameters, traced anew and verified; open sizes stay open."""
-        given = {} if params is None else named_values(params, "params", "{'M': 64}")
-        values = self._values({**given, **named})
+        """Trace the Python function with the parameter values in `params` and `named`, and return the verified block
+        program. Sizes without a value stay symbolic.
+        """
+        bindings = {} if params is None else named_values(params, "params", "{'M': 64}")
+        values = self._values({**bindings, **named})
         opened = [v for v in values.values() if isinstance(v, Symbol)]
         with Trace(self._machine(), values) as trace, building():
             if self.machine is not None:
@@ -127,20 +133,24 @@ class BlockKernel(FoundByName):
         return program
 
     def parameters(self) -> dict[str, Any]:
-        """The kernel's parameters and their defaults; of an open one, the numbers that it may be."""
-        found: dict[str, Any] = {}
+        """Return the kernel's parameters by name with their defaults (None: no default). An open size has its range of
+        values instead.
+        """
+        defaults: dict[str, Any] = {}
         for name, parameter in self._keywords().items():
             kind = self.annotations.get(name)
             if isinstance(kind, Size):
-                found[name] = allowed(kind.symbol(name))
+                defaults[name] = allowed(kind.symbol(name))
             elif not isinstance(kind, Let):
-                found[name] = None if parameter.default is parameter.empty else parameter.default
-        return found
+                defaults[name] = None if parameter.default is parameter.empty else parameter.default
+        return defaults
 
     def draw(self, tensor: str, params: Mapping[str, Any] | None = None, **named: Any) -> TensorPicture:
-        """The picture of a tensor, by the author's name: who holds which element, or in which bank it lies.
+        """Return a picture of the tensor that the author calls `tensor`: the owner of each register element, or memory
+        banks.
 
-        Or of an atom's operand, `kernel.draw("mfma.32x32x8.f16.a")`. A notebook shows what comes back.
+        `tensor` may also name an operand of an atom: `kernel.draw("mfma.32x32x8.f16.a")`. The kernel is traced with the
+        parameter values in `params` and `named`. A notebook displays the result.
         """
         if not isinstance(tensor, str):
             raise ArgumentError(
@@ -155,40 +165,49 @@ class BlockKernel(FoundByName):
     # -- parameters and arguments ---------------------------------------------------------------------
 
     def _machine(self) -> Machine | None:
+        """Return the machine that the kernel names; None if it names none. Raise a ProgramError if there is no such
+        machine.
+        """
         try:
             return None if self.machine is None else machine_named(self.machine)
         except UnknownName as fault:
             raise ProgramError(str(fault), of_function(self.function)) from None
 
     def _keywords(self) -> dict[str, inspect.Parameter]:
+        """Return the keyword-only parameters of the Python function by name; they are the kernel's parameters."""
         signature = inspect.signature(self.function).parameters
         return {n: p for n, p in signature.items() if p.kind is p.KEYWORD_ONLY}
 
-    def _values(self, given: dict[str, Any]) -> dict[str, Any]:
-        """A value for each parameter: what is given, what follows, its default, or a symbol where it is open."""
-        known = self._keywords()
-        settable = [n for n in known if not isinstance(self.annotations.get(n), Let)]
-        for name in given:
+    def _values(self, bindings: dict[str, Any]) -> dict[str, Any]:
+        """Return a value for each parameter: from `bindings`, computed (`Let`), its default, or a symbol for an open
+        size. Raise an ArgumentError if `bindings` names a parameter that does not exist.
+        """
+        parameters = self._keywords()
+        settable = [n for n in parameters if not isinstance(self.annotations.get(n), Let)]
+        for name in bindings:
             if name not in settable:
                 hint = did_you_mean(name, settable)
                 raise ArgumentError(
                     f"params: {self.__name__} has no parameter {name}; it has {', '.join(settable) or 'none'}{hint}"
                 )
         values: dict[str, Any] = {}
-        for name, parameter in known.items():
-            values[name] = self._value(name, parameter, given, values)
+        for name, parameter in parameters.items():
+            values[name] = self._value(name, parameter, bindings, values)
         return values
 
-    def _value(self, name: str, parameter: inspect.Parameter, given: dict[str, Any], before: dict[str, Any]) -> Any:
+    def _value(self, name: str, parameter: inspect.Parameter, bindings: dict[str, Any], before: dict[str, Any]) -> Any:
+        """Return the value of one parameter. `bindings` are the values that the caller gave; `before` are the values of
+        the parameters declared before this one.
+        """
         kind = self.annotations.get(name)
         if isinstance(kind, Let):
             return self._sized(kind.text, before)
-        if name in given:
-            value = given[name]
+        if name in bindings:
+            value = bindings[name]
             if isinstance(kind, Size):
-                s = kind.symbol(name)
-                if isinstance(value, bool) or not isinstance(value, int) or value not in allowed(s):
-                    text = attr_text("parameters", ((s, None),))
+                size = kind.symbol(name)
+                if isinstance(value, bool) or not isinstance(value, int) or value not in allowed(size):
+                    text = attr_text("parameters", ((size, None),))
                     raise ArgumentError(f"params: {name} = {value!r}; {self.__name__} takes {text}")
             return value
         if parameter.default is not parameter.empty:
@@ -198,18 +217,23 @@ class BlockKernel(FoundByName):
         raise ArgumentError(f"params: {self.__name__} needs a value for {name}")
 
     def _sized(self, size: Any, values: dict[str, Any]) -> Any:
-        """A size of an argument: a number, an expression, or the text of one."""
+        """Return an integer size: `size` itself if it is a number or an expression; if it is a text, its value for the
+        parameter `values`.
+        """
         if not isinstance(size, str):
             return size
-        known = {n: as_expr(v) for n, v in values.items() if isinstance(v, int | Expr) and not isinstance(v, bool)}
+        numbers = {n: as_expr(v) for n, v in values.items() if isinstance(v, int | Expr) and not isinstance(v, bool)}
         try:
-            found = parse_expr(size, known)
+            parsed = parse_expr(size, numbers)
         except ParseError as fault:
             raise ProgramError(f"{self.__name__}: {fault}", of_function(self.function)) from None
-        return int(found) if found.is_constant else found
+        return int(parsed) if parsed.is_constant else parsed
 
     def _arguments(self, trace: Trace, values: dict[str, Any]) -> list[Tensor]:
-        found = []
+        """Declare the function's positional parameters as program arguments of `trace` and return them as tensors, in
+        order.
+        """
+        tensors = []
         for name, parameter in inspect.signature(self.function).parameters.items():
             if parameter.kind is parameter.KEYWORD_ONLY:
                 continue
@@ -229,11 +253,11 @@ class BlockKernel(FoundByName):
                     )
                 strides = tuple(number(self._sized(d, values), f"{name}: a stride") for d in kind.strides)
             type_ = TensorType("global", kind.dtype(values), shape, strides, role=kind.role)
-            found.append(Tensor(trace.argument(name, type_)))
-        return found
+            tensors.append(Tensor(trace.argument(name, type_)))
+        return tensors
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        """An error: a kernel must be compiled first."""
+        """Raise a ProgramError: a kernel must be compiled before it is called."""
         raise ProgramError(
             f"the kernel {self.__name__} is not compiled: tilewright.compile({self.__name__}, params) gives what can "
             "be called",
@@ -247,13 +271,13 @@ class BlockKernel(FoundByName):
 def kernel(
     machine: str | None = None, *, waves: Any = None, cluster: Any = None, launch: str | None = None
 ) -> Callable[[Callable[..., Any]], BlockKernel]:
-    """Marks a function as a block kernel, for a machine (whose atoms it uses) and a number of waves.
+    """Decorate a Python function as a block kernel for the machine row `machine` (whose atoms it uses) with `waves`
+    waves.
 
-    `cluster` is how many workgroups run together, so that they can share what they bring (`copy(..., multicast=True)`);
-    `launch="programmatic"` lets a launch begin while the one before it ends.
-
-    Its arguments are tensors in global memory; its parameters stand after a *, and are Python values while the
-    function is traced, except sizes that stay open.
+    `cluster` is the number of workgroups that run together and can share loads (`copy(..., multicast=True)`);
+    `launch="programmatic"` lets a launch begin while the one before it ends. The function's positional arguments are
+    tensors in global memory. Its parameters follow a `*`; while the function is traced they are Python values, or
+    symbols for sizes that stay open.
 
     >>> import tilewright.block as tb
     >>> @tb.kernel()
@@ -274,6 +298,7 @@ def kernel(
     """
 
     def decorate(function: Callable[..., Any]) -> BlockKernel:
+        """Return `function` as a block kernel with these settings."""
         return BlockKernel(function, machine, {"waves": waves, "cluster": cluster}, launch, sys._getframe(1))
 
     return decorate

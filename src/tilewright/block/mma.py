@@ -1,4 +1,4 @@
-"""Products of matrices: a multiplication atom, repeated over a tile and over an arrangement of waves."""
+"""MMA in block kernels: a multiplication atom repeated over a tile and over an arrangement of waves."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ from tilewright.machine import MultiplyAtom, UnknownName
 
 
 class Mma:
-    """A multiplication atom and an arrangement of waves: what CK calls the traits of a block's GEMM.
+    """A multiplication atom with an arrangement of waves (in CK: the traits of a blockwise GEMM).
 
-    `waves` (rows, columns) of C share the work. Each has a part of C in one piece; with `interleaved`, its atoms lie
-    among those of the others, as CK's do: atom (i, j) of a wave is atom (i*rows + wave row, j*columns + wave column).
+    `waves` = (rows, columns) waves share the tile of C. By default each wave has one contiguous block of C. With
+    `interleaved` the waves' atoms alternate, as CK's do: atom (i, j) of a wave is atom (i*rows + wave row, j*columns +
+    wave column) of C.
     """
 
     def __init__(self, atom: str, waves: Sequence[Any] | None = None, *, interleaved: bool = False):
-        here = trace("Mma")
-        if here.machine is None:
+        current = trace("Mma")
+        if current.machine is None:
             raise ProgramError(f"the kernel names no machine, so {atom} has no meaning", author_location())
         try:
-            self.row: MultiplyAtom = here.machine.multiply_atom(atom)
+            self.row: MultiplyAtom = current.machine.multiply_atom(atom)
         except UnknownName as fault:
             raise ProgramError(f"Mma: {fault}", author_location()) from None
         self.atom = atom
@@ -37,45 +38,56 @@ class Mma:
         self.interleaved = interleaved
 
     def a(self, rows: Any, columns: Any) -> Tensor:
-        """Registers for the first factor, M x K: one `alloc`."""
+        """Return a register tensor for operand A of shape (rows, columns) = (M, K), distributed as the atom reads it.
+        Emit one `alloc`.
+        """
         return self._fragment("a", rows, columns)
 
     def b(self, rows: Any, columns: Any) -> Tensor:
-        """Registers for the second factor, K x N: one `alloc`."""
+        """Return a register tensor for operand B of shape (rows, columns) = (K, N), distributed as the atom reads it.
+        Emit one `alloc`.
+        """
         return self._fragment("b", rows, columns)
 
     def c(self, rows: Any, columns: Any) -> Tensor:
-        """Registers for the sum, M x N: one `alloc`."""
+        """Return a register tensor for the accumulator of shape (rows, columns) = (M, N), distributed as the atom
+        writes it. Emit one `alloc`.
+        """
         return self._fragment("c", rows, columns)
 
     def __call__(self, acc: Tensor, a: Tensor, b: Tensor, *, skip: bool = False) -> None:
-        """acc += a * b: one `mma`. `skip` leaves out factors that lie outside their tensors."""
+        """Emit one `mma`: acc += a * b. With `skip`, operand elements out of bounds of their tensors are left out of
+        the sum.
+        """
         operands = tuple(tensor_of(t, "mma") for t in (acc, a, b))
         trace("mma").emit("mma", operands, {"atom": self.atom, "skip": skip or None})
 
     def gemm(self, acc: Tensor, a: Tensor, b: Tensor) -> None:
-        """acc += a * b^T, with a (M, K) and b (N, K) in shared memory: CK's blockwise_gemm.
+        """Add a * b^T to the accumulator `acc`, with `a` (M, K) and `b` (N, K) in shared memory: CK's blockwise_gemm.
 
-        It stands for `fa, fb = mma.a(M, K), mma.b(K, N)`; `tb.copy(a, fa)`; `tb.copy(b.T, fb)`; `mma(acc, fa, fb)`. A
-        factor with three dimensions is (K0, M, K1), and seen as (M, K0*K1) first: `a.merge((1,), (0, 2))`.
+        It stands for `fa, fb = mma.a(M, K), mma.b(K, N)`; `tb.copy(a, fa)`; `tb.copy(b.T, fb)`; `mma(acc, fa, fb)`. An
+        operand with three dimensions (K0, M, K1) is viewed as (M, K0*K1) first: `a.merge((1,), (0, 2))`.
         """
-        a, b = (t.merge((1,), (0, 2)) if len(t.shape) == 3 else t for t in (a, b))
+        a, b = (operand.merge((1,), (0, 2)) if len(operand.shape) == 3 else operand for operand in (a, b))
         fa, fb = self.a(*a.shape), self.b(*b.shape[::-1])
         copy(a, fa)
         copy(b.T, fb)
         self(acc, fa, fb)
 
     def _fragment(self, which: str, rows: Any, columns: Any) -> Tensor:
+        """Return a register tensor of shape (rows, columns) for operand `which` ("a", "b" or "c"), distributed over the
+        waves as the atom needs it. Emit one `alloc`.
+        """
         operand = getattr(self.row, which)
-        spread = Distribution(operand=f"{self.atom}.{which}", waves=self.waves)
+        distribution = Distribution(operand=f"{self.atom}.{which}", waves=self.waves)
         if self.interleaved:
             shape = numbers((number(rows, "Mma: rows"), number(columns, "Mma: columns")), f"{self.atom}.{which}")
             waves = (1, 1) if self.waves is None else numbers(self.waves, "Mma: waves")
             try:
-                spread = Distribution(layout=interleaved_layout(self.row, which, shape, waves))
+                distribution = Distribution(layout=interleaved_layout(self.row, which, shape, waves))
             except LayoutError as fault:
                 raise ProgramError(f"Mma: {fault}", author_location(2)) from None
-        return registers(operand.dtype, (rows, columns), spread, fallback=f"fragment_{which}")
+        return registers(operand.dtype, (rows, columns), distribution, fallback=f"fragment_{which}")
 
 
 def blockwise_copy(
@@ -86,19 +98,21 @@ def blockwise_copy(
     *,
     otherwise: Any = None,
 ) -> None:
-    """Each thread moves a block of neighbours, `vector` = (dimension, elements) at a time: CK's blockwise_copy.
+    """Copy `source` to `target` through registers, a contiguous block per thread: CK's blockwise_copy.
 
-    It stands for a register tensor by `tb.partition(shape, threads, "block", vector[0])`, `tb.copy(source, it)` and
-    `tb.copy(it, target)`, both `by` the atom in which a lane moves that many elements; without `vector`, by none.
+    `threads` is a layout from thread coordinates to thread numbers. `vector` = (dimension, elements) chooses the copy
+    atom in which a lane moves that many elements along that dimension; without it no atom is named. `otherwise`
+    replaces source elements out of bounds. The call stands for `registers` with
+    `tb.partition(shape, threads, "block", vector[0])` and two copies.
     """
     extents = tuple(target.shape)
     owners = partition(extents, threads, "block", None if vector is None else vector[0])
     if vector is not None:
-        along = int(extents[vector[0]]) // size(threads, vector[0])
-        if along % vector[1]:
+        length = int(extents[vector[0]]) // size(threads, vector[0])
+        if length % vector[1]:
             raise ProgramError(
-                f"blockwise_copy: vector={vector}: each thread has {along} elements along dimension {vector[0]}, which "
-                f"are no multiple of {vector[1]}",
+                f"blockwise_copy: vector={vector}: each thread has {length} elements along dimension {vector[0]}, "
+                f"which are no multiple of {vector[1]}",
                 author_location(),
             )
     staged = registers(target.dtype, extents, owners, fallback="staged")
@@ -107,17 +121,19 @@ def blockwise_copy(
 
 
 def _lane_atom(source: Tensor, target: Tensor, vector: tuple[int, int] | None) -> str | None:
-    """The copy atom between the two in which each lane moves `vector[1]` elements."""
+    """Return the name of the copy atom between the two tensors' memories with which each lane moves `vector[1]`
+    elements; None if `vector` is None. Raise a ProgramError if the machine has none.
+    """
     if vector is None:
         return None
     machine = trace("blockwise_copy").machine
     if machine is None or machine.lanes is None:
         raise ProgramError("blockwise_copy: vector= needs a machine whose lanes have addresses", author_location(2))
     spaces = [getattr(t.type, "space", "register") for t in (source, target)]
-    wanted = vector[1] * target.dtype.bits // 8 * machine.lanes
+    wave_bytes = vector[1] * target.dtype.bits // 8 * machine.lanes
     atoms = machine.copies_between(*spaces)
     for atom in atoms:
-        if atom.bytes_moved == wanted:
+        if atom.bytes_moved == wave_bytes:
             return atom.name
     widths = sorted({a.bytes_moved // machine.lanes * 8 // target.dtype.bits for a in atoms if a.bytes_moved} - {0})
     raise ProgramError(

@@ -1,4 +1,4 @@
-"""Memory and registers, and what moves between them; one operation a call."""
+"""Memory and registers, and the copies between them; each call emits one operation."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ def shared(
     swizzle: Sequence[int] | Swizzle | None = None,
     size: Any = None,
 ) -> Tensor:
-    """Shared memory that holds nothing yet: one `alloc`.
+    """Return a new, uninitialised tensor in shared memory with element type `kind`. Emit one `alloc`.
 
-    `layout` is a shape, packed with the last dimension fastest; or a flat `Layout`, which brings its strides; or one
-    under a swizzle. `size` reserves more bytes than the tensor takes.
+    `layout` is a shape (row-major), a flat `Layout` with strides, or a `ComposedLayout` of a swizzle and a flat layout.
+    `strides` and `swizzle` may be given separately. `size` reserves that many bytes instead of just those of the
+    tensor.
     """
     extents: Any = None if isinstance(layout, Layout | ComposedLayout) else several(layout)
     if isinstance(layout, ComposedLayout):
@@ -37,43 +38,47 @@ def shared(
             raise ProgramError(f"shared: {layout} is no swizzle of a layout without an offset", author_location())
         swizzle, layout = layout.outer, layout.layout
     if isinstance(layout, Layout):
-        whole = layout.shape if isinstance(layout.shape, tuple) else (layout.shape,)
-        steps = layout.stride if isinstance(layout.stride, tuple) else (layout.stride,)
-        if any(isinstance(e, tuple) for e in whole):
+        shape = layout.shape if isinstance(layout.shape, tuple) else (layout.shape,)
+        layout_strides = layout.stride if isinstance(layout.stride, tuple) else (layout.stride,)
+        if any(isinstance(e, tuple) for e in shape):
             raise ProgramError(f"shared: {layout} is nested; allocate its flat form and view it", author_location())
-        extents, strides = whole, steps
+        extents, strides = shape, layout_strides
     if strides is not None and len(strides) != len(extents):
         raise DimensionMismatch(f"shared: {len(strides)} strides for {len(extents)} dimensions", author_location())
     if swizzle is not None and not isinstance(swizzle, Swizzle):
         swizzle = Swizzle(*swizzle)
-    found = TensorType(
+    tensor_type = TensorType(
         "shared",
         _dtype(kind),
         tuple(number(e, "shared: a size") for e in extents),
         None if strides is None else tuple(number(e, "shared: a stride") for e in strides),
         swizzle,
     )
-    given = None if size is None else number(size, "shared: size")
-    return Tensor(trace("shared").emit("alloc", (), {"type": found, "bytes": given}, fallback="shared").result)
+    reserved_bytes = None if size is None else number(size, "shared: size")
+    return Tensor(
+        trace("shared").emit("alloc", (), {"type": tensor_type, "bytes": reserved_bytes}, fallback="shared").result
+    )
 
 
 def registers(
     kind: DTypeLike, extents: Sequence[Any], owners: Layout | Distribution, *, fallback: str = "registers"
 ) -> Tensor:
-    """Registers that hold nothing yet, spread over threads: one `alloc`.
+    """Return a new, uninitialised tensor in registers with element type `kind` and shape `extents`. Emit one `alloc`.
 
-    `owners` sends (thread, value) to the number of an element, first dimension fastest, as `tb.partition` makes it.
-    `fallback` is its name where it is assigned to no variable.
+    `owners` distributes it over threads: a layout (thread, value) -> element number, first dimension fastest, as
+    `tb.partition` returns it. `fallback` is the tensor's name where it is assigned to no variable.
     """
-    spread = Distribution(layout=owners) if isinstance(owners, Layout) else owners
-    if not isinstance(spread, Distribution):
+    distribution = Distribution(layout=owners) if isinstance(owners, Layout) else owners
+    if not isinstance(distribution, Distribution):
         raise ProgramError(
             f"registers: the owners are {owners!r}; give a layout (thread, value) -> element, such as "
             "tb.partition(extents, threads)",
             author_location(),
         )
-    found = RegisterType(_dtype(kind), tuple(number(e, "registers: a size") for e in several(extents)), spread)
-    return Tensor(trace("registers").emit("alloc", (), {"type": found}, fallback=fallback).result)
+    tensor_type = RegisterType(
+        _dtype(kind), tuple(number(e, "registers: a size") for e in several(extents)), distribution
+    )
+    return Tensor(trace("registers").emit("alloc", (), {"type": tensor_type}, fallback=fallback).result)
 
 
 def copy(
@@ -85,10 +90,11 @@ def copy(
     stream: Any = None,
     multicast: bool = False,
 ) -> None:
-    """The elements of `source` become those of `target`: one `copy`.
+    """Copy the elements of `source` to `target`, which has the same shape. Emit one `copy`.
 
-    `otherwise` is read where the source lies outside; `by` names the atom that does it; `stream` is a hint to caches.
-    `multicast`: all workgroups of the cluster copy the same elements, so that each brings a part of them for all.
+    `otherwise` replaces source elements out of bounds; `by` names the copy atom; `stream` is a cache hint (1: evict
+    first). With `multicast`, all workgroups of the cluster need the same elements, so each loads a part of them for
+    all.
     """
     attrs = {
         "otherwise": otherwise,
@@ -100,93 +106,110 @@ def copy(
 
 
 def fill(target: Tensor, value: Any) -> None:
-    """Every element becomes the number: one `fill`."""
+    """Set every element of `target` to the number `value`. Emit one `fill`."""
     trace("fill").emit("fill", (tensor_of(target, "fill"),), {"value": value})
 
 
 def clear(target: Tensor) -> None:
-    """`fill(target, 0)`."""
+    """Set every element of `target` to 0. Emit one `fill`."""
     fill(target, 0)
 
 
 def broadcast(source: Tensor, target: Tensor, along: int) -> None:
-    """The target is the source, repeated along a dimension: one `broadcast`."""
+    """Set `target` to `source` repeated along dimension `along`, which `source` lacks. Emit one `broadcast`."""
     values = (tensor_of(source, "broadcast"), tensor_of(target, "broadcast"))
     trace("broadcast").emit("broadcast", values, {"along": along})
 
 
 def convert_layout(source: Tensor, target: Tensor) -> None:
-    """From one distribution over registers to another, the only way between two: one `convert_layout`."""
+    """Copy a register tensor to another with a different distribution over threads. Emit one `convert_layout`, the only
+    operation that does so.
+    """
     values = (tensor_of(source, "convert_layout"), tensor_of(target, "convert_layout"))
     trace("convert_layout").emit("convert_layout", values)
 
 
 def debug_log(label: str, tensor: Tensor) -> None:
-    """Keeps a tensor under a label, and changes nothing: one `debug_log`."""
+    """Record the values of `tensor` under `label` for the interpreter's log. Emit one `debug_log`, which changes no
+    result.
+    """
     trace("debug_log").emit("debug_log", (tensor_of(tensor, "debug_log"),), {"label": label})
 
 
-# -- places that are data ---------------------------------------------------------------------------------
+# -- data-dependent coordinates ----------------------------------------------------------------------------
 
 _Fetches = list[tuple[Symbol, tuple[Expr, ...], Value]]
 _fetches: ContextVar[_Fetches | None] = ContextVar("block_fetches", default=None)
 
 
 def gather(tile: Tensor, memory: Tensor, at: Callable[..., Any], *, otherwise: Any = None) -> None:
-    """Element (i, j) of the tile becomes element at(i, j) of memory: one `gather`.
+    """Set element (i, j) of `tile` to element at(i, j) of `memory`. Emit one `gather`.
 
-    Within `at`, `index.at(i)` is the integer that another tensor holds: `lambda i, j: (tb.maybe(index.at(i)), j)`.
+    `at` is a function from tile coordinates to memory coordinates. Inside it, `index.at(i)` is an integer read from the
+    tensor `index`, and `tb.maybe` marks a coordinate that may be out of bounds, where `otherwise` is read:
+    `lambda i, j: (tb.maybe(index.at(i)), j)`.
     """
-    _placed("gather", tile, memory, at, {"otherwise": otherwise})
+    _emit_indexed("gather", tile, memory, at, {"otherwise": otherwise})
 
 
 def scatter(tile: Tensor, memory: Tensor, at: Callable[..., Any]) -> None:
-    """Element at(i, j) of memory becomes element (i, j) of the tile: one `scatter`."""
-    _placed("scatter", tile, memory, at, {})
+    """Set element at(i, j) of `memory` to element (i, j) of `tile`. `at` is a function from tile coordinates to memory
+    coordinates, in which `index.at(i)` reads an integer from the tensor `index`. Emit one `scatter`.
+    """
+    _emit_indexed("scatter", tile, memory, at, {})
 
 
 def atomic(how: str, tile: Tensor, memory: Tensor, at: Callable[..., Any]) -> None:
-    """Element at(i, j) of memory is combined with element (i, j) of the tile, "add", "min" or "max": one `atomic`."""
-    _placed("atomic", tile, memory, at, {"how": how})
+    """Combine element (i, j) of `tile` into element at(i, j) of `memory` atomically, by `how`: "add", "min" or "max".
+    `at` is a function from tile coordinates to memory coordinates, in which `index.at(i)` reads an integer from the
+    tensor `index`. Emit one `atomic`.
+    """
+    _emit_indexed("atomic", tile, memory, at, {"how": how})
 
 
-def _placed(name: str, tile: Tensor, memory: Tensor, at: Callable[..., Any], attrs: dict[str, Any]) -> None:
-    here = trace(name)
+def _emit_indexed(name: str, tile: Tensor, memory: Tensor, at: Callable[..., Any], attrs: dict[str, Any]) -> None:
+    """Emit the operation `name` (`gather`, `scatter` or `atomic`) with further attributes `attrs`, after calling `at`
+    on symbols for the tile's coordinates.
+    """
+    current = trace(name)
     values = (tensor_of(tile, name), tensor_of(memory, name))
     extents = tile.type.shape
-    over = here.axes(argument_names(at, len(extents)), extents)
-    found: _Fetches = []
-    token = _fetches.set(found)
+    over = current.axes(argument_names(at, len(extents)), extents)
+    fetches: _Fetches = []
+    token = _fetches.set(fetches)
     try:
         coordinates = at(*over)
     finally:
         _fetches.reset(token)
     coordinates = coordinates if isinstance(coordinates, tuple | list) else (coordinates,)
-    places = tuple(
+    positions = tuple(
         (number(c.at if isinstance(c, Maybe) else c, f"{name}: coordinate {d}"), isinstance(c, Maybe))
         for d, c in enumerate(coordinates)
     )
-    where = tuple((s, e) for s, e, _ in found) or None
-    operands = (*values, *(value for _, _, value in found))
-    here.emit(name, operands, {**attrs, "over": over, "where": where, "at": places})
+    lookups = tuple((s, e) for s, e, _ in fetches) or None
+    operands = (*values, *(value for _, _, value in fetches))
+    current.emit(name, operands, {**attrs, "over": over, "where": lookups, "at": positions})
 
 
 def fetched(tensor: Tensor, coordinates: Sequence[Any]) -> Expr:
-    """The integer at these coordinates, as a symbol for a place."""
-    found = _fetches.get()
-    if found is None:
+    """Return a symbol for the integer element of `tensor` at `coordinates`, and record that the surrounding `gather`,
+    `scatter` or `atomic` reads it.
+    """
+    fetches = _fetches.get()
+    if fetches is None:
         raise ProgramError(
             "t.at(...) is a place that is data: it stands in the function that gather, scatter or atomic is given",
             author_location(2),
         )
     name = trace("at").free("v")
-    while any(s.name == name for s, _, _ in found):
+    while any(s.name == name for s, _, _ in fetches):
         name += "_"
-    found.append((symbol(name), tuple(number(c, "at: a coordinate") for c in coordinates), tensor.value))
-    return found[-1][0]
+    fetches.append((symbol(name), tuple(number(c, "at: a coordinate") for c in coordinates), tensor.value))
+    return fetches[-1][0]
 
 
 def _dtype(kind: DTypeLike) -> DType:
+    """Return the element type that `kind` names. Raise a ProgramError at the author's line if there is none."""
     try:
         return element_type(kind)
     except ProgramError as fault:

@@ -1,7 +1,7 @@
-"""What the author calls things: the names that a traced call's results are assigned to, read off the source.
+"""Names for traced values: the variables to which the author's source assigns the results of a call.
 
-A program is easier to read, and a message easier to follow, where `%acc` is what the author calls `acc`. The source is
-looked at once for each function; where it cannot be had, names are made up, and nothing else changes.
+A program is easier to read, and a message easier to follow, if a tensor that the author calls `acc` is `%acc`. The
+source of each function is parsed once. Without a source, names are made up and the program is otherwise the same.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ _Names = dict[_Place, tuple[str, ...]]
 
 
 def author_names(location: Location | None) -> tuple[str, ...]:
-    """The names to which the author assigns what the call at a location gives.
+    """Return the variable names to which the author assigns the results of the call at `location`; () if it is not
+    assigned.
 
-    `sa, acc = tb.shared(...), mma.c(...)` names each result, `for m, n in tb.tasks(...)` and
-    `with ring.fill() as (sa, sb)` both of two; a call that is not assigned has no names.
+    `sa, acc = tb.shared(...), mma.c(...)` names each result; `for m, n in tb.tasks(...)` and
+    `with ring.fill() as (sa, sb)` give two names each.
     """
     if location is None:
         return ()
     positions = _positions(location.code)
-    place = location.instruction // 2
-    if place >= len(positions):
+    index = location.instruction // 2
+    if index >= len(positions):
         return ()
-    first, last, begin, end = positions[place]
+    first, last, begin, end = positions[index]
     if first is None or last is None or begin is None or end is None:
         return ()
     starts, ends = _assigned(location.code)
@@ -39,7 +40,7 @@ def author_names(location: Location | None) -> tuple[str, ...]:
 
 
 def argument_names(function: Any, count: int) -> tuple[str, ...]:
-    """The names of a function's arguments, where there are as many; otherwise i, j, k, ..."""
+    """Return the names of the arguments of `function` if it has `count` of them; otherwise i, j, k, ..."""
     code = getattr(function, "__code__", None)
     if code is not None and code.co_argcount == count:
         return tuple(code.co_varnames[:count])
@@ -47,21 +48,25 @@ def argument_names(function: Any, count: int) -> tuple[str, ...]:
 
 
 def made_up(count: int) -> tuple[str, ...]:
-    """Names for coordinates that nobody named."""
+    """Return `count` default names for coordinates: i, j, k, l, m, n, then i6, i7, ..."""
     letters = "ijklmn"
     return tuple(letters[n] if n < len(letters) else f"i{n}" for n in range(count))
 
 
 @lru_cache(maxsize=512)
 def _positions(code: CodeType) -> tuple[tuple[int | None, int | None, int | None, int | None], ...]:
+    """Return the source position of each instruction of `code`: (first line, last line, first column, last column), as
+    Python's `co_positions`.
+    """
     return tuple(code.co_positions())
 
 
 @lru_cache(maxsize=512)
 def _assigned(code: CodeType) -> tuple[_Names, _Names]:
-    """Names by the start of the `with` that binds them, and by the end of the expression whose value they are given.
+    """Return two tables of assigned names in the source of `code`, keyed by (line, column): the first by the start of a
+    `with` statement that binds them, the second by the end of the expression whose value they receive.
 
-    Some versions of Python say that a `with` is entered at its expression, some at the whole statement.
+    Some versions of Python attribute entering a `with` to its expression, others to the whole statement.
     """
     first, last = code.co_firstlineno, _last_line(code)
     lines = linecache.getlines(code.co_filename)[first - 1 : last]
@@ -86,12 +91,15 @@ def _assigned(code: CodeType) -> tuple[_Names, _Names]:
 
 
 def _last_line(code: CodeType) -> int:
-    own = max((p[1] for p in _positions(code) if p[1] is not None), default=code.co_firstlineno)
-    return max([own, *(_last_line(c) for c in code.co_consts if isinstance(c, CodeType))])
+    """Return the last source line of `code` and of the functions nested in it."""
+    last = max((p[1] for p in _positions(code) if p[1] is not None), default=code.co_firstlineno)
+    return max([last, *(_last_line(c) for c in code.co_consts if isinstance(c, CodeType))])
 
 
 def _pairs(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """Every target of a statement with the expression whose value it is given."""
+    """Yield (target, value expression) for each assignment that the statement or expression `node` makes; nothing for
+    other nodes.
+    """
     match node:
         case ast.Assign(targets=[target], value=value):
             yield from _split(target, value)
@@ -106,17 +114,23 @@ def _pairs(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
 
 
 def _split(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:
-    both = isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple)
-    if both and len(target.elts) == len(value.elts):  # type: ignore[attr-defined]
-        for t, v in zip(target.elts, value.elts, strict=True):  # type: ignore[attr-defined]
-            yield from _split(t, v)
+    """Yield (target, value) for each element of a tuple assignment such as `a, b = x, y`; otherwise the one pair
+    itself.
+    """
+    are_tuples = isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple)
+    if are_tuples and len(target.elts) == len(value.elts):  # type: ignore[attr-defined]
+        for element, element_value in zip(target.elts, value.elts, strict=True):  # type: ignore[attr-defined]
+            yield from _split(element, element_value)
     else:
         yield target, value
 
 
 def _names(target: ast.expr) -> tuple[str, ...]:
+    """Return the variable names in an assignment target: one for a name, several for a tuple of names; () for anything
+    else.
+    """
     if isinstance(target, ast.Name):
         return (target.id,)
-    if isinstance(target, ast.Tuple | ast.List) and all(isinstance(e, ast.Name) for e in target.elts):
-        return tuple(e.id for e in target.elts if isinstance(e, ast.Name))
+    if isinstance(target, ast.Tuple | ast.List) and all(isinstance(element, ast.Name) for element in target.elts):
+        return tuple(element.id for element in target.elts if isinstance(element, ast.Name))
     return ()

@@ -1,4 +1,4 @@
-"""Who owns which element: a tile dealt out to threads, as CK's make_local_partition and CuTe's local_partition do."""
+"""Partition of a tile over threads, as CK's make_local_partition and CuTe's local_partition."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tilewright.ir.location import author_location
 
 
 def partition(extents: Sequence[int], threads: Layout, mode: str = "block", vector: int | None = None) -> Layout:
-    """(thread, value) -> element of a tile of these extents, elements numbered with the first dimension fastest.
+    """Return the layout (thread, value) -> element number of a tile of shape `extents`, first dimension fastest.
 
-    `threads` sends coordinates among the threads to a thread's number, one mode for each dimension of the tile. "block"
-    gives each thread neighbouring elements, as CK does; "cyclic" deals them out one by one, as CuTe does. A thread's
-    values run along the first dimension first, or along the dimension `vector`. A tile that the threads do not divide
-    is refused: elements would have two owners, or none.
+    `threads` maps thread coordinates to the thread's number, with one mode for each dimension of the tile. Mode "block"
+    gives each thread contiguous elements, as CK does; "cyclic" distributes elements one by one, as CuTe does. A
+    thread's values run along the first dimension first, or along dimension `vector`. A tile that the threads do not
+    divide evenly is refused: an element would have two owners, or none.
 
     >>> print(partition((8, 8), Layout((2, 4), (4, 1))))
     ((4,2),(4,2)):((16,4),(1,8))
@@ -28,27 +28,31 @@ def partition(extents: Sequence[int], threads: Layout, mode: str = "block", vect
     to 8, or choose other threads
     ...
     """
-    whole = tuple(int(e) for e in extents)
+    shape = tuple(int(e) for e in extents)
     counts = tuple(size(threads, m) for m in range(rank(threads)))
-    _require(whole, threads, counts, mode, vector)
-    per = tuple(extent // count for extent, count in zip(whole, counts, strict=True))
-    inner, outer = zipped_divide(Layout(whole), per if mode == "block" else counts)
+    _require_one_owner(shape, threads, counts, mode, vector)
+    per = tuple(extent // count for extent, count in zip(shape, counts, strict=True))
+    inner, outer = zipped_divide(Layout(shape), per if mode == "block" else counts)
     owned, owners = (inner, outer) if mode == "block" else (outer, inner)
     if vector is not None:
-        owned = make_layout([owned[vector], *(owned[d] for d in range(len(whole)) if d != vector)])
-    found: Layout = make_layout(composition(owners, right_inverse(threads)), owned)
-    return found
+        owned = make_layout([owned[vector], *(owned[d] for d in range(len(shape)) if d != vector)])
+    layout: Layout = make_layout(composition(owners, right_inverse(threads)), owned)
+    return layout
 
 
-def _require(whole: tuple[int, ...], threads: Layout, counts: tuple[int, ...], mode: str, vector: int | None) -> None:
-    """Raises unless each element has exactly one owner."""
+def _require_one_owner(
+    shape: tuple[int, ...], threads: Layout, counts: tuple[int, ...], mode: str, vector: int | None
+) -> None:
+    """Raise a BadPartition unless each element of a tile of this `shape` has exactly one owner. `counts` is the number
+    of threads along each dimension.
+    """
     if mode not in ("block", "cyclic"):
         raise BadPartition(f'partition mode {mode!r}: "block" or "cyclic"', author_location())
-    if len(counts) != len(whole):
+    if len(counts) != len(shape):
         raise BadPartition(
-            f"partition: {threads} has {len(counts)} modes; the tile {whole} has {len(whole)}", author_location()
+            f"partition: {threads} has {len(counts)} modes; the tile {shape} has {len(shape)}", author_location()
         )
-    for dim, (extent, count) in enumerate(zip(whole, counts, strict=True)):
+    for dim, (extent, count) in enumerate(zip(shape, counts, strict=True)):
         if extent % count:
             raise BadPartition(
                 f"partition: dimension {dim} has {extent} elements, which {count} threads do not share evenly; pad it "
@@ -59,7 +63,7 @@ def _require(whole: tuple[int, ...], threads: Layout, counts: tuple[int, ...], m
         raise BadPartition(
             f"partition: {threads} does not number its {size(threads)} threads from 0 on, each once", author_location()
         )
-    if vector is not None and not 0 <= vector < len(whole):
+    if vector is not None and not 0 <= vector < len(shape):
         raise BadPartition(
-            f"partition: vector={vector}, but the tile {whole} has {len(whole)} dimensions, from 0", author_location()
+            f"partition: vector={vector}, but the tile {shape} has {len(shape)} dimensions, from 0", author_location()
         )

@@ -1,4 +1,4 @@
-"""Pictures of a block kernel's tensors: memory with its offsets and banks, registers with their threads."""
+"""Pictures of a block kernel's tensors: memory with offsets and banks, registers with their threads."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from tilewright.machine import Machine, MemoryOperand
 
 @dataclass(frozen=True)
 class TensorPicture:
-    """A tensor, ready to be drawn: a notebook shows it, `svg` is the document, `table` is for a terminal.
+    """A tensor ready to be drawn: a notebook displays it, `svg` is an SVG document, `table` is for a terminal.
 
-    `layout` gives the offset of each element, or, with `shape`, the element of that shape for each (thread, value).
+    `layout` maps coordinates to offsets; if `shape` is given, it maps (thread, value) to an element of that shape.
     """
 
     title: str
@@ -42,9 +42,13 @@ class TensorPicture:
         return self._drawn(layout_table, partition_table)
 
     def _repr_svg_(self) -> str:
+        """Return the SVG document; notebooks call this."""
         return self.svg
 
     def _drawn(self, of_layout: Any, of_partition: Any) -> Any:
+        """Return the picture drawn by `of_layout` if it is of memory or has more than two dimensions, by `of_partition`
+        otherwise.
+        """
         if self.shape is None:
             return of_layout(self.layout, element_bytes=self.element_bytes, title=self.title)
         if len(self.shape) <= 2:
@@ -53,7 +57,7 @@ class TensorPicture:
 
 
 class _Offsets:
-    """Offsets as a table, called as a layout is."""
+    """A table of offsets that can be called with coordinates, like a layout."""
 
     def __init__(self, found: Any):
         self.found = found
@@ -64,47 +68,52 @@ class _Offsets:
 
 
 def picture_in(program: Program, name: str, machine: Machine | None) -> TensorPicture:
-    """The picture of a program's tensor by its name, which is what the author calls it.
+    """Return the picture of the tensor `name` of `program`, which must have no open parameters.
 
-    Of a view, each element's offset in the memory it views, in the first round of all loops. A tensor that is too large
-    is cut: one of its stages, then its first rows and columns.
+    A view is drawn as the offset of each element in the memory below it, in the first iteration of all loops. A tensor
+    that is too large is cut to its first index along the leading dimensions, then to its first rows and columns.
     """
-    found: dict[str, Value] = {}
-    for value in (*program.args, *(r for op in program.walk() for r in op.results)):
+    tensors: dict[str, Value] = {}
+    for value in (*program.args, *(result for op in program.walk() for result in op.results)):
         if isinstance(value.type, TensorType | RegisterType):
-            found.setdefault(value.name or "", value)
-    if name not in found:
-        wrong = f"{program.name} has no tensor {name}" if name else f"which tensor of {program.name} is to be drawn"
-        raise ProgramError(f"{wrong}; it has {', '.join(found)}")
-    value = found[name]
+            tensors.setdefault(value.name or "", value)
+    if name not in tensors:
+        problem = f"{program.name} has no tensor {name}" if name else f"which tensor of {program.name} is to be drawn"
+        raise ProgramError(f"{problem}; it has {', '.join(tensors)}")
+    value = tensors[name]
     places = Places(program, program.makers())
     if isinstance(value.type, RegisterType):
         if value.type.distribution is None:
             root = places.root(value)
             raise ProgramError(f"%{name} is a view of registers; draw those, %{root.name}")
-        held = placement(value.type, machine)
-        return TensorPicture(f"%{name}: {value.type}", held.layout, held.shape)
+        distribution = placement(value.type, machine)
+        return TensorPicture(f"%{name}: {value.type}", distribution.layout, distribution.shape)
     return _memory(value, places)
 
 
 def _memory(value: Value, places: Places) -> TensorPicture:
+    """Return the picture of `value`, a tensor or a view in memory, as a table of offsets. `places` computes the offset
+    of each element.
+    """
     kind: TensorType = value.type
     shape = numbers(kind.shape, f"%{value.name}")
     dropped = 0
     while len(shape) - dropped > 2 and prod(shape[dropped:]) > LARGEST_AREA:
         dropped += 1
-    shown = tuple(min(n, LARGEST_SIDE) for n in shape[dropped:]) or (1,)
+    shown = tuple(min(extent, LARGEST_SIDE) for extent in shape[dropped:]) or (1,)
     coordinates = [0] * dropped + list(np.indices(shown[: len(shape) - dropped] or (1,)))
     root, offsets = places.offsets(value, tuple(coordinates[: len(shape)]))
     offsets = np.broadcast_to(offsets, shown)
     table = _Offsets(offsets if root.swizzle is None else root.swizzle(offsets))
-    cut = "" if shown == shape else f", its first {' x '.join(map(str, shown))}"
+    suffix = "" if shown == shape else f", its first {' x '.join(map(str, shown))}"
     element_bytes = kind.dtype.numpy.itemsize if kind.space == "shared" else None
-    return TensorPicture(f"%{value.name}: {kind}{cut}", table, None, element_bytes)
+    return TensorPicture(f"%{value.name}: {kind}{suffix}", table, None, element_bytes)
 
 
 def operand_picture(name: str, operand: Any) -> TensorPicture:
-    """The picture of an atom's operand: what each lane's registers hold, or how it lies in memory."""
+    """Return the picture of an atom's `operand`: the elements in each lane's registers, or its layout in memory. `name`
+    is the title.
+    """
     if isinstance(operand, MemoryOperand):
         return TensorPicture(name, operand.layout, None, operand.dtype.numpy.itemsize)
     return TensorPicture(name, operand.layout, (operand.rows, operand.columns))

@@ -1,7 +1,7 @@
-"""Tensors inside a block kernel: memory, views of it, registers.
+"""Tensors inside a block kernel: memory, registers, and views of both.
 
-A view names part of a tensor, and nothing moves: `view` is the operation itself; `tile`, slices, `merge`, `unmerge`,
-`permute` are views with the coordinates worked out. Each makes exactly one `view` operation.
+A view names a part of a tensor; no data moves. `view` is the operation itself; `tile`, slices, `merge`, `unmerge` and
+`permute` are views whose coordinate expressions are worked out here. Each emits exactly one `view` operation.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from tilewright.ir.tensors import RegisterType, TensorType
 
 @dataclass(frozen=True)
 class Maybe:
-    """A coordinate that may lie outside its tensor: the text's `?`."""
+    """A coordinate `at` that may be out of bounds of its tensor: the `?` of a block program's text."""
 
     at: Any
 
 
 def maybe(at: Any) -> Maybe:
-    """A coordinate that may lie outside: reading there gives `otherwise`, writing there is dropped."""
+    """Mark coordinate `at` of a view as possibly out of bounds: a read there gives `otherwise`, a write is dropped."""
     return Maybe(at)
 
 
 class Tensor(Elementwise):
-    """A tensor of the block level. Operators work element by element, and `t[...] = ...` computes them."""
+    """A tensor of the block level. Operators on it build elementwise formulas; `t[...] = formula` emits a `map`."""
 
     __slots__ = ("multiples", "value")
 
@@ -46,42 +46,50 @@ class Tensor(Elementwise):
 
     @property
     def type(self) -> TensorType | RegisterType:
-        """Where it lies, its element type and shape."""
-        found: TensorType | RegisterType = self.value.type
-        return found
+        """The IR type: memory space or registers, element type, shape."""
+        tensor_type: TensorType | RegisterType = self.value.type
+        return tensor_type
 
     @property
     def dtype(self) -> DType:
-        """Its element type."""
+        """The element type."""
         return self.type.dtype
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        """Its sizes, padded ones rounded up; those that are numbers are Python integers."""
+        """The extents, those of padded dimensions rounded up; constant extents are Python ints."""
         sizes: tuple[Any, ...] = self.type.shape
         if self.multiples is not None:
-            pairs = zip(sizes, self.multiples, strict=True)
-            sizes = tuple(s if m is None else as_expr(ceildiv(s, m) * m) for s, m in pairs)
-        return tuple(s.value if isinstance(s, Const) else s for s in sizes)
+            padded = zip(sizes, self.multiples, strict=True)
+            sizes = tuple(
+                extent if multiple is None else as_expr(ceildiv(extent, multiple) * multiple)
+                for extent, multiple in padded
+            )
+        return tuple(extent.value if isinstance(extent, Const) else extent for extent in sizes)
 
     @property
     def element(self) -> Element:
-        """One of its elements, in a formula."""
+        """The formula for one element of this tensor."""
         return Element("operand", (), self.value)
 
     # -- views ----------------------------------------------------------------------------------------
 
     def view(self, extents: Sequence[Any], at: Callable[..., Any]) -> Tensor:
-        """Element (i, j, ...) is element at(i, j, ...) of this tensor; one `view`.
+        """Return the view of shape `extents` whose element (i, j, ...) is element at(i, j, ...) of this tensor; emit
+        one `view`.
 
-        The coordinates take the names of the function's arguments. What `maybe` marks may lie outside.
+        `at` is a function from view coordinates to coordinates of this tensor; the view's axes are named after its
+        arguments. Coordinates marked by `tb.maybe` may be out of bounds.
         """
         extents = several(extents)
         return self._view(extents, at, argument_names(at, len(extents)))
 
     def _view(self, extents: Sequence[Any], at: Callable[..., Any], names: Sequence[str] | None = None) -> Tensor:
-        here = trace("view")
-        over = here.axes(names or made_up(len(extents)), [number(e, "view: an extent") for e in extents])
+        """Return the view of shape `extents` by the coordinate function `at`, with `names` for its axes (default: i, j,
+        ...); emit one `view`.
+        """
+        current = trace("view")
+        over = current.axes(names or made_up(len(extents)), [number(e, "view: an extent") for e in extents])
         coordinates = at(*map(only_value, over))
         coordinates = tuple(coordinates) if isinstance(coordinates, tuple | list) else (coordinates,)
         if len(coordinates) != len(self.type.shape):
@@ -89,24 +97,27 @@ class Tensor(Elementwise):
                 f"view: {len(coordinates)} coordinates for {len(self.type.shape)} dimensions of {self.type}",
                 author_location(),
             )
-        places = tuple(self._place(c, d) for d, c in enumerate(coordinates))
-        op = here.emit("view", (self.value,), {"over": over, "at": places}, fallback=f"{self.value.name}_part")
+        positions = tuple(self._checked_coordinate(c, d) for d, c in enumerate(coordinates))
+        op = current.emit("view", (self.value,), {"over": over, "at": positions}, fallback=f"{self.value.name}_part")
         return Tensor(op.result)
 
-    def _place(self, coordinate: Any, dim: int) -> tuple[Expr, bool]:
-        """A coordinate, and whether it may lie outside: where it is marked, or padded and not shown to lie inside."""
+    def _checked_coordinate(self, coordinate: Any, dim: int) -> tuple[Expr, bool]:
+        """Return (the view coordinate as an expression, True if it may be out of bounds of dimension `dim`). It may be
+        out of bounds if `maybe` marks it, or if the dimension is padded and the coordinate is not proved in bounds.
+        """
         if isinstance(coordinate, Maybe):
             return number(coordinate.at, f"view: coordinate {dim}"), True
-        e = number(coordinate, f"view: coordinate {dim}")
+        position = number(coordinate, f"view: coordinate {dim}")
         if self.multiples is None or self.multiples[dim] is None:
-            return e, False
-        inside = as_expr(e >= ZERO) is TRUE and as_expr(e < self.type.shape[dim]) is TRUE
-        return e, not inside
+            return position, False
+        in_bounds = as_expr(position >= ZERO) is TRUE and as_expr(position < self.type.shape[dim]) is TRUE
+        return position, not in_bounds
 
     def pad(self, *multiples: Any) -> Tensor:
-        """The same tensor, each dimension up to the next multiple; what lies past the end may be named.
+        """Return the same tensor with each dimension padded to a multiple of the number in `multiples`; None leaves it
+        as it is.
 
-        It reads as `otherwise`, and writing to it is dropped. None leaves a dimension as it is. Makes no operation.
+        Elements in the padding read as `otherwise`, and writes to them are dropped. No operation is emitted.
         """
         if len(multiples) != len(self.type.shape):
             raise DimensionMismatch(
@@ -114,16 +125,16 @@ class Tensor(Elementwise):
                 "one as it is",
                 author_location(),
             )
-        for m in multiples:
-            if m is not None and as_expr(number(m, "pad: a multiple")).lo < 1:
-                raise DimensionMismatch(f"pad to multiples of {m}: a multiple is at least 1", author_location())
+        for multiple in multiples:
+            if multiple is not None and as_expr(number(multiple, "pad: a multiple")).lo < 1:
+                raise DimensionMismatch(f"pad to multiples of {multiple}: a multiple is at least 1", author_location())
         return Tensor(self.value, tuple(multiples))
 
     def tile(self, extents: Sequence[Any], at: Sequence[Any], proj: Sequence[Any] | None = None) -> Tensor:
-        """Tile number `at` of these extents: CuTe's local_tile, CK's make_local_tile; one `view`.
+        """Return tile number `at` of shape `extents`: CuTe's local_tile, CK's make_local_tile; emit one `view`.
 
-        None in `at` takes the whole dimension. `proj` leaves out the extents that it pairs with None, so that one
-        (M, N, K) serves A, B and C: `a.tile((BM, BN, BK), (m, n, k), proj=(1, None, 1))`.
+        None in `at` takes the whole dimension. `proj` drops the extents and numbers that it pairs with None, so that
+        one (M, N, K) serves A, B and C: `a.tile((BM, BN, BK), (m, n, k), proj=(1, None, 1))`.
         """
         extents, at = several(extents), several(at)
         if proj is not None:
@@ -132,8 +143,8 @@ class Tensor(Elementwise):
                     f"tile: {len(extents)} extents, {len(at)} numbers and {len(proj)} projections; they go together",
                     author_location(),
                 )
-            kept = [i for i, p in enumerate(proj) if p is not None]
-            extents, at = tuple(extents[i] for i in kept), tuple(at[i] for i in kept)
+            selected = [i for i, projection in enumerate(proj) if projection is not None]
+            extents, at = tuple(extents[i] for i in selected), tuple(at[i] for i in selected)
         if not len(extents) == len(at) == len(self.type.shape):
             raise DimensionMismatch(
                 f"tile: {len(extents)} extents and {len(at)} numbers for the {len(self.type.shape)} dimensions of "
@@ -142,19 +153,23 @@ class Tensor(Elementwise):
             )
         sizes = [self.shape[d] if n is None else e for d, (e, n) in enumerate(zip(extents, at, strict=True))]
         starts = [0 if n is None else n * e for e, n in zip(extents, at, strict=True)]
-        return self._view(sizes, lambda *i: [s + c for s, c in zip(starts, i, strict=True)])
+        return self._view(sizes, lambda *i: [start + coordinate for start, coordinate in zip(starts, i, strict=True)])
 
     def __getitem__(self, key: Any) -> Tensor:
-        """A part: a slice keeps its dimension, a number drops it; `t[...]` is the tensor itself."""
+        """Return a part of the tensor: a slice keeps its dimension, a number drops it; `t[...]` is the tensor
+        itself.
+        """
         if key is Ellipsis:
             return self
         return self.slice(*(key if isinstance(key, tuple) else (key,)))
 
     def slice(self, *keys: Any) -> Tensor:
-        """`t.slice(m, slice(0, 8))` is `t[m, 0:8]`: one `view`. Negative integers count from the end, as in Python."""
+        """Return the same part as indexing, `t.slice(m, slice(0, 8))` for `t[m, 0:8]`; emit one `view`. Negative
+        integers count from the end, as in Python.
+        """
         if len(keys) != len(self.type.shape):
             raise DimensionMismatch(f"slice: {len(keys)} entries for {self.type}", author_location())
-        starts, extents, kept = [], [], []
+        starts, extents, sliced_dims = [], [], []
         for dim, key in enumerate(keys):
             if isinstance(key, EllipsisType) or key is None:
                 raise DimensionMismatch(f"slice: entry {dim} is {key!r}; write a number or a slice", author_location())
@@ -170,22 +185,32 @@ class Tensor(Elementwise):
             stop = as_expr(self.shape[dim]) if key.stop is None else self._from_end(key.stop, dim)
             starts.append(start)
             extents.append(stop - start)
-            kept.append(dim)
+            sliced_dims.append(dim)
 
         def at(*i: Any) -> list[Any]:
-            found = list(starts)
-            for dim, c in zip(kept, i, strict=True):
-                found[dim] = found[dim] + c
-            return found
+            """Return the tensor coordinates of the view coordinates `i`."""
+            coordinates = list(starts)
+            for dim, offset in zip(sliced_dims, i, strict=True):
+                coordinates[dim] = coordinates[dim] + offset
+            return coordinates
 
         return self._view(extents, at)
 
-    def _from_end(self, at: Any, dim: int) -> Expr:
-        e = number(at, f"slice: entry {dim}")
-        return e + self.shape[dim] if e.hi < 0 and e.lo > -inf and isinstance(e, Const) else e
+    def _from_end(self, bound: Any, dim: int) -> Expr:
+        """Return `bound`, a number or an end of a slice of dimension `dim`, as an expression; a negative constant
+        counts from the end.
+        """
+        position = number(bound, f"slice: entry {dim}")
+        return (
+            position + self.shape[dim]
+            if position.hi < 0 and position.lo > -inf and isinstance(position, Const)
+            else position
+        )
 
     def merge(self, *groups: Sequence[int]) -> Tensor:
-        """Dimensions in groups, each group one dimension, its last fastest: `x.merge((0, 1), (2,))`; one `view`."""
+        """Return a view in which each group of dimensions is one dimension, the group's last dimension fastest:
+        `x.merge((0, 1), (2,))` of (A, B, C) is (A*B, C). Emit one `view`.
+        """
         if sorted(d for g in groups for d in g) != list(range(len(self.type.shape))):
             raise DimensionMismatch(
                 f"merge: the groups {groups} must name each of the {len(self.type.shape)} dimensions once",
@@ -195,28 +220,32 @@ class Tensor(Elementwise):
         extents = [_product(shape[d] for d in g) for g in groups]
 
         def at(*i: Any) -> list[Any]:
-            found: list[Any] = [ZERO] * len(shape)
+            """Return the tensor coordinates of the view coordinates `i`: each flat index is split into its group's
+            dimensions.
+            """
+            coordinates: list[Any] = [ZERO] * len(shape)
             for flat, group in zip(i, groups, strict=True):
                 for d in reversed(group[1:]):
-                    found[d], flat = flat % shape[d], flat // shape[d]
+                    coordinates[d], flat = flat % shape[d], flat // shape[d]
                 if group:
-                    found[group[0]] = flat
-            return found
+                    coordinates[group[0]] = flat
+            return coordinates
 
         return self._view(extents, at)
 
     def unmerge(self, dim: int, parts: Sequence[Any], order: Sequence[int] | None = None) -> Tensor:
-        """One dimension as several, the last fastest; `order` permutes what comes out (CK's unmerge); one `view`.
+        """Return a view in which dimension `dim` is split into extents `parts`, the last fastest; emit one `view` (CK's
+        unmerge).
 
-        `a.unmerge(1, (K0, K1), (1, 0, 2))` of (M, K) is (K0, M, K1).
+        `order` permutes the dimensions of the result: `a.unmerge(1, (K0, K1), (1, 0, 2))` of (M, K) is (K0, M, K1).
         """
         shape = self.shape
         if not 0 <= dim < len(shape):
             raise DimensionMismatch(f"unmerge: there is no dimension {dim} in {self.type}", author_location())
-        whole = _product(parts)
-        if as_expr(whole - shape[dim]) is not ZERO and not (self.multiples and self.multiples[dim] is not None):
+        total = _product(parts)
+        if as_expr(total - shape[dim]) is not ZERO and not (self.multiples and self.multiples[dim] is not None):
             raise DimensionMismatch(
-                f"unmerge: {' * '.join(map(str, parts))} is {whole}, dimension {dim} is {shape[dim]}; pad it first",
+                f"unmerge: {' * '.join(map(str, parts))} is {total}, dimension {dim} is {shape[dim]}; pad it first",
                 author_location(),
             )
         extents = [*shape[:dim], *parts, *shape[dim + 1 :]]
@@ -227,21 +256,23 @@ class Tensor(Elementwise):
             )
 
         def at(*i: Any) -> list[Any]:
-            found: list[Any] = [ZERO] * len(extents)
-            for place, o in zip(i, order, strict=True):
-                found[o] = place
+            """Return the tensor coordinates of the view coordinates `i`: the parts are joined to one flat index."""
+            unmerged: list[Any] = [ZERO] * len(extents)
+            for position, dim_of_result in zip(i, order, strict=True):
+                unmerged[dim_of_result] = position
             flat: Any = ZERO
-            for c, size in zip(found[dim : dim + len(parts)], parts, strict=True):
-                flat = flat * size + c
-            return [*found[:dim], flat, *found[dim + len(parts) :]]
+            for digit, size in zip(unmerged[dim : dim + len(parts)], parts, strict=True):
+                flat = flat * size + digit
+            return [*unmerged[:dim], flat, *unmerged[dim + len(parts) :]]
 
         return self._view([extents[o] for o in order], at)
 
     def through(self, shape: Any, strides: Any = None) -> Tensor:
-        """A tensor of one dimension, seen through a layout: element (m, k) lies at offset layout(m, k); one `view`.
+        """Return a view of this one-dimensional tensor through a layout: element (m, k) is at offset layout(m, k); emit
+        one `view`.
 
-        The layout is a `Layout`, or a nested shape and strides, both of which may hold sizes that are symbols. Within
-        a mode the first entry is fastest, as in CK and CuTe: `x.through(((2, M), 8), ((1, 16), 2))`.
+        `shape` is a `Layout`, or a nested shape with nested `strides`, in which sizes may be symbols. Within a mode the
+        first entry is fastest, as in CK and CuTe: `x.through(((2, M), 8), ((1, 16), 2))`.
         """
         if len(self.type.shape) != 1:
             raise DimensionMismatch(
@@ -250,15 +281,16 @@ class Tensor(Elementwise):
             )
         if isinstance(shape, Layout) and strides is None:
             shape, strides = shape.shape, shape.stride
-        modes, steps = (x if isinstance(x, tuple) else (x,) for x in (shape, strides))
-        if strides is None or not _congruent(modes, steps):
+        modes, mode_strides = (x if isinstance(x, tuple) else (x,) for x in (shape, strides))
+        if strides is None or not _congruent(modes, mode_strides):
             raise DimensionMismatch(f"through: the shape {shape} and the strides {strides} differ", author_location())
         extents = [_product(_leaves(mode)) for mode in modes]
 
         def at(*coordinates: Any) -> Any:
+            """Return the offset of the view's `coordinates`: the layout's value."""
             offset: Any = ZERO
-            for coordinate, mode, step in zip(coordinates, modes, steps, strict=True):
-                *faster, slowest = zip(_leaves(mode), _leaves(step), strict=True)
+            for coordinate, mode, mode_stride in zip(coordinates, modes, mode_strides, strict=True):
+                *faster, slowest = zip(_leaves(mode), _leaves(mode_stride), strict=True)
                 for size, stride in faster:
                     offset, coordinate = offset + coordinate % size * stride, coordinate // size
                 offset = offset + coordinate * slowest[1]
@@ -267,36 +299,43 @@ class Tensor(Elementwise):
         return self._view(extents, at)
 
     def permute(self, *dims: int) -> Tensor:
-        """Dimensions in another order; one `view`."""
+        """Return a view with the dimensions in the order `dims`; emit one `view`."""
         if sorted(dims) != list(range(len(self.type.shape))):
             raise DimensionMismatch(f"permute: {dims} is no order of {len(self.type.shape)}", author_location())
 
         def at(*i: Any) -> list[Any]:
+            """Return the tensor coordinates of the view coordinates `i`."""
             return [i[dims.index(d)] for d in range(len(dims))]
 
         return self._view([self.shape[d] for d in dims], at)
 
     @property
     def T(self) -> Tensor:
-        """The matrix transposed; one `view`."""
+        """The transposed matrix; emits one `view`."""
         return self.permute(1, 0)
 
     def bitcast(self, kind: DTypeLike) -> Tensor:
-        """The same bits as another element type of the same width: one `bitcast`."""
-        to = {"dtype": element_type(kind)}
-        op = trace("bitcast").emit("bitcast", (self.value,), to, fallback=f"{self.value.name}_bits")
+        """Return a tensor with the same bits as elements of type `kind`, which has the same width; emit one
+        `bitcast`.
+        """
+        attributes = {"dtype": element_type(kind)}
+        op = trace("bitcast").emit("bitcast", (self.value,), attributes, fallback=f"{self.value.name}_bits")
         return Tensor(op.result)
 
     # -- computing ------------------------------------------------------------------------------------
 
     def __setitem__(self, key: Any, x: Any) -> None:
-        """`t[...] = x` computes x element by element: one `map`. With another key, the part is viewed first."""
+        """`t[...] = x` sets the elements to the formula `x`: one `map`. With another key, a view of that part is taken
+        first.
+        """
         from tilewright.block.computing import map as map_elements
 
         map_elements(self[key], x)
 
     def at(self, *coordinates: Any) -> Expr:
-        """An element of integers as a place: within the function that `gather`, `scatter` or `atomic` is given."""
+        """Return this integer tensor's element at `coordinates` as an index for the function given to `gather`,
+        `scatter` or `atomic`.
+        """
         from tilewright.block.moving import fetched
 
         return fetched(self, coordinates)
@@ -314,26 +353,29 @@ class Tensor(Elementwise):
 
 
 def tensor_of(x: Any, what: str) -> Value:
-    """The value of a tensor; an error that names `what` otherwise."""
+    """Return the IR value of the tensor `x`. Raise a ProgramError that names the function `what` if `x` is no
+    tensor.
+    """
     if isinstance(x, Tensor):
         return x.value
     raise ProgramError(f"{what} takes a tensor, not {x!r}", author_location(2))
 
 
 def _leaves(x: Any) -> list[Any]:
-    """The entries of a nested tuple, in order."""
-    return [leaf for part in x for leaf in _leaves(part)] if isinstance(x, tuple) else [x]
+    """Return the entries of the nested tuple `x` as a flat list, in order."""
+    return [leaf for entry in x for leaf in _leaves(entry)] if isinstance(x, tuple) else [x]
 
 
 def _congruent(a: Any, b: Any) -> bool:
-    """Whether two nested tuples have the same profile."""
+    """True if the nested tuples `a` and `b` have the same nesting."""
     if isinstance(a, tuple) and isinstance(b, tuple):
         return len(a) == len(b) > 0 and all(map(_congruent, a, b))
     return not isinstance(a, tuple) and not isinstance(b, tuple)
 
 
 def _product(sizes: Any) -> Any:
-    found: Any = ONE
-    for size in sizes:
-        found = found * size
-    return found.value if isinstance(found, Const) else found
+    """Return the product of `sizes`: an int if it is constant, an expression otherwise."""
+    total: Any = ONE
+    for factor in sizes:
+        total = total * factor
+    return total.value if isinstance(total, Const) else total

@@ -1,4 +1,4 @@
-"""One kernel being traced: what its Python function does becomes a block program, an operation for each call."""
+"""Tracing of a block kernel: each call in its Python function becomes an operation of a block program."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _current: ContextVar[Trace | None] = ContextVar("block_trace", default=None)
 
 @dataclass(eq=False)
 class Frame:
-    """An operation whose blocks are being traced: it is written when the last of them ends."""
+    """An operation with blocks (such as a loop) that is being traced; it is emitted when its last block ends."""
 
     name: str
     operands: tuple[Value, ...]
@@ -36,7 +36,7 @@ class Frame:
 
 
 class Trace:
-    """The program as it grows: the builder, the frames that are open, the symbols that have a meaning here."""
+    """The program under construction: the builder, the open frames, and the symbols that are in scope."""
 
     def __init__(self, machine: Machine | None, parameters: Mapping[str, Any]):
         self.builder = Builder(BLOCK)
@@ -62,50 +62,55 @@ class Trace:
         names: Sequence[str] = (),
         fallback: str = "t",
     ) -> Op:
-        """A new operation at the author's line; attributes that are None are left out.
+        """Emit the operation `name` at the author's line and return it; attributes that are None are left out.
 
-        Results have these names, or those that the author assigns them to, or the fallback.
+        Its results are called `names`, or like the variables that the author assigns them to, or else `fallback`.
         """
         loc = author_location(2)
-        given = {k: v for k, v in (attrs or {}).items() if v is not None}
+        attributes = {key: attribute for key, attribute in (attrs or {}).items() if attribute is not None}
         self.require_open(loc)
-        self._require_known(name, given, loc)
-        op = self.builder.emit(name, operands, given, loc=loc)
+        self._require_in_scope(name, attributes, loc)
+        op = self.builder.emit(name, operands, attributes, loc=loc)
         chosen = tuple(names) or author_names(loc)
         for i, value in enumerate(op.results):
             if len(chosen) == len(op.results):
-                value.name = self._unique(chosen[i])
+                value.name = self._unique_name(chosen[i])
             else:
-                value.name = self._unique(fallback if len(op.results) == 1 else f"{fallback}{i}")
+                value.name = self._unique_name(fallback if len(op.results) == 1 else f"{fallback}{i}")
         return op
 
     def argument(self, name: str, kind: TensorType) -> Value:
-        """A further argument of the program."""
-        return self.builder.argument(self._unique(name), kind)
+        """Declare a further argument of the program, of type `kind`, and return its value."""
+        return self.builder.argument(self._unique_name(name), kind)
 
-    def _unique(self, name: str) -> str:
+    def _unique_name(self, name: str) -> str:
+        """Return `name`, with a number appended if it was used before: acc, acc_2, acc_3."""
         count = self.counts[name] = self.counts.get(name, 0) + 1
         return name if count == 1 else f"{name}_{count}"
 
     def require_open(self, loc: Location | None) -> None:
-        """Raises where a loop's `finally_` has ended, and its body goes on."""
+        """Raise a ProgramError at `loc` if the innermost loop's `finally_` block has ended: nothing may follow it in
+        the loop.
+        """
         if self.frames and self.frames[-1].ended:
             raise ProgramError(
                 f"finally_ ends a round of {self.frames[-1].name}: nothing may follow it in the loop", loc
             )
 
-    def _require_known(self, name: str, attrs: dict[str, Any], loc: Location | None) -> None:
-        """Raises where an attribute names a loop variable whose loop has ended."""
+    def _require_in_scope(self, name: str, attrs: dict[str, Any], loc: Location | None) -> None:
+        """Raise a ProgramError if an attribute of operation `name` uses a symbol that is not in scope, such as a loop
+        variable after its loop.
+        """
         spec = BLOCK.ops[name]
-        own: set[Symbol] = set()
+        bound: set[Symbol] = set()
         used: set[Symbol] = set()
         for key, value in attrs.items():
             kind = kind_of(spec.attrs[key])
-            own |= set(kind.bound(value))
-            for e in kind.expressions(value):
-                used |= e.symbols
-        for s in used - own:
-            if not any(s in known for known in self.known):
+            bound |= set(kind.bound(value))
+            for expression in kind.expressions(value):
+                used |= expression.symbols
+        for s in used - bound:
+            if not any(s in scope for scope in self.known):
                 raise ProgramError(
                     f"{name}: {s.name} has no value here; a loop variable has one within its loop, a size where it is "
                     "a parameter of the kernel",
@@ -115,21 +120,25 @@ class Trace:
     # -- blocks ---------------------------------------------------------------------------------------
 
     def enter(self, frame: Frame, symbols: Iterable[Symbol] = ()) -> None:
-        """Operations go to a block of the frame from now on; these symbols have a meaning there."""
+        """Open a block of `frame`, an operation such as a loop; it receives all further operations. `symbols` are in
+        scope in it.
+        """
         self.require_open(frame.loc)
-        self._require_known(frame.name, frame.attrs, frame.loc)
+        self._require_in_scope(frame.name, frame.attrs, frame.loc)
         self.frames.append(frame)
         self.known.append(set(symbols))
         frame.blocks.append(self.builder.open())
 
     def next_block(self, frame: Frame) -> None:
-        """The frame's block ends, and another one begins."""
+        """Close the current block of `frame`, the innermost open operation, and open its next one (such as an
+        `else`).
+        """
         self._require_innermost(frame)
         self.builder.close(frame.blocks[-1])
         frame.blocks.append(self.builder.open())
 
     def leave(self, frame: Frame) -> Op:
-        """The frame's last block ends: its operation is written."""
+        """Close the last block of `frame`, an operation such as a loop; emit the operation and return it."""
         self._require_innermost(frame)
         self.builder.close(frame.blocks[-1])
         self.frames.pop()
@@ -138,73 +147,81 @@ class Trace:
 
     @contextmanager
     def within(self, frame: Frame, symbols: Iterable[Symbol] = ()) -> Iterator[None]:
-        """A frame for the time being; nothing of it stays where something raises."""
-        state = len(self.frames), len(self.known), len(self.builder.blocks)
+        """Context manager that traces its body as the block of `frame`, an operation such as an `if`, with `symbols` in
+        scope. If the body raises, the operation is discarded.
+        """
+        depths = len(self.frames), len(self.known), len(self.builder.blocks)
         self.enter(frame, symbols)
         try:
             yield
             self.leave(frame)
         finally:
-            del self.frames[state[0] :], self.known[state[1] :], self.builder.blocks[state[2] :]
+            del self.frames[depths[0] :], self.known[depths[1] :], self.builder.blocks[depths[2] :]
 
     def _require_innermost(self, frame: Frame | None) -> None:
-        """Raises where a loop within was left on the way: its body is traced once, and goes to its end."""
-        left = self.frames[-1] if self.frames else None
-        if left is not frame and left is not None:
+        """Raise a ProgramError if the innermost open operation is not `frame` (None: none may be open): a loop inside
+        it was left by break, return or an exception.
+        """
+        inner = self.frames[-1] if self.frames else None
+        if inner is not frame and inner is not None:
             raise ProgramError(
-                f"{left.name}: this loop was left by break, return or an exception; its body is traced once, for all "
+                f"{inner.name}: this loop was left by break, return or an exception; its body is traced once, for all "
                 "rounds, and runs to its end. Say what is not done in every round with tb.if_",
-                left.loc,
+                inner.loc,
             )
 
     def finished(self) -> None:
-        """Raises where a loop is still open when the kernel's function has returned."""
+        """Raise a ProgramError if a loop is still open after the kernel's function has returned."""
         self._require_innermost(None)
 
     # -- names ----------------------------------------------------------------------------------------
 
     def free(self, name: str) -> str:
-        """The name, or one like it, that no symbol has here."""
-        taken = {s.name for known in self.known for s in known}
-        found, count = name, 1
-        while found in taken:
+        """Return `name`, with a number appended if a symbol in scope has that name already: m, m_2, m_3."""
+        taken = {variable.name for scope in self.known for variable in scope}
+        candidate, count = name, 1
+        while candidate in taken:
             count += 1
-            found = f"{name}_{count}"
-        return found
+            candidate = f"{name}_{count}"
+        return candidate
 
     def axes(self, names: Sequence[str], extents: Sequence[Any]) -> tuple[Symbol, ...]:
-        """Coordinates that run over these extents."""
-        return tuple(axis(self.free(n), as_expr(e)) for n, e in zip(names, extents, strict=True))
+        """Return a coordinate symbol for each of `names`, which runs over 0..extent."""
+        return tuple(axis(self.free(name), as_expr(extent)) for name, extent in zip(names, extents, strict=True))
 
     def range(self, name: str, lo: Any, hi: Any, step: int, before: Sequence[Symbol]) -> Range:
-        """A loop variable with the numbers it takes; `before` are those of the same loop."""
-        found = self.free(name)
-        while any(found == s.name for s in before):
-            found = f"{found}_"
-        return Range.of(found, lo, hi, step)
+        """Return a loop variable that takes the values from `lo` below `hi` by `step`. Its name differs from the
+        symbols in scope and from `before`, the earlier variables of the same loop.
+        """
+        unused = self.free(name)
+        while any(unused == variable.name for variable in before):
+            unused = f"{unused}_"
+        return Range.of(unused, lo, hi, step)
 
 
 def trace(what: str) -> Trace:
-    """The kernel being traced; an error that names `what` if there is none."""
-    found = _current.get()
-    if found is None:
+    """Return the current trace. Raise a ProgramError that names the function `what` if no kernel is being traced."""
+    current = _current.get()
+    if current is None:
         raise ProgramError(f"{what} only has a meaning inside a kernel, under @tb.kernel", author_location(2))
-    return found
+    return current
 
 
 def only_value(s: Symbol) -> Expr:
-    """The symbol, or its value where it has only one, as binding a program's parameters would leave it."""
-    one = s.lo == s.hi and isinstance(s.lower, Const) and isinstance(s.upper, Const)
-    return as_expr(int(s.lo)) if one else s
+    """Return the value of the symbol `s`, as an expression, if its range has one value only; else `s` itself."""
+    is_constant = s.lo == s.hi and isinstance(s.lower, Const) and isinstance(s.upper, Const)
+    return as_expr(int(s.lo)) if is_constant else s
 
 
 def several(x: Any) -> tuple[Any, ...]:
-    """A sequence as a tuple; a single thing as a tuple of one."""
+    """Return a list or tuple as a tuple; any other object `x` as the tuple (x,)."""
     return tuple(x) if isinstance(x, tuple | list) else (x,)
 
 
 def number(x: Any, what: str) -> Expr:
-    """An integer or an expression, as an expression."""
+    """Return `x`, an integer or an expression, as an expression. Raise a ProgramError, in which `what` names `x`, if it
+    is neither.
+    """
     if isinstance(x, Expr):
         return x
     if isinstance(x, bool) or not hasattr(x, "__index__"):

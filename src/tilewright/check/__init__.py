@@ -1,1 +1,1 @@
-"""What a machine refuses of a block or loop program, and where a register tensor's elements lie."""
+"""Checks of block and loop programs against their machine, and the distribution of register tensors over threads."""

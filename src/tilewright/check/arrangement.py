@@ -1,7 +1,8 @@
-"""Whether the registers of a product are an arrangement of its atom: what each group of threads multiplies, it holds.
+"""Check whether the registers of an MMA are a valid arrangement of its atom: each group holds the operands it
+multiplies.
 
-A group is the threads of one atom. Its part of C is some atoms, each at an origin (row, column) of the matrix; which
-ones, is free. It must hold A at the same rows and B at the same columns, over all of k.
+A group is the threads of one atom. Its part of C is a set of atoms, each with an origin (row, column) in the matrix;
+any set is allowed. The group must hold A at the same rows and B at the same columns, over all of K.
 """
 
 from __future__ import annotations
@@ -18,48 +19,53 @@ Origin = tuple[int, int]
 
 
 def misarranged(atom: MultiplyAtom, held: Mapping[str, Placement]) -> str | None:
-    """Why registers are no arrangement of an atom, in one sentence; None where they are.
+    """Return why registers are no arrangement of `atom`, in one sentence; None if they are one.
 
-    `held` are the placements of "c" and of those of "a" and "b" that lie in registers.
+    `held` maps the operand names "c", and "a" and "b" if they are in registers, to their placements (which thread holds
+    which element).
     """
     origins: dict[str, list[set[Origin]]] = {}
-    for name, found in held.items():
+    for name, placement in held.items():
         operand: Any = getattr(atom, name)
         if not isinstance(operand, RegisterOperand):
             return f"{atom.name} reads {name} from memory itself"
-        mine = _origins(operand, found)
-        if mine is None:
-            return f"{name}, {found.layout}, is not made of whole operands of {atom.name}"
-        origins[name] = mine
-    if len({len(groups) for groups in origins.values()}) > 1:
-        counts = ", ".join(f"{name} over {len(groups)}" for name, groups in origins.items())
+        group_origins = _origins(operand, placement)
+        if group_origins is None:
+            return f"{name}, {placement.layout}, is not made of whole operands of {atom.name}"
+        origins[name] = group_origins
+    if len({len(per_group) for per_group in origins.values()}) > 1:
+        counts = ", ".join(f"{name} over {len(per_group)}" for name, per_group in origins.items())
         return f"the operands are spread over different numbers of groups of threads: {counts}"
-    for group, sums in enumerate(origins["c"]):
-        for name, along in (("a", 0), ("b", 1)):
+    for group, c_origins in enumerate(origins["c"]):
+        for name, matched_axis in (("a", 0), ("b", 1)):
             if name not in origins:
                 continue
-            deep = range(0, held[name].shape[1 - along], getattr(atom, name).columns if along == 0 else atom.b.rows)
-            for origin in sums:
-                for k in deep:
-                    wanted = (origin[0], k) if along == 0 else (k, origin[1])
-                    if wanted not in origins[name][group]:
-                        return f"group {group} of threads sums at {origin} of c and does not hold {name} at {wanted}"
+            k_range = range(
+                0, held[name].shape[1 - matched_axis], getattr(atom, name).columns if matched_axis == 0 else atom.b.rows
+            )
+            for origin in c_origins:
+                for k in k_range:
+                    needed = (origin[0], k) if matched_axis == 0 else (k, origin[1])
+                    if needed not in origins[name][group]:
+                        return f"group {group} of threads sums at {origin} of c and does not hold {name} at {needed}"
     return None
 
 
-def _origins(operand: RegisterOperand, found: Placement) -> list[set[Origin]] | None:
-    """Where each group's atoms begin; None where the registers are not whole atoms."""
+def _origins(operand: RegisterOperand, distribution: Placement) -> list[set[Origin]] | None:
+    """Return for each group of threads the origins (row, column) of the atoms that it holds of an operand; None if its
+    registers are not whole atoms.
+    """
     lanes, values = operand.lanes, operand.values
-    if found.threads % lanes or found.values % values or len(found.shape) != 2:
+    if distribution.threads % lanes or distribution.values % values or len(distribution.shape) != 2:
         return None
-    row, column = found.coordinates
+    row, column = distribution.coordinates
     table = np.asarray(operand.layout(*np.indices((lanes, values))))
-    shape = (found.threads // lanes, lanes, found.values // values, values)
+    shape = (distribution.threads // lanes, lanes, distribution.values // values, values)
     starts = []
-    for at, wanted in ((row, table % operand.rows), (column, table // operand.rows)):
-        moved = at.reshape(shape) - wanted[None, :, None, :]
-        first = moved[:, :1, :, :1]
-        if np.any(moved != first):
+    for indices, atom_indices in ((row, table % operand.rows), (column, table // operand.rows)):
+        origins = indices.reshape(shape) - atom_indices[None, :, None, :]
+        first = origins[:, :1, :, :1]
+        if np.any(origins != first):
             return None
         starts.append(first[:, 0, :, 0])
     pairs = np.stack(starts, axis=-1)

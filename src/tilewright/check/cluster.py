@@ -1,4 +1,4 @@
-"""Clusters: workgroups that run together, and copies that they share."""
+"""Checks of clusters: workgroups that run together and share copies (multicast)."""
 
 from __future__ import annotations
 
@@ -13,37 +13,43 @@ from tilewright.machine import Machine
 
 
 def cluster_of(program: Program) -> int:
-    """How many workgroups of a program run together."""
+    """Return the cluster size of `program`: the number of workgroups that run together, 1 without a `cluster`
+    record.
+    """
     record = program.record("cluster")
     return 1 if record is None else numbers((record.attrs["count"],), "cluster")[0]
 
 
 def shared_channels(program: Program) -> set[Value]:
-    """The channels into whose stages workgroups of a cluster bring parts for one another."""
+    """Return the channels whose stages receive multicast copies, so that the workgroups of a cluster fill them for one
+    another.
+    """
     if cluster_of(program) == 1:
         return set()
-    made = program.makers()
-    found = set()
+    maker_of = program.makers()
+    channels = set()
     for op in program.walk():
         if op.name == "copy" and op.attrs.get("multicast"):
-            below = made[op.operands[1]]
-            while below.name in ("view", "bitcast"):
-                below = made[below.operands[0]]
-            found.add(below.operands[0])
-    return found
+            maker = maker_of[op.operands[1]]
+            while maker.name in ("view", "bitcast"):
+                maker = maker_of[maker.operands[0]]
+            channels.add(maker.operands[0])
+    return channels
 
 
 def check_cluster(program: Program, machine: Machine | None, places: Places) -> None:
-    """Raises a ProgramError where workgroups of a cluster could not keep in step, or a machine has no such launches."""
+    """Raise a ProgramError if the machine has no such launch mode or cluster size, or if workgroups of a cluster could
+    execute different numbers of tasks or disagree on a multicast copy.
+    """
     launch = program.record("launch")
     if launch is not None and (machine is None or launch.attrs["how"] not in machine.launches):
         name = "a program without a machine" if machine is None else machine.name
         raise ProgramError(f"launch {launch.attrs['how']}: {name} has no such launches", launch.loc)
     count = cluster_of(program)
-    most = 1 if machine is None else machine.cluster
-    if count > most:
+    largest = 1 if machine is None else machine.cluster
+    if count > largest:
         name = "a program without a machine" if machine is None else machine.name
-        raise ProgramError(f"cluster {count}: {name} has at most {most} workgroups that run together")
+        raise ProgramError(f"cluster {count}: {name} has at most {largest} workgroups that run together")
     for op in program.walk():
         if op.name == "tasks" and count > 1:
             _check_tasks(op, count)
@@ -52,7 +58,9 @@ def check_cluster(program: Program, machine: Machine | None, places: Places) -> 
 
 
 def _check_tasks(op: Op, count: int) -> None:
-    """Workgroup r of a cluster does the tasks r, r + count, ...: all are equally many."""
+    """Raise a ProgramError unless the `tasks` loop gives all `count` workgroups of a cluster equally many tasks:
+    strided, a known number, a multiple of `count`. Workgroup r takes tasks r, r + count, ...
+    """
     schedule = op.attrs.get("schedule", "strided")
     if schedule != "strided":
         raise ProgramError(f"cluster {count}: tasks are dealt out strided, not `schedule {schedule}`", op.loc)
@@ -68,10 +76,13 @@ def _check_tasks(op: Op, count: int) -> None:
 
 
 def _check_multicast(op: Op, count: int, machine: Machine | None, places: Places) -> None:
-    made = places.made.get(places.root(op.operands[1]))
+    """Raise a ProgramError unless the multicast `copy` uses a bulk copy atom, writes an acquired stage, and its first
+    extent divides into `count` parts, one for each workgroup.
+    """
+    maker = places.made.get(places.root(op.operands[1]))
     atom = op.attrs.get("by")
-    boxes = atom is not None and machine is not None and machine.copy_atom(atom).bytes_moved is None
-    if not boxes or made is None or made.name != "acquire":
+    is_bulk = atom is not None and machine is not None and machine.copy_atom(atom).bytes_moved is None
+    if not is_bulk or maker is None or maker.name != "acquire":
         raise ProgramError("multicast: a copy by an atom that brings whole boxes, to a stage that was acquired", op.loc)
     shape = numbers(op.operands[1].type.shape, "multicast")
     if not shape or shape[0] % count:

@@ -1,4 +1,6 @@
-"""Copies against their atoms: each copy that names one is put to it as two views, for all rounds and sizes at once."""
+"""Check of copies against their atoms: each copy is described to its atom as two views, for all iterations and
+sizes.
+"""
 
 from __future__ import annotations
 
@@ -17,46 +19,55 @@ from tilewright.machine import Condition, CopyAtom, CopyRefusal, Machine, Memory
 
 @dataclass(frozen=True)
 class Answer:
-    """What the atom of a copy says: its instructions do it, wherever the conditions on open sizes hold."""
+    """The result of a copy atom that accepts a copy: `conditions` are those on open sizes under which it is valid."""
 
     atom: CopyAtom
     conditions: tuple[Condition, ...] = ()
 
 
 def answer(op: Op, machine: Machine, places: Places, open_names: Collection[str]) -> Answer:
-    """The answer of the atom that a copy names; raises where it refuses, at the copy's line.
+    """Ask the copy atom that `op` names whether it supports the copy. Return the atom with the conditions on open sizes
+    under which it does. Raise a ProgramError at the copy's line if it does not.
 
-    The check of a block program asks, and so does its lowering: what one refuses, the other does not do.
+    `open_names` are the names of open parameters; a condition may depend on nothing else. The check of a block program
+    and its lowering both call this function, so they agree on what is refused.
     """
     atom = machine.copy_atom(op.attrs["by"])
     request = view_request(op, machine, places)
     if request is None:
         return Answer(atom)
-    found = atom.conditions(request)
-    if isinstance(found, CopyRefusal):
-        raise ProgramError(f"copy: {found}", op.loc)
-    left = []
-    for condition in found:
+    conditions = atom.conditions(request)
+    if isinstance(conditions, CopyRefusal):
+        raise ProgramError(f"copy: {conditions}", op.loc)
+    remaining = []
+    for condition in conditions:
         if isinstance(condition.that, Const) and condition.that.value:
             continue
         if isinstance(condition.that, Const) or not {s.name for s in condition.that.symbols} <= set(open_names):
             raise ProgramError(f"copy: {atom.name}: {condition.reason}", op.loc)
-        left.append(replace(condition, reason=f"`{op_text(op)}`: {atom.name}: {condition.reason}"))
-    return Answer(atom, tuple(left))
+        remaining.append(replace(condition, reason=f"`{op_text(op)}`: {atom.name}: {condition.reason}"))
+    return Answer(atom, tuple(remaining))
 
 
 def view_request(op: Op, machine: Machine, places: Places) -> ViewRequest | None:
-    """The copy as two views; None where there is nothing to move."""
+    """Return the copy `op` as a request to its atom, with a read and a written view over common axes; None if there are
+    no elements to copy.
+    """
     source, target = op.operands
-    box = numbers(source.type.shape, f"copy by {op.attrs['by']}")
-    if 0 in box:
+    extents = numbers(source.type.shape, f"copy by {op.attrs['by']}")
+    if 0 in extents:
         return None
-    axes = tuple(index(f"box{d}", extent) for d, extent in enumerate(box))
-    read, written = (_side(value, axes, machine, places) for value in (source, target))
-    return ViewRequest(axes, source.type.dtype, read, written, op.attrs.get("otherwise", 0))
+    axes = tuple(index(f"box{d}", extent) for d, extent in enumerate(extents))
+    read_view, written_view = (_operand_view(value, axes, machine, places) for value in (source, target))
+    return ViewRequest(axes, source.type.dtype, read_view, written_view, op.attrs.get("otherwise", 0))
 
 
-def _side(value: Value, axes: tuple[Symbol, ...], machine: Machine, places: Places) -> MemoryView | RegisterView:
+def _operand_view(
+    value: Value, axes: tuple[Symbol, ...], machine: Machine, places: Places
+) -> MemoryView | RegisterView:
+    """Return one side of a copy, the tensor `value`, as a view over `axes` for its atom: of memory, or of registers.
+    Raise a ProgramError if some lanes hold more of a register view than others.
+    """
     if isinstance(value.type, RegisterType):
         elements = places.registers(value, machine)
         if elements is None:
@@ -66,11 +77,11 @@ def _side(value: Value, axes: tuple[Symbol, ...], machine: Machine, places: Plac
 
 
 def never_runs(program: Program) -> set[Op]:
-    """The operations in loops that have no rounds."""
+    """Return the operations inside loops that have no iterations."""
     return {
-        inner
+        nested
         for op in program.walk()
         if any((r.hi - r.lo).hi <= 0 for r in op.attrs.get("ranges", ()))
         for block in op.blocks
-        for inner in walk_block(block)
+        for nested in walk_block(block)
     }

@@ -1,6 +1,6 @@
 """Which thread holds which element of a register tensor.
 
-Elements of a shape (I, J) are numbered i + I*j, as layouts do.
+Elements of a shape (I, J) are numbered i + I*j, as in layouts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Placement:
-    """A distribution in numbers: tables from (thread, value) to elements, and back.
+    """A distribution as tables: the element of each (thread, value), and its coordinates.
 
     >>> p = Placement(Layout((4, 2), (2, 1)), (8,))
     >>> p.elements
@@ -43,147 +43,164 @@ class Placement:
         thread, value = np.indices((self.threads, self.values))
         self.elements: Array = np.asarray(layout(thread, value)).astype(np.int64)
         size = int(np.prod(shape, dtype=np.int64))
-        held = np.unique(self.elements)
-        if held.size != size or held[0] != 0 or held[-1] != size - 1:
+        distinct = np.unique(self.elements)
+        if distinct.size != size or distinct[0] != 0 or distinct[-1] != size - 1:
             raise LayoutError(f"{layout} does not hold each of the {size} elements of {shape}, and only those")
 
     @cached_property
     def first(self) -> Array:
-        """Whether (thread, value) is the first place that holds its element: it is the one that stores it."""
+        """For each (thread, value), True if it is the first that holds its element; this one stores the element."""
         flat = self.elements.reshape(-1)
-        _, where = np.unique(flat, return_index=True)
-        found = np.zeros(flat.size, bool)
-        found[where] = True
-        return found.reshape(self.elements.shape)
+        _, first_index = np.unique(flat, return_index=True)
+        is_first = np.zeros(flat.size, bool)
+        is_first[first_index] = True
+        return is_first.reshape(self.elements.shape)
 
     @cached_property
     def coordinates(self) -> tuple[Array, ...]:
-        """The coordinates of the element at each (thread, value)."""
+        """The coordinates of the element at each (thread, value): one array for each dimension."""
         return np.unravel_index(self.elements, self.shape, order="F") if self.shape else ()
 
 
 @lru_cache(maxsize=256)
 def placed(layout: Layout, shape: tuple[int, ...]) -> Placement:
-    """The placement by a layout; the same one each time, since its tables are large."""
+    """Return the placement of a tensor of `shape` by `layout`, a map (thread, value) -> element. It is cached, since
+    its tables are large.
+    """
     return Placement(layout, shape)
 
 
-def placement(found: RegisterType, machine: Machine | None) -> Placement:
-    """Where a register tensor's elements lie."""
-    return _placement(found, None if machine is None else _Held(machine))
+def placement(register_type: RegisterType, machine: Machine | None) -> Placement:
+    """Return the placement (tables of which thread holds which element) of a tensor of type `register_type`. `machine`
+    is needed if the type names an atom's operand.
+    """
+    return _placement(register_type, None if machine is None else _MachineKey(machine))
 
 
-class _Held:
-    """A machine as a key: by its name."""
+class _MachineKey:
+    """A machine as a dictionary key, hashed by its name and compared by identity."""
 
     def __init__(self, machine: Machine):
         self.machine = machine
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Held) and other.machine is self.machine
+        return isinstance(other, _MachineKey) and other.machine is self.machine
 
     def __hash__(self) -> int:
         return hash(self.machine.name)
 
 
 @lru_cache(maxsize=1024)
-def _placement(found: RegisterType, held: _Held | None) -> Placement:
-    shape = numbers(found.shape, found)
-    spread = found.distribution
-    if spread is None:
-        raise ProgramError(f"{found} has no distribution of its own")
-    if spread.layout is not None:
+def _placement(register_type: RegisterType, key: _MachineKey | None) -> Placement:
+    """Return the placement of a tensor of type `register_type`, cached. Raise a ProgramError if the type has no valid
+    distribution.
+    """
+    shape = numbers(register_type.shape, register_type)
+    distribution = register_type.distribution
+    if distribution is None:
+        raise ProgramError(f"{register_type} has no distribution of its own")
+    if distribution.layout is not None:
         try:
-            return placed(spread.layout, shape)
+            return placed(distribution.layout, shape)
         except LayoutError as fault:
-            raise ProgramError(f"{found}: {fault}") from None
-    if held is None or spread.operand is None:
-        raise ProgramError(f"{found}: the program names no machine, so {spread.operand} has no meaning")
-    name, _, operand = spread.operand.rpartition(".")
+            raise ProgramError(f"{register_type}: {fault}") from None
+    if key is None or distribution.operand is None:
+        raise ProgramError(f"{register_type}: the program names no machine, so {distribution.operand} has no meaning")
+    name, _, operand = distribution.operand.rpartition(".")
     if operand not in ("a", "b", "c"):
-        raise ProgramError(f"{found}: {spread.operand} must end in .a, .b or .c, an operand of an atom")
-    waves = (1, 1) if spread.waves is None else numbers(spread.waves, found)
+        raise ProgramError(f"{register_type}: {distribution.operand} must end in .a, .b or .c, an operand of an atom")
+    waves = (1, 1) if distribution.waves is None else numbers(distribution.waves, register_type)
     if len(waves) != 2:
-        raise ProgramError(f"{found}: waves are given as (rows, columns)")
+        raise ProgramError(f"{register_type}: waves are given as (rows, columns)")
     try:
-        layout = operand_layout(held.machine.multiply_atom(name), operand, shape, waves)
+        layout = operand_layout(key.machine.multiply_atom(name), operand, shape, waves)
         return placed(layout, shape)
     except LayoutError as fault:
-        raise ProgramError(f"{found}: {fault}") from None
+        raise ProgramError(f"{register_type}: {fault}") from None
 
 
 def operand_layout(atom: MultiplyAtom, operand: str, shape: tuple[int, ...], waves: tuple[int, ...]) -> Layout:
-    """The distribution of an atom's operand over a larger matrix and over several groups of threads.
+    """Return the distribution (thread, value) -> element of an atom's `operand` ("a", "b" or "c") over a matrix of
+    `shape`.
 
-    A group is the threads of one atom. Groups stand in `waves` (rows, columns) of C: each has its own rows of A, its
-    own columns of B, and an equal part of C in one piece; within its part, the atom is repeated along rows, then along
-    columns, as further values of each thread.
+    `waves` = (rows, columns) groups of threads share C, where a group is the threads of one atom. Each group has its
+    own rows of A, its own columns of B, and an equal contiguous block of C. Within its block the atom is repeated along
+    rows, then along columns, as further values of each thread. Raise a LayoutError if the shape does not divide.
     """
-    found: Any = {"a": atom.a, "b": atom.b, "c": atom.c}[operand]
-    if not isinstance(found, RegisterOperand):
+    operand_registers: Any = {"a": atom.a, "b": atom.b, "c": atom.c}[operand]
+    if not isinstance(operand_registers, RegisterOperand):
         raise LayoutError(f"operand {operand} of {atom.name} is read from memory, not from registers")
     if len(shape) != 2:
         raise LayoutError(f"an operand of {atom.name} is a matrix, not of shape {shape}")
     rows, columns = shape
     over_rows, over_columns = waves
     parts = (rows // over_rows if operand != "b" else rows, columns // over_columns if operand != "a" else columns)
-    wanted = (
-        found.rows * (over_rows if operand != "b" else 1),
-        found.columns * (over_columns if operand != "a" else 1),
+    unit = (
+        operand_registers.rows * (over_rows if operand != "b" else 1),
+        operand_registers.columns * (over_columns if operand != "a" else 1),
     )
-    if rows % wanted[0] or columns % wanted[1]:
+    if rows % unit[0] or columns % unit[1]:
         raise LayoutError(
-            f"{rows}x{columns} is not made of {wanted[0]}x{wanted[1]}, which {atom.name} takes as {operand} over "
+            f"{rows}x{columns} is not made of {unit[0]}x{unit[1]}, which {atom.name} takes as {operand} over "
             f"{over_rows}x{over_columns} waves"
         )
-    threads = _restrided(found.layout[0], found.rows, rows)
-    values = _restrided(found.layout[1], found.rows, rows)
+    threads = _restrided(operand_registers.layout[0], operand_registers.rows, rows)
+    values = _restrided(operand_registers.layout[1], operand_registers.rows, rows)
     step_rows = 0 if operand == "b" else parts[0]
     step_columns = 0 if operand == "a" else parts[1] * rows
     threads = [*threads, (over_rows, step_rows), (over_columns, step_columns)]
-    values = [*values, (parts[0] // found.rows, found.rows), (parts[1] // found.columns, found.columns * rows)]
-    return _of_modes(threads, values)
+    values = [
+        *values,
+        (parts[0] // operand_registers.rows, operand_registers.rows),
+        (parts[1] // operand_registers.columns, operand_registers.columns * rows),
+    ]
+    return _layout_of_modes(threads, values)
 
 
 def interleaved_layout(atom: MultiplyAtom, operand: str, shape: tuple[int, ...], waves: tuple[int, ...]) -> Layout:
-    """As `operand_layout`, but the groups' atoms lie among each other, as Composable Kernel deals them out.
+    """Return the distribution (thread, value) -> element of an atom's `operand` ("a", "b" or "c") over a matrix of
+    `shape`, with the atoms of `waves` = (rows, columns) groups of threads interleaved, as in Composable Kernel.
 
-    Atom (i, j) of the group at (row, column) of the arrangement is atom (i*rows + row, j*columns + column) of C.
+    Atom (i, j) of the group at (row, column) is atom (i*rows + row, j*columns + column) of C. Raise a LayoutError if
+    the shape does not divide.
     """
     operand_layout(atom, operand, shape, waves)  # refuses what does not fit
-    found: Any = {"a": atom.a, "b": atom.b, "c": atom.c}[operand]
+    operand_registers: Any = {"a": atom.a, "b": atom.b, "c": atom.c}[operand]
     rows, (over_rows, over_columns) = shape[0], waves
     across_rows = 1 if operand == "b" else over_rows
     across_columns = 1 if operand == "a" else over_columns
     threads = [
-        *_restrided(found.layout[0], found.rows, rows),
-        (over_rows, 0 if operand == "b" else found.rows),
-        (over_columns, 0 if operand == "a" else found.columns * rows),
+        *_restrided(operand_registers.layout[0], operand_registers.rows, rows),
+        (over_rows, 0 if operand == "b" else operand_registers.rows),
+        (over_columns, 0 if operand == "a" else operand_registers.columns * rows),
     ]
     values = [
-        *_restrided(found.layout[1], found.rows, rows),
-        (rows // (found.rows * across_rows), found.rows * across_rows),
-        (shape[1] // (found.columns * across_columns), found.columns * across_columns * rows),
+        *_restrided(operand_registers.layout[1], operand_registers.rows, rows),
+        (rows // (operand_registers.rows * across_rows), operand_registers.rows * across_rows),
+        (shape[1] // (operand_registers.columns * across_columns), operand_registers.columns * across_columns * rows),
     ]
-    return _of_modes(threads, values)
+    return _layout_of_modes(threads, values)
 
 
-def _of_modes(*pairs: list[tuple[int, int]]) -> Layout:
-    """The layout with these (size, stride) pairs in each mode; ones are left out."""
-    modes = [tuple(m for m in mode if m[0] != 1) or ((1, 0),) for mode in pairs]
+def _layout_of_modes(*pairs: list[tuple[int, int]]) -> Layout:
+    """Return the layout whose modes have these (size, stride) pairs; pairs of size 1 are left out."""
+    modes = [tuple(pair for pair in mode if pair[0] != 1) or ((1, 0),) for mode in pairs]
     return Layout(
-        tuple(tuple(n for n, _ in mode) for mode in modes), tuple(tuple(s for _, s in mode) for mode in modes)
+        tuple(tuple(size for size, _ in mode) for mode in modes),
+        tuple(tuple(stride for _, stride in mode) for mode in modes),
     )
 
 
 def _restrided(mode: Layout, rows: int, new_rows: int) -> list[tuple[int, int]]:
-    """The (size, stride) pairs of a mode, for a matrix of more rows."""
-    found = []
+    """Return the (size, stride) pairs of `mode`, whose elements are numbered in a matrix of `rows` rows, for a matrix
+    of `new_rows` rows.
+    """
+    pairs = []
     for size, stride in zip(leaves(mode.shape), leaves(mode.stride), strict=True):
         if stride % rows == 0:
-            found.append((size, stride // rows * new_rows))
+            pairs.append((size, stride // rows * new_rows))
         elif (size - 1) * stride < rows:
-            found.append((size, stride))
+            pairs.append((size, stride))
         else:
             raise LayoutError(f"the mode {mode} runs over the end of a column of {rows}")
-    return found
+    return pairs

@@ -1,7 +1,7 @@
-"""Whether a coordinate lies within a tensor for every value of the open parameters, shown from ranges and facts.
+"""Proofs that a coordinate is in bounds for every value of the open parameters, from ranges and facts.
 
-A loop's limits, a branch's condition and the rounding of a quotient are facts: expressions that are never negative
-where the coordinate is used. What is to be shown is reduced by multiples of facts until ranges tell the rest.
+Facts are expressions that are known to be >= 0 where the coordinate is used: loop limits, branch conditions, the
+rounding of quotients. A goal e >= 0 is reduced by multiples of facts until the ranges of its symbols decide it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from tilewright.algebra.expr_rules import linear, negate, weighted_sum
 from tilewright.algebra.expr_use import Substitution
 
 DEPTH = 4
-"""Facts that one proof may use."""
+"""The most facts that one proof may use."""
 
 
 def shown(e: Expr, facts: Iterable[Expr] = ()) -> bool:
-    """Whether e >= 0 follows from the ranges of its symbols and from facts.
+    """True if e >= 0 can be proved from the ranges of its symbols and from `facts`, expressions known to be >= 0.
 
     >>> from tilewright.algebra.expr import index, symbol
     >>> rows = symbol("M", 1, 99)
@@ -33,23 +33,35 @@ def shown(e: Expr, facts: Iterable[Expr] = ()) -> bool:
     >>> shown(9 * ((rows + 8) // 9) - 1 - (9 * (rows // 9) + i), facts=[rows % 9 - 1])
     True
     """
-    known = [other for fact in facts for other in dict.fromkeys((fact, _in_quotients(fact)))]
-    return any(_follows(each, known) for each in dict.fromkeys((e, _in_units(e, known), *_multiplied(e))))
+    known = [form for fact in facts for form in dict.fromkeys((fact, _mod_to_quotient(fact)))]
+    return any(
+        _follows(candidate, known)
+        for candidate in dict.fromkeys((e, _divided_by_common_factor(e, known), *_without_quotient(e)))
+    )
 
 
-def _multiplied(e: Expr) -> list[Expr]:
-    """What is never negative exactly where e is not: r - x//d, where d is a product of sizes, as d*(r + 1) - 1 - x."""
+def _without_quotient(e: Expr) -> list[Expr]:
+    """Return expressions without a quotient of `e` that are >= 0 exactly if e >= 0: for r - x//d with a symbolic d >=
+    1, d*(r + 1) - 1 - x.
+    """
     constant, terms = linear(e)
-    found: list[Expr] = []
-    for term, factor in terms:
-        if factor == -1 and isinstance(term, FloorDiv) and not isinstance(term.right, Const) and term.right.lo >= 1:
-            rest = weighted_sum(constant + 1, [(t, c) for t, c in terms if t is not term])
-            found.append(term.right * rest - 1 - term.left)
-    return found
+    equivalents: list[Expr] = []
+    for term, coefficient in terms:
+        if (
+            coefficient == -1
+            and isinstance(term, FloorDiv)
+            and not isinstance(term.right, Const)
+            and term.right.lo >= 1
+        ):
+            others = weighted_sum(constant + 1, [(t, c) for t, c in terms if t is not term])
+            equivalents.append(term.right * others - 1 - term.left)
+    return equivalents
 
 
 def _follows(e: Expr, known: list[Expr]) -> bool:
-    """Whether e >= 0 follows from what is known, from what its quotients leave out, and from its being an integer."""
+    """True if e >= 0 follows from the `known` facts (expressions >= 0), the rounding of its quotients, or e being an
+    integer. Facts about quotients are appended to `known`.
+    """
     if _search(e, known, DEPTH):
         return True
     quotients = [node for node in e.walk() if isinstance(node, FloorDiv) and node.lo < 0 and node.right.lo >= 1]
@@ -61,33 +73,35 @@ def _follows(e: Expr, known: list[Expr]) -> bool:
     return any(_search(weighted_sum(d - 1, [(e, d)]), known, DEPTH) for d in sorted(divisors) if d > 1)
 
 
-def _in_units(e: Expr, known: Iterable[Expr]) -> Expr:
-    """What is never negative only where e is not: without symbols of one term alone, which are put where e is least,
-    and by the greatest number that divides the other terms: 6*x - 1 - i is at least 6*x - 6 where i < 6, and that is
-    not negative where x - 1 is not.
+def _divided_by_common_factor(e: Expr, known: Iterable[Expr]) -> Expr:
+    """Return a simpler expression d such that d >= 0 implies e >= 0. A symbol that occurs in one term of `e` only, and
+    in no `known` fact, takes the value at which `e` is least; then the gcd of the other coefficients is divided out:
+    6*x - 1 - i with i < 6 gives x - 1.
     """
     constant, terms = linear(e)
     others = [*known, *(t for t, _ in terms if not isinstance(t, Symbol))]
-    met = {s for other in others for s in other.symbols}
-    elsewhere = {s for each in (*met, *e.symbols) for s in each.background - {each}} | met
-    kept: list[tuple[Expr, int]] = []
-    for term, factor in terms:
-        end = term.lo if factor > 0 else term.hi
-        if isinstance(term, Symbol) and term not in elsewhere and isfinite(end) and not _has_open_ends(term):
-            constant += factor * int(end)
+    fact_symbols = {s for expression in others for s in expression.symbols}
+    shared_symbols = {s for symbol in (*fact_symbols, *e.symbols) for s in symbol.background - {symbol}} | fact_symbols
+    remaining: list[tuple[Expr, int]] = []
+    for term, coefficient in terms:
+        bound = term.lo if coefficient > 0 else term.hi
+        if isinstance(term, Symbol) and term not in shared_symbols and isfinite(bound) and not _has_open_ends(term):
+            constant += coefficient * int(bound)
         else:
-            kept.append((term, factor))
-    unit = gcd(*(factor for _, factor in kept))
-    return e if unit == 0 else weighted_sum(constant // unit, [(t, factor // unit) for t, factor in kept])
+            remaining.append((term, coefficient))
+    unit = gcd(*(coefficient for _, coefficient in remaining))
+    return (
+        e if unit == 0 else weighted_sum(constant // unit, [(t, coefficient // unit) for t, coefficient in remaining])
+    )
 
 
 def _has_open_ends(s: Symbol) -> bool:
-    """Whether the limits of a symbol depend on others."""
-    return any(end is not None and not end.is_constant for end in (s.lower, s.upper, s.definition))
+    """True if a limit or the definition of the symbol `s` depends on other symbols."""
+    return any(limit is not None and not limit.is_constant for limit in (s.lower, s.upper, s.definition))
 
 
 def holds(condition: Expr) -> list[Expr]:
-    """What is never negative where a condition holds.
+    """Return expressions that are >= 0 where `condition` holds; [] for conditions of other forms.
 
     >>> from tilewright.algebra.expr import index
     >>> i = index("i", 9)
@@ -106,18 +120,24 @@ def holds(condition: Expr) -> list[Expr]:
 
 
 def fails(condition: Expr) -> list[Expr]:
-    """What is never negative where a condition does not hold."""
+    """Return expressions that are >= 0 where `condition` does not hold."""
     return holds(negate(condition))
 
 
-def _in_quotients(e: Expr) -> Expr:
-    """The expression with a remainder x%d as x - d*(x//d)."""
+def _mod_to_quotient(e: Expr) -> Expr:
+    """Return `e` with each remainder x%d that is one of its terms replaced by x - d*(x//d)."""
     constant, terms = linear(e)
-    parts = [(t.left - t.right * (t.left // t.right) if isinstance(t, Mod) else t, c) for t, c in terms]
+    parts = [
+        (term.left - term.right * (term.left // term.right) if isinstance(term, Mod) else term, coefficient)
+        for term, coefficient in terms
+    ]
     return weighted_sum(constant, parts)
 
 
 def _search(e: Expr, facts: list[Expr], depth: int) -> bool:
+    """True if e >= 0 can be proved by subtracting multiples of at most `depth` facts (expressions >= 0), which may come
+    from `facts` or from `e` itself. A minimum in `e` is proved for each of its arguments.
+    """
     if is_nonneg(e):
         return True
     if depth == 0:
@@ -127,84 +147,108 @@ def _search(e: Expr, facts: list[Expr], depth: int) -> bool:
             if _search(weighted_sum(0, [(e, 1), (fact, -weight)]), facts, depth - 1):
                 return True
     constant, terms = linear(e)
-    for term, factor in terms:
-        if isinstance(term, Min if factor > 0 else Max):  # it holds for the least, if for each of what that is of
-            others = [(t, c) for t, c in terms if t is not term]
-            parts = (weighted_sum(constant, [*others, (part, factor)]) for part in term.args)
-            return all(_search(part, facts, depth - 1) for part in parts)
+    for term, coefficient in terms:
+        if isinstance(term, Min if coefficient > 0 else Max):  # it holds for the least, if for each of what that is of
+            others = [
+                (other_term, other_coefficient) for other_term, other_coefficient in terms if other_term is not term
+            ]
+            goals = (weighted_sum(constant, [*others, (argument, coefficient)]) for argument in term.args)
+            return all(_search(argument, facts, depth - 1) for argument in goals)
     return False
 
 
 def _weights(e: Expr, fact: Expr) -> set[int]:
-    """The positive multiples of a fact that cancel a term of e."""
-    wanted = dict(linear(e)[1])
-    return {wanted[t] // c for t, c in linear(fact)[1] if t in wanted and wanted[t] % c == 0 and wanted[t] // c > 0}
+    """Return the positive integers w for which subtracting w*`fact` from `e` cancels one of its terms."""
+    coefficient_in_e = dict(linear(e)[1])
+    return {
+        coefficient_in_e[term] // coefficient
+        for term, coefficient in linear(fact)[1]
+        if term in coefficient_in_e
+        and coefficient_in_e[term] % coefficient == 0
+        and coefficient_in_e[term] // coefficient > 0
+    }
 
 
 def implied(e: Expr) -> list[Expr]:
-    """What the limits of e's symbols, and its quotients and remainders, say to be never negative."""
-    found: list[Expr] = []
+    """Return expressions that are >= 0 because of the limits of e's symbols and the meaning of its quotients,
+    remainders, minima and maxima.
+    """
+    facts: list[Expr] = []
     for node in e.walk():
         if isinstance(node, Symbol):
-            found += [u - node for u in _ends(node.upper, Min)] + [node - low for low in _ends(node.lower, Max)]
+            facts += [upper - node for upper in _limit_cases(node.upper, Min)] + [
+                node - lower for lower in _limit_cases(node.lower, Max)
+            ]
         elif isinstance(node, FloorDiv) and node.right.lo >= 1:
-            rest = node.left - node.right * node
-            found += [rest, node.right - 1 - rest, *_below_ends(node)]
+            remainder = node.left - node.right * node
+            facts += [remainder, node.right - 1 - remainder, *_quotient_bounds(node)]
         elif isinstance(node, Mod) and node.right.lo >= 1:
-            found += [node, node.right - 1 - node]
+            facts += [node, node.right - 1 - node]
         elif isinstance(node, Min):
-            found += [part - node for part in node.args]
+            facts += [argument - node for argument in node.args]
         elif isinstance(node, Max):
-            found += [node - part for part in node.args]
-    return [*found, *_nested(e)]
+            facts += [node - argument for argument in node.args]
+    return [*facts, *_nested_quotients(e)]
 
 
-def _below_ends(node: FloorDiv) -> list[Expr]:
-    """What a quotient is at most: that of the ends of what is divided."""
-    found: list[Expr] = []
-    for term, factor in linear(node.left)[1]:
-        ends = term.args if isinstance(term, Min) else _ends(term.upper, Min) if isinstance(term, Symbol) else ()
-        found += [(node.left + factor * (end - term)) // node.right - node for end in ends if factor > 0]
-    return found
+def _quotient_bounds(node: FloorDiv) -> list[Expr]:
+    """Return expressions that are >= 0 because the quotient `node` is monotonic: its value with a term of the dividend
+    replaced by that term's upper limit, minus the quotient itself.
+    """
+    facts: list[Expr] = []
+    for term, coefficient in linear(node.left)[1]:
+        limits = (
+            term.args if isinstance(term, Min) else _limit_cases(term.upper, Min) if isinstance(term, Symbol) else ()
+        )
+        facts += [
+            (node.left + coefficient * (limit - term)) // node.right - node for limit in limits if coefficient > 0
+        ]
+    return facts
 
 
-def _nested(e: Expr) -> list[Expr]:
-    """What holds of two quotients of one number, one divisor dividing the other, x//32 is x//4//8; and of digits."""
-    every = [node for node in e.walk() if isinstance(node, FloorDiv | Mod) and isinstance(node.right, Const)]
-    quotients = [node for node in every if isinstance(node, FloorDiv)]
-    found: list[Expr] = []
+def _nested_quotients(e: Expr) -> list[Expr]:
+    """Return expressions that are >= 0 because one divisor of two quotients of the same dividend divides the other
+    (x//32 is x//4//8), and such expressions about digits.
+    """
+    divisions = [node for node in e.walk() if isinstance(node, FloorDiv | Mod) and isinstance(node.right, Const)]
+    quotients = [node for node in divisions if isinstance(node, FloorDiv)]
+    facts: list[Expr] = []
     for fine in quotients:
         for coarse in quotients:
-            ratio, rest = divmod(int(coarse.right), int(fine.right)) if int(fine.right) > 0 else (0, 1)
-            if fine.left is coarse.left and ratio > 1 and rest == 0:
+            ratio, remainder = divmod(int(coarse.right), int(fine.right)) if int(fine.right) > 0 else (0, 1)
+            if fine.left is coarse.left and ratio > 1 and remainder == 0:
                 digit = fine - ratio * coarse
-                found += [digit, ratio - 1 - digit]
-    return [*found, *_digits([node for node in every if isinstance(node, Mod)])]
+                facts += [digit, ratio - 1 - digit]
+    return [*facts, *_digit_facts([node for node in divisions if isinstance(node, Mod)])]
 
 
-def _digits(remainders: list[Mod]) -> list[Expr]:
-    """What holds of a remainder and of its higher digit: x%32 - 4*(x//4%8) is x%4."""
-    found: list[Expr] = []
+def _digit_facts(remainders: list[Mod]) -> list[Expr]:
+    """Return expressions that are >= 0 because of remainders of x and higher digits (mixed-radix parts) of x: x%32 -
+    4*(x//4%8) is x%4, so it lies in 0..4.
+    """
+    facts: list[Expr] = []
     for high in remainders:
         quotient = high.left
         if isinstance(quotient, FloorDiv) and isinstance(quotient.right, Const) and quotient.right.value > 0:
             step = quotient.right.value
-            for whole in remainders:
-                if whole.left is quotient.left and int(whole.right) == step * int(high.right):
-                    low = whole - step * high
-                    found += [low, step - 1 - low]
-    return found
+            for remainder in remainders:
+                if remainder.left is quotient.left and int(remainder.right) == step * int(high.right):
+                    low = remainder - step * high
+                    facts += [low, step - 1 - low]
+    return facts
 
 
-def _ends(limit: Expr | None, kind: type[Min] | type[Max]) -> list[Expr]:
-    """A limit; where it is the least or the greatest of several, each of them."""
+def _limit_cases(limit: Expr | None, kind: type[Min] | type[Max]) -> list[Expr]:
+    """Return the symbol limit `limit` as a list. If it contains a minimum or maximum (`kind`), return it once for each
+    argument, which replaces the minimum or maximum. [] if it is constant or None.
+    """
     if limit is None or limit.is_constant:
         return []
     for node, factor in linear(limit)[1]:
         if factor == 1 and isinstance(node, kind):
             images = [Substitution({}) for _ in node.args]
-            for image, part in zip(images, node.args, strict=True):
+            for image, argument in zip(images, node.args, strict=True):
                 image.done |= {s: s for s in limit.symbols}
-                image.done[node] = part
-            return [end for image in images for end in _ends(image(limit), kind)]
+                image.done[node] = argument
+            return [branch for image in images for branch in _limit_cases(image(limit), kind)]
     return [limit]

@@ -1,4 +1,6 @@
-"""How long memory lives: what is allocated within a task is the task's, and the next task's is the same memory."""
+"""Lifetime of shared memory: what is allocated within a task belongs to it, and the next task reuses the same
+memory.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +9,11 @@ from tilewright.ir.tensors import TensorType
 
 
 def uses_task_memory(op: Op) -> tuple[bool, ...]:
-    """Of each block of a `tasks` loop: whether it touches shared memory that is allocated within the loop.
+    """Return for each block of the `tasks` loop `op` whether it accesses shared memory that is allocated within the
+    loop.
 
-    Where it does, the waves of the role meet at its end: the next task gets the same memory. What only a channel hands
-    out does not count, since the channel orders whoever fills a stage after those who held it before.
+    If it does, the waves of the role synchronise at its end, since the next task reuses the memory. The stages of a
+    channel do not count: the channel orders a fill after all earlier uses of its stage.
 
     >>> from tilewright.ir.block import parse_block
     >>> program = parse_block('''block f(%x: in global f32 (4, 8), %y: out global f32 (4, 8))
@@ -29,17 +32,21 @@ def uses_task_memory(op: Op) -> tuple[bool, ...]:
     >>> uses_task_memory(program.body.ops[0])
     (True, False)
     """
-    own: set[Value] = set()
+    task_memory: set[Value] = set()
     for block in op.blocks:
         for inner in walk_block(block):
-            seen = inner.name in _SEEN and inner.operands[0] in own
-            if seen or (inner.name == "alloc" and isinstance(inner.attrs["type"], TensorType)):
-                own.update(inner.results)
+            is_alias = inner.name in _SEEN and inner.operands[0] in task_memory
+            if is_alias or (inner.name == "alloc" and isinstance(inner.attrs["type"], TensorType)):
+                task_memory.update(inner.results)
     return tuple(
-        any(not own.isdisjoint(inner.operands) for inner in walk_block(block) if inner.name not in (*_SEEN, "channel"))
+        any(
+            not task_memory.isdisjoint(inner.operands)
+            for inner in walk_block(block)
+            if inner.name not in (*_SEEN, "channel")
+        )
         for block in op.blocks
     )
 
 
 _SEEN = ("view", "bitcast")
-"""Operations that give memory another name, and do not touch it."""
+"""Operations that give memory another name and access no element."""

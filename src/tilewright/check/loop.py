@@ -1,4 +1,4 @@
-"""The checks of a loop program that need its machine: atoms against the registers they are given."""
+"""Checks of a loop program against its machine: operands of atoms in the registers that the atoms read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tilewright.machine import Machine, RegisterOperand
 
 
 def check_loop(program: Program, machine: Machine | None) -> None:
-    """Raises a ProgramError at the first thing that is wrong with a program whose parameters are bound, or open."""
+    """Raise a ProgramError at the first error in a loop `program` for `machine`; its parameters are bound or open."""
     verify(program)
     if open_parameters(program):
         check_divisors(program)
@@ -28,29 +28,36 @@ def check_loop(program: Program, machine: Machine | None) -> None:
 
 
 def _check_atom(op: Op, machine: Machine | None) -> None:
+    """Raise a ProgramError if an operand of the `atom` operation has the wrong memory, element type or number of
+    elements for the machine's atom.
+    """
     if machine is None:
         raise ProgramError(f"the program names no machine, so {op.attrs['atom']} has no meaning", op.loc)
     atom = machine.multiply_atom(op.attrs["atom"])
     for value, operand, name in zip(op.operands, (atom.c, atom.a, atom.b), "cab", strict=True):
         in_memory = name in op.attrs
         if in_memory == isinstance(operand, RegisterOperand):
-            there = "memory, at a place for every element" if in_memory is False else "registers"
-            raise ProgramError(f"{atom.name} reads {name} from {there}, not from {value.type}", op.loc)
+            expected = "memory, at a place for every element" if in_memory is False else "registers"
+            raise ProgramError(f"{atom.name} reads {name} from {expected}, not from {value.type}", op.loc)
         if value.type.dtype is not operand.dtype:
             raise ProgramError(f"{atom.name} takes {operand.dtype} as {name}, not {value.type.dtype}", op.loc)
         if not isinstance(operand, RegisterOperand):
             continue
         lanes = operand.lanes
-        if isinstance(value.type, FragmentType):  # a wave's part, and for a factor so much of it as there is of k
-            (mine, values) = numbers(value.type.shape, "atom")
-            if lanes % mine or values % operand.values or (name == "c" and values != operand.values):
+        if isinstance(
+            value.type, FragmentType
+        ):  # the wave's part of the atom's lanes; an operand may have several atoms along K
+            (wave_lanes, values) = numbers(value.type.shape, "atom")
+            if lanes % wave_lanes or values % operand.values or (name == "c" and values != operand.values):
                 raise ProgramError(
                     f"{atom.name} takes {operand.values} values a lane as {name}, over {lanes} lanes; {value.type} has "
-                    f"{values} over {mine}",
+                    f"{values} over {wave_lanes}",
                     op.loc,
                 )
             continue
         size = prod(numbers(value.type.shape, "atom"))
-        whole = lanes * operand.values
-        if size not in (whole, operand.values if name == "a" else whole):
-            raise ProgramError(f"{atom.name} takes {whole} elements as {name}, not the {size} of {value.type}", op.loc)
+        atom_elements = lanes * operand.values
+        if size not in (atom_elements, operand.values if name == "a" else atom_elements):
+            raise ProgramError(
+                f"{atom.name} takes {atom_elements} elements as {name}, not the {size} of {value.type}", op.loc
+            )

@@ -1,4 +1,4 @@
-"""Where the elements of a view lie, followed through the operations that make it."""
+"""Where the elements of a view lie: views and bitcasts followed down to the tensor below them."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Places:
-    """The chain from a value to the allocation, argument or stage that it is a view of."""
+    """Resolves values of a program to the allocation, argument or channel stage of which they are views."""
 
     def __init__(self, program: Program, made: Mapping[Value, Op]):
         self.made = made
-        # the first value of each loop variable, and the least of each open parameter: where a box is looked at
+        # the first value of each loop variable and the least of each open parameter, at which offsets are evaluated
         self.values: dict[str, int] = {s.name: int(s.lo) for s in open_parameters(program)}
-        # loop variables as numbers of rounds, where rounds are more than one apart
+        # loop variables with a step, as lo + iteration * step
         self.rounds: dict[Symbol, Expr] = {}
         for op in program.walk():
             for loop in op.attrs.get("ranges", ()):
@@ -37,7 +37,7 @@ class Places:
                     self.rounds[loop.symbol] = loop.lo + rounds * loop.step
 
     def root(self, value: Value) -> Value:
-        """The value at the bottom of views and bitcasts."""
+        """Return the tensor below all views and bitcasts of `value`; `value` itself if it is neither."""
         op = self.made.get(value)
         while op is not None and op.name in ("view", "bitcast"):
             value = op.operands[0]
@@ -45,43 +45,53 @@ class Places:
         return value
 
     def in_stage(self, value: Value) -> bool:
-        """Whether a tensor is, or lies in, a stage of a channel."""
+        """True if `value` is a stage of a channel, or a view of one."""
         op = self.made.get(self.root(value))
         return op is not None and op.name in ("acquire", "wait")
 
     def may_lie_outside(self, value: Value) -> bool:
-        """Whether a coordinate on the way is marked with ?."""
+        """True if a view between `value` and its tensor has a coordinate that may be out of bounds (marked with ?)."""
         op = self.made.get(value)
         while op is not None and op.name in ("view", "bitcast"):
-            if op.name == "view" and any(loose for _, loose in op.attrs["at"]):
+            if op.name == "view" and any(masked for _, masked in op.attrs["at"]):
                 return True
             op = self.made.get(op.operands[0])
         return False
 
     def offsets(self, value: Value, coordinates: tuple[Any, ...]) -> tuple[TensorType, Array]:
-        """(the tensor at the bottom, offsets in it before its swizzle), in the first round of all loops."""
+        """Return (type of the tensor below `value`, offsets of its elements at `coordinates`, before the swizzle), in
+        the first iteration of all loops.
+        """
         op = self.made.get(value)
         if op is not None and op.name == "bitcast":
             return self.offsets(op.operands[0], coordinates)
         if op is not None and op.name == "view":
             names = [s.name for s in op.attrs["over"]]
             values = {**self.values, **dict(zip(names, coordinates, strict=True))}
-            found = tuple(evaluate(e, values) for e, _ in op.attrs["at"])
-            return self.offsets(op.operands[0], found)
-        kind: TensorType = value.type
+            base_coordinates = tuple(evaluate(e, values) for e, _ in op.attrs["at"])
+            return self.offsets(op.operands[0], base_coordinates)
+        tensor_type: TensorType = value.type
         if op is not None and op.name in ("acquire", "wait"):
             channel = self.made[op.operands[0]]
-            whole: TensorType = channel.operands[op.results.index(value)].type
-            kind = TensorType(whole.space, whole.dtype, whole.shape[1:], whole.steps[1:], whole.swizzle)
+            channel_type: TensorType = channel.operands[op.results.index(value)].type
+            tensor_type = TensorType(
+                channel_type.space,
+                channel_type.dtype,
+                channel_type.shape[1:],
+                channel_type.steps[1:],
+                channel_type.swizzle,
+            )
         offset: Any = 0
-        for coordinate, step in zip(coordinates, numbers(kind.steps, kind), strict=True):
-            offset = offset + coordinate * step
-        return kind, np.broadcast_to(np.asarray(offset), np.broadcast_shapes(*(np.shape(c) for c in coordinates)))
+        for coordinate, stride in zip(coordinates, numbers(tensor_type.steps, tensor_type), strict=True):
+            offset = offset + coordinate * stride
+        return tensor_type, np.broadcast_to(
+            np.asarray(offset), np.broadcast_shapes(*(np.shape(c) for c in coordinates))
+        )
 
     def registers(self, value: Value, machine: Machine) -> Array | None:
-        """The number of the element that each [lane, value] holds of a register tensor, or of a view of one.
-
-        None where some lanes hold more of the view than others. The view is looked at in the first round of all loops.
+        """Return an array [lane, value] of the element numbers (first dimension fastest) that each lane holds of
+        `value`, a register tensor or a view of one, in the first iteration of all loops. None if some lanes hold more
+        of the view than others.
         """
         shape = numbers(value.type.shape, value.type)
         coordinates: tuple[Any, ...] = tuple(np.indices(shape))
@@ -95,48 +105,67 @@ class Places:
                 )
             value = op.operands[0]
             op = self.made.get(value)
-        held = placement(value.type, machine)
-        mine = np.full(int(np.prod(held.shape)), -1)
+        distribution = placement(value.type, machine)
+        number_in_view = np.full(int(np.prod(distribution.shape)), -1)
         size = int(np.prod(shape))
-        mine[np.ravel_multi_index(coordinates, held.shape, order="F")] = np.arange(size).reshape(shape, order="F")
-        found: Array = mine[held.elements]
-        counts = (found >= 0).sum(axis=1)
+        number_in_view[np.ravel_multi_index(coordinates, distribution.shape, order="F")] = np.arange(size).reshape(
+            shape, order="F"
+        )
+        numbers_held: Array = number_in_view[distribution.elements]
+        counts = (numbers_held >= 0).sum(axis=1)
         if counts.min() != counts.max():
             return None
-        return found[found >= 0].reshape(len(found), -1)
+        return numbers_held[numbers_held >= 0].reshape(len(numbers_held), -1)
 
     def view(self, value: Value, axes: tuple[Symbol, ...], machine: Machine) -> MemoryView:
-        """The tensor at the bottom, and which of its elements the view holds, as expressions of axes."""
+        """Return `value` as a memory view for an atom: the tensor below it, and its elements as expressions of `axes`,
+        with which coordinates may be out of bounds.
+        """
         coordinates: tuple[Expr, ...] = axes
-        loose: tuple[bool, ...] = (False,) * len(axes)
-        ends: list[Expr] = []
+        masked: tuple[bool, ...] = (False,) * len(axes)
+        limits: list[Expr] = []
         op = self.made.get(value)
         while op is not None and op.name in ("view", "bitcast"):
             if op.name == "view":
-                over = dict(zip(op.attrs["over"], coordinates, strict=True))
+                images = dict(zip(op.attrs["over"], coordinates, strict=True))
                 # an element that may lie outside on the way may lie outside at the bottom
-                outside = {s for s, may in zip(op.attrs["over"], loose, strict=True) if may}
-                loose = tuple(bool(may or e.symbols & outside) for e, may in op.attrs["at"])
-                coordinates = tuple(Substitution(over)(self.expanded(e)) for e, _ in op.attrs["at"])
+                masked_symbols = {s for s, may_leave in zip(op.attrs["over"], masked, strict=True) if may_leave}
+                masked = tuple(bool(may_leave or e.symbols & masked_symbols) for e, may_leave in op.attrs["at"])
+                coordinates = tuple(Substitution(images)(self.expanded(e)) for e, _ in op.attrs["at"])
                 sizes = map(self.expanded, op.operands[0].type.shape)
-                marked = zip(coordinates, sizes, op.attrs["at"], strict=True)
-                ends += [end for c, n, (_, may) in marked if may for end in both_ends(c, n)]
+                bounded = zip(coordinates, sizes, op.attrs["at"], strict=True)
+                limits += [
+                    limit
+                    for coordinate, extent, (_, may_leave) in bounded
+                    if may_leave
+                    for limit in both_ends(coordinate, extent)
+                ]
             value = op.operands[0]
             op = self.made.get(value)
-        kind: TensorType = value.type
+        tensor_type: TensorType = value.type
         if op is not None and op.name in ("acquire", "wait"):
             channel = self.made[op.operands[0]]
-            kind = channel.operands[op.results.index(value)].type
-            coordinates, loose = (index("stage", kind.shape[0]), *coordinates), (False, *loose)
-        shape, steps = tuple(map(self.expanded, kind.shape)), tuple(map(self.expanded, kind.steps))
-        alignment = machine.spaces[kind.space].alignment
-        within = ends_within(ends, coordinates, shape)
+            tensor_type = channel.operands[op.results.index(value)].type
+            coordinates, masked = (index("stage", tensor_type.shape[0]), *coordinates), (False, *masked)
+        shape, strides = tuple(map(self.expanded, tensor_type.shape)), tuple(map(self.expanded, tensor_type.steps))
+        alignment = machine.spaces[tensor_type.space].alignment
+        limits_within = ends_within(limits, coordinates, shape)
         return MemoryView(
-            f"%{value.name}", kind.space, coordinates, shape, steps, loose, alignment, kind.swizzle, within
+            f"%{value.name}",
+            tensor_type.space,
+            coordinates,
+            shape,
+            strides,
+            masked,
+            alignment,
+            tensor_type.swizzle,
+            limits_within,
         )
 
     def expanded(self, e: Expr) -> Expr:
-        """The expression with lets written out, and loop variables by their rounds."""
+        """Return `e` with names defined by `let` replaced by their values, and loop variables with a step by lo +
+        iteration * step.
+        """
         images: dict[Symbol, Expr] = {}
         for s in e.symbols:
             if s.definition is not None:
@@ -147,7 +176,7 @@ class Places:
 
 
 def written(op: Op) -> tuple[Value, ...]:
-    """The tensors that an operation writes to."""
+    """Return the operands that the operation `op` writes."""
     match op.name:
         case "fill" | "map" | "mma" | "gather":
             return op.operands[:1]

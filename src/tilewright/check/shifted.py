@@ -1,10 +1,10 @@
-"""Shifted coordinates: windows of a lane's own values, seen from another place on.
+"""Shifted coordinates: windows of a lane's own values, read at an offset.
 
-    copy %x_view -> %window                 (64, 32, 6): six neighbours for each of four results of a lane
+    copy %x_view -> %window                 (64, 32, 6): six contiguous elements for each four results of a lane
     %from_1 = view %window (g 64, b 32, i 4) -> [g, b, i + 1]
 
-Along `i` and along the window every lane has all there is, so which of its values is meant is known when the program is
-compiled: nothing moves.
+Every lane has all elements along `i` and along the window, so the compiler knows which of a lane's values is read:
+nothing moves.
 """
 
 from __future__ import annotations
@@ -18,42 +18,44 @@ from tilewright.algebra.expr_use import linear_form
 
 @dataclass(frozen=True)
 class Shifted:
-    """A coordinate: a first one, and how far it moves with each axis of an operation."""
+    """A coordinate `first` + sum of step * axis, over pairs (axis number, step) in `steps`."""
 
     first: int
     steps: tuple[tuple[int, int], ...] = ()
 
 
 Seen = int | Shifted | None
-"""What a dimension of a tensor is to an operation: an axis that runs along all of it, a shifted coordinate, or, of one
-coordinate, nothing."""
+"""How an operation accesses a dimension of a tensor: by the number of an axis that covers it, at a shifted coordinate,
+or, if its extent is 1, None."""
 
 
 def shifted_of(e: Expr, over: Sequence[Symbol]) -> Shifted | None:
-    """The shifted coordinate that an expression of axes is; None where it is no sum of multiples of them.
+    """Return `e`, an expression of the axes `over`, as a shifted coordinate; None if it is not linear in them with
+    integer coefficients.
 
     >>> from tilewright.algebra.expr import index
     >>> i, j = index("i", 4), index("j", 2)
     >>> shifted_of(2 * j + i + 1, (i, j)), shifted_of(i * j, (i, j))
     (Shifted(first=1, steps=((0, 1), (1, 2))), None)
     """
-    form = linear_form(e, list(over))
-    if form is None or not isinstance(form[1], Const):
+    linear = linear_form(e, list(over))
+    if linear is None or not isinstance(linear[1], Const):
         return None
     steps = []
-    for place, s in enumerate(over):
-        step = form[0].get(s)
+    for number, axis in enumerate(over):
+        step = linear[0].get(axis)
         if step is None:
             continue
         if not isinstance(step, Const):
             return None
         if step.value:
-            steps.append((place, step.value))
-    return Shifted(form[1].value, tuple(steps))
+            steps.append((number, step.value))
+    return Shifted(linear[1].value, tuple(steps))
 
 
 def composed(below: Seen, mine: Sequence[Seen]) -> Seen:
-    """What a dimension is through a view, of whose axes each is `mine` to those who look at the view.
+    """Return how an operation accesses a dimension of a tensor through a view. `below` is how the view accesses the
+    dimension; `mine` is how the operation accesses each axis of the view.
 
     >>> composed(Shifted(1, ((0, 2),)), [Shifted(3, ((1, 1),))])
     Shifted(first=7, steps=((1, 2),))
@@ -69,6 +71,6 @@ def composed(below: Seen, mine: Sequence[Seen]) -> Seen:
             continue
         inner = Shifted(0, ((through, 1),)) if isinstance(through, int) else through
         first += step * inner.first
-        for place, each in inner.steps:
-            steps[place] = steps.get(place, 0) + step * each
+        for number, inner_step in inner.steps:
+            steps[number] = steps.get(number, 0) + step * inner_step
     return Shifted(first, tuple(sorted(steps.items())))

@@ -1,8 +1,8 @@
-"""What must hold of a block program while parameters are open: what is a number, and what lies within its tensor.
+"""Checks of a block program with open parameters: what must be a constant, and which coordinates must be in bounds.
 
-Tensors in memory, limits of loops and coordinates may depend on open parameters; what is held in registers may not, nor
-shared memory where the machine has so much of it and no more. A coordinate that is not marked with ? must be shown to
-lie inside for all values.
+Tensors in memory, loop limits and coordinates may depend on open parameters. Register tensors may not, nor shared
+memory on machines where its size is limited. A coordinate that is not marked with ? must be proved in bounds for all
+values.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from tilewright.ir.tensors import TensorType
 from tilewright.machine import Machine
 
 WHOLE = ("fill", "copy", "map", "view", "bitcast", "debug_log", "reduce", "scan", "gather", "scatter", "atomic")
-"""The operations that take tensors whose sizes are open."""
+"""The operations that take tensors whose extents depend on open parameters."""
 
 
 def check_open(program: Program, machine: Machine | None = None) -> None:
-    """Raises a ProgramError at the first thing that must not depend on an open parameter.
+    """Raise a ProgramError at the first operation of `program` whose size must not depend on an open parameter, or
+    whose coordinate is not proved in bounds.
 
     >>> from tilewright.ir.block import parse_block
     >>> check_open(parse_block('''block f(%x: in global f32 (M))
@@ -47,11 +48,13 @@ def check_open(program: Program, machine: Machine | None = None) -> None:
 
 
 def check_divisors(program: Program) -> None:
-    """Raises a ProgramError where a divisor may be zero for some value of an open parameter."""
+    """Raise a ProgramError if a divisor in `program` may be zero or negative for some value of an open parameter."""
     _Check(program, None).divisors()
 
 
 class _Check:
+    """The checks of one program with open parameters; `lets` and `facts` hold at the operation being checked."""
+
     def __init__(self, program: Program, machine: Machine | None):
         self.program = program
         self.scarce = machine is not None and machine.spaces["shared"].bytes is not None
@@ -60,124 +63,148 @@ class _Check:
         self.facts: list[Expr] = []
 
     def run(self) -> None:
+        """Run all checks. Raise a ProgramError at the first error."""
         for record in self.program.records:
             if record.name == "let":
-                self._let(record)
+                self._add_let(record)
             if record.name == "waves":
-                self._numbers(record, (record.attrs["count"],), "waves")
+                self._require_constants(record, (record.attrs["count"],), "waves")
             if record.name == "require":  # a call is refused where it does not hold
                 self.facts += holds(self._expanded(record.attrs["that"]))
         self.divisors()
         self._block(self.program.body)
 
     def divisors(self) -> None:
-        """A divisor is at least one for all values: quotients are worked out also where nobody looks at them."""
+        """Raise a ProgramError if a divisor in an attribute or argument type may be less than 1: quotients are
+        evaluated even where their value is not used.
+        """
         for arg in self.program.args:
-            self._divisors(arg.type.expressions(), f"%{arg.name}", None)
+            self._check_positive_divisors(arg.type.expressions(), f"%{arg.name}", None)
         for op in (*self.program.records, *self.program.walk()):
             for name, value in op.attrs.items():
-                self._divisors(kind_of(op.spec.attrs[name]).expressions(value), op_text(op), op)
+                self._check_positive_divisors(kind_of(op.spec.attrs[name]).expressions(value), op_text(op), op)
 
     def _block(self, block: Block) -> None:
-        before = self.lets
+        """Check the operations of `block` and its inner blocks. Proofs in the first block of an `if` use its condition
+        as a fact, those in the second its negation. Loops without iterations are skipped.
+        """
+        outer_lets = self.lets
         for op in block.ops:
-            self._op(op)
+            self._check_op(op)
             if op.name == "if":
-                when, facts = self._expanded(op.attrs["when"]), self.facts
-                for inner, more in zip(op.blocks, (holds(when), fails(when)), strict=False):
-                    self.facts = [*facts, *more]
-                    self._block(inner)
-                self.facts = facts
+                condition, outer_facts = self._expanded(op.attrs["when"]), self.facts
+                for inner_block, branch_facts in zip(op.blocks, (holds(condition), fails(condition)), strict=False):
+                    self.facts = [*outer_facts, *branch_facts]
+                    self._block(inner_block)
+                self.facts = outer_facts
                 continue
-            if any(self._never(r.lo, r.hi) for r in op.attrs.get("ranges", ())):
+            if any(self._has_no_iterations(loop_range.lo, loop_range.hi) for loop_range in op.attrs.get("ranges", ())):
                 continue
-            for inner in op.blocks:
-                self._block(inner)
-        self.lets = before
+            for inner_block in op.blocks:
+                self._block(inner_block)
+        self.lets = outer_lets
 
-    def _never(self, lo: Expr, hi: Expr) -> bool:
-        """Whether a loop has no rounds, whatever the values."""
+    def _has_no_iterations(self, lo: Expr, hi: Expr) -> bool:
+        """True if a loop from `lo` to `hi` has no iterations for any values of the parameters."""
         return (self._expanded(hi) - self._expanded(lo)).hi <= 0
 
-    def _let(self, op: Op) -> None:
-        found = op.attrs["symbol"]
-        self.lets = {**self.lets, found: self._expanded(found.definition)}
+    def _add_let(self, op: Op) -> None:
+        """Add the name that the `let` operation or record `op` defines to `lets`."""
+        name = op.attrs["symbol"]
+        self.lets = {**self.lets, name: self._expanded(name.definition)}
 
     def _expanded(self, e: Expr) -> Expr:
-        """The expression with lets written out."""
+        """Return `e` with names defined by `let` replaced by their values."""
         return Substitution(self.lets)(e) if self.lets else e
 
-    def _named(self, exprs: Iterable[Expr]) -> str:
-        """The open parameters that expressions depend on, themselves or by their symbols' limits.
-
-        They are known by their names: in the name of an atom a parameter stands without its range.
+    def _open_names(self, exprs: Iterable[Expr]) -> str:
+        """Return the names of the open parameters on which `exprs` depend, directly or through limits of their symbols,
+        as "M, N"; "" if there are none. Parameters are compared by name, since the same name may occur with and without
+        its range.
         """
-        found: set[Symbol] = set()
-        stack = [self._expanded(e) for e in exprs]
-        while stack:
-            for s in stack.pop().symbols - found:
-                found.add(s)
-                stack += [e for e in (s.lower, s.upper, s.definition) if e is not None]
-        return ", ".join(sorted({s.name for s in found} & self.open))
+        visited: set[Symbol] = set()
+        pending = [self._expanded(e) for e in exprs]
+        while pending:
+            for variable in pending.pop().symbols - visited:
+                visited.add(variable)
+                pending += [e for e in (variable.lower, variable.upper, variable.definition) if e is not None]
+        return ", ".join(sorted({variable.name for variable in visited} & self.open))
 
-    # -- numbers --------------------------------------------------------------------------------------
+    # -- constants ------------------------------------------------------------------------------------
 
-    def _op(self, op: Op) -> None:
+    def _check_op(self, op: Op) -> None:
+        """Check one operation: counts must be constants, and allocations, reduced extents, operand extents, task limits
+        and coordinates must be valid for all values of the open parameters.
+        """
         for name, value in op.attrs.items():
             kind = op.spec.attrs[name].rstrip("?")
             exprs = tuple(kind_of(kind).expressions(value))
             if kind in ("count", "dotted") or name == "peel":
-                self._numbers(op, exprs, f"{op_text(op)}: {name}")
+                self._require_constants(op, exprs, f"{op_text(op)}: {name}")
         if op.name == "let":
-            self._let(op)
+            self._add_let(op)
         elif op.name == "alloc":
-            self._alloc(op)
+            self._check_alloc(op)
         elif op.name in ("reduce", "scan"):
-            self._along(op)
+            self._check_reduced_extent(op)
         elif op.name not in WHOLE:
-            self._sizes(op)
+            self._check_operand_extents(op)
         if op.name == "tasks":
-            self._tasks(op)
+            self._check_task_limits(op)
         if "at" in op.attrs and op.name in ("view", "gather", "scatter", "atomic"):
-            self._coordinates(op)
+            self._check_coordinates(op)
 
-    def _numbers(self, op: Op, exprs: Iterable[Expr], what: str) -> None:
-        names = self._named(exprs)
+    def _require_constants(self, op: Op, exprs: Iterable[Expr], what: str) -> None:
+        """Raise a ProgramError if one of `exprs` depends on an open parameter. `what` names the expressions in the
+        message.
+        """
+        names = self._open_names(exprs)
         if names:
             raise ProgramError(f"{what} must be a number; it depends on the open parameter {names}", op.loc)
 
-    def _alloc(self, op: Op) -> None:
+    def _check_alloc(self, op: Op) -> None:
+        """Raise a ProgramError if the shape of an `alloc` depends on an open parameter where the memory needs a
+        constant size, or on a loop variable.
+        """
         kind = op.attrs["type"]
-        names, value = self._named(kind.expressions()), f"%{op.results[0].name}: its shape {shape_text(kind.shape)}"
+        names, shape = (
+            self._open_names(kind.expressions()),
+            f"%{op.results[0].name}: its shape {shape_text(kind.shape)}",
+        )
         if names and (self.scarce or not isinstance(kind, TensorType)):
-            where = "shared memory" if isinstance(kind, TensorType) else "registers"
+            memory = "shared memory" if isinstance(kind, TensorType) else "registers"
             raise ProgramError(
-                f"{value} depends on the open parameter {names}; what lies in {where} has a size that is a number: "
+                f"{shape} depends on the open parameter {names}; what lies in {memory} has a size that is a number: "
                 f"bind {names} when the text is compiled",
                 op.loc,
             )
-        for s in self._expanded_symbols(kind.expressions()):
-            if s.name not in self.open:
-                raise ProgramError(f"{value} depends on {s.name}; memory has one size for all rounds", op.loc)
+        for variable in self._expanded_symbols(kind.expressions()):
+            if variable.name not in self.open:
+                raise ProgramError(f"{shape} depends on {variable.name}; memory has one size for all rounds", op.loc)
 
     def _expanded_symbols(self, exprs: Iterable[Expr]) -> set[Symbol]:
-        return {s for e in exprs for s in self._expanded(e).symbols}
+        """Return the symbols on which `exprs` depend, with names defined by `let` replaced by their values."""
+        return {variable for e in exprs for variable in self._expanded(e).symbols}
 
-    def _along(self, op: Op) -> None:
-        """What is combined along a dimension starts from its first element."""
+    def _check_reduced_extent(self, op: Op) -> None:
+        """Raise a ProgramError if the extent along which `op` reduces is not proved to be at least 1: a reduction
+        starts from its first element.
+        """
         length = self._expanded(op.operands[0].type.shape[op.attrs["along"]])
         if not shown(length - 1, self.facts):
             raise ProgramError(
                 f"{op_text(op)}: the extent {length} cannot be shown to be at least 1 for all values of "
-                f"{self._named((length,))}",
+                f"{self._open_names((length,))}",
                 op.loc,
             )
 
-    def _sizes(self, op: Op) -> None:
-        """Only work that goes over elements takes tensors of open sizes."""
+    def _check_operand_extents(self, op: Op) -> None:
+        """Raise a ProgramError if an operand of `op` has an extent that depends on an open parameter. Elementwise
+        operations, views and reductions (`WHOLE`) are exempt.
+        """
         for value in (v for v in op.operands if hasattr(v.type, "shape")):
             shape = value.type.shape
-            names = self._named(shape)
+            names = self._open_names(shape)
             if names:
                 raise ProgramError(
                     f"{op.name}: the shape {shape_text(shape)} of %{value.name} depends on the open parameter {names}; "
@@ -185,12 +212,15 @@ class _Check:
                     op.loc,
                 )
 
-    def _divisors(self, exprs: Iterable[Expr], what: str, op: Op | None) -> None:
+    def _check_positive_divisors(self, exprs: Iterable[Expr], what: str, op: Op | None) -> None:
+        """Raise a ProgramError if a divisor in `exprs` depends on open parameters and may be less than 1. `what` and
+        `op` (None: an argument) say where, for the message.
+        """
         for e in exprs:
             for node in e.walk():
                 if not isinstance(node, FloorDiv | Mod | Exact) or isinstance(node.right, Const):
                     continue
-                names = self._named((node.right,))
+                names = self._open_names((node.right,))
                 if names and not is_nonneg(node.right - 1):
                     raise ProgramError(
                         f"{what}: the divisor {node.right} may be zero or less; its parameters ({names}) need ranges "
@@ -198,11 +228,14 @@ class _Check:
                         None if op is None else op.loc,
                     )
 
-    def _tasks(self, op: Op) -> None:
-        own = {r.symbol for r in op.attrs["ranges"]}
+    def _check_task_limits(self, op: Op) -> None:
+        """Raise a ProgramError if a limit of a `tasks` loop depends on another variable of the loop: tasks are counted
+        before the first starts.
+        """
+        task_variables = {r.symbol for r in op.attrs["ranges"]}
         for r in op.attrs["ranges"]:
             for e in (r.lo, r.hi):
-                if self._expanded(e).symbols & own:
+                if self._expanded(e).symbols & task_variables:
                     raise ProgramError(
                         f"tasks: the limit {e} of {r.symbol.name} depends on another task variable; tasks are counted "
                         "before the first is done",
@@ -211,25 +244,32 @@ class _Check:
 
     # -- coordinates ----------------------------------------------------------------------------------
 
-    def _shown(self, e: Expr, expanded: Expr) -> bool:
-        """Whether an expression is never negative, with names for what follows from sizes or with these written out:
-        products of names stay factors, and only what is written out meets facts."""
-        return any(shown(each, self.facts) for each in dict.fromkeys((expanded, e)))
+    def _is_nonnegative(self, e: Expr, expanded: Expr) -> bool:
+        """True if e >= 0 is proved from the facts, for `e` itself or for `expanded`, the same expression with its `let`
+        names replaced. A name keeps a product as one factor; only replaced names match facts.
+        """
+        return any(shown(form, self.facts) for form in dict.fromkeys((expanded, e)))
 
-    def _coordinates(self, op: Op) -> None:
+    def _check_coordinates(self, op: Op) -> None:
+        """Raise a ProgramError if a coordinate of a view, gather, scatter or atomic that is not marked with ? and
+        depends on open parameters is not proved in bounds.
+        """
         base = op.operands[0 if op.name == "view" else 1]
         if not isinstance(base.type, TensorType):
             return
-        data = {s for s, _ in op.attrs.get("where", ())}
-        for dim, ((e, loose), size) in enumerate(zip(op.attrs["at"], base.type.shape, strict=True)):
-            if loose or e.symbols & data or not self._named((e, size)):
+        fetched_symbols = {variable for variable, _ in op.attrs.get("where", ())}
+        for dim, ((e, masked), size) in enumerate(zip(op.attrs["at"], base.type.shape, strict=True)):
+            if masked or e.symbols & fetched_symbols or not self._open_names((e, size)):
                 continue
-            place, most = self._expanded(e), self._expanded(size)
-            below, above = self._shown(e, place), self._shown(size - 1 - e, most - 1 - place)
-            if not (below and above):
-                end = f"at least 0{'' if above else f' and below {size}'}" if not below else f"below {size}"
+            position, extent = self._expanded(e), self._expanded(size)
+            above_zero, below_end = (
+                self._is_nonnegative(e, position),
+                self._is_nonnegative(size - 1 - e, extent - 1 - position),
+            )
+            if not (above_zero and below_end):
+                bounds = f"at least 0{'' if below_end else f' and below {size}'}" if not above_zero else f"below {size}"
                 raise ProgramError(
-                    f"{op_text(op)}: coordinate {dim}, {e}, cannot be shown to be {end} for all values of "
-                    f"{self._named((e, size))}; if it may lie outside, mark it with ?",
+                    f"{op_text(op)}: coordinate {dim}, {e}, cannot be shown to be {bounds} for all values of "
+                    f"{self._open_names((e, size))}; if it may lie outside, mark it with ?",
                     op.loc,
                 )

@@ -28,6 +28,7 @@ for command in (run, show, export, bench, draw, targets, cache, environment):
 
 
 def _print_version(wanted: bool) -> None:
+    """Print the version and exit, if `--version` was given (`wanted`)."""
     if wanted:
         typer.echo(f"tilewright {__version__}")
         raise typer.Exit
@@ -43,5 +44,5 @@ def _options(
 
 
 def main() -> None:
-    """Runs the command that the arguments of the process ask for."""
+    """Run the command line: the command that the process's arguments name."""
     app(prog_name="tilewright")

@@ -1,4 +1,4 @@
-"""`tilewright bench`: the problems of a list against another library, in one run, on this CPU or on a GPU."""
+"""`tilewright bench`: time a list of problems against another library, on this CPU or on a GPU."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ PEERS = (ONEDNN, "cublas", "cudnn")
 Row = dict[str, Any]
 
 
-def _lists() -> list[str]:
+def _shape_list_names() -> list[str]:
+    """Return the names of the package's problem lists, for completion in a shell."""
     from tilewright.problems import shape_lists
 
     return list(shape_lists())
@@ -36,7 +37,9 @@ def bench(
     problems: Annotated[
         str,
         typer.Argument(
-            metavar="SET", help="A file of problems, or the name of a list in the package.", autocompletion=_lists
+            metavar="SET",
+            help="A file of problems, or the name of a list in the package.",
+            autocompletion=_shape_list_names,
         ),
     ],
     against: Annotated[
@@ -76,63 +79,75 @@ def bench(
       tilewright bench resnet_50 --against cudnn,cublas --dt bf16 --mb 32
     """
     try:
-        _bench(problems, against, dt, mb, output, rounds, seconds)
+        _run_bench(problems, against, dt, mb, output, rounds, seconds)
     except TilewrightError as fault:
         fail(str(fault))
     except OSError as fault:
         fail(f"cannot write {output}: {fault.strerror}")
 
 
-def _bench(
+def _run_bench(
     problems: str, against: str, dt: str | None, mb: int | None, output: Path | None, rounds: int, seconds: float
 ) -> None:
+    """Measure the problems of `bench`, print one row each and a summary, and write all rows to `output` as JSON.
+
+    Rows are sorted by ratio, worst first. `against` is a comma-separated list of libraries, `mb` replaces batch sizes,
+    `rounds` is the number of valid samples wanted per side, `seconds` the longest wait for them per problem.
+    """
     peers = against.split(",")
     if not set(peers) <= set(PEERS) or (ONEDNN in peers and len(peers) > 1):
         raise ArgumentError(f"--against {against}: there is {ONEDNN}, on the CPU, and on a GPU cublas, cudnn, or both")
     if output is not None and not output.parent.is_dir():
         raise ArgumentError(f"--json {output}: there is no folder {output.parent}")
-    work = workloads(problems, dt, mb)
-    columns, taken = _on_cpu(rounds, seconds) if peers == [ONEDNN] else _on_gpu(peers)
+    problem_list = workloads(problems, dt, mb)
+    columns, measure = _cpu_measurer(rounds, seconds) if peers == [ONEDNN] else _gpu_measurer(peers)
     rows: list[Row] = []
-    left_out: list[tuple[str, str]] = []
-    with progress(len(work)) as now:
-        for one in work:
-            now.begins(str(one.problem))
+    skipped: list[tuple[str, str]] = []
+    with progress(len(problem_list)) as progress_line:
+        for workload in problem_list:
+            progress_line.begins(str(workload.problem))
             try:
-                rows.append(taken(one, now.waits))
+                rows.append(measure(workload, progress_line.waits))
             except TilewrightError as why:
-                left_out.append((str(one.problem), str(why).splitlines()[0]))
+                skipped.append((str(workload.problem), str(why).splitlines()[0]))
             else:
                 typer.echo("\n".join([*([heading(columns)] if len(rows) == 1 else []), line(rows[-1], columns)]))
     rows.sort(key=lambda row: row["ratio"])
     if output is not None:
         write_whole(output, json.dumps(rows, indent=1) + "\n")
-    parts: list[Any] = [means(rows)] if rows else []
-    if left_out:
-        parts.append(table(("not measured", "why"), left_out))
-    show(*parts)
+    output_parts: list[Any] = [means(rows)] if rows else []
+    if skipped:
+        output_parts.append(table(("not measured", "why"), skipped))
+    show(*output_parts)
 
 
 Columns = dict[str, Callable[[Row], str]]
-Taken = Callable[["Workload", Callable[[str], None]], Row]
-"""What measures a problem, and tells what it waits for."""
+Measurer = Callable[["Workload", Callable[[str], None]], Row]
+"""Measures a workload: (workload, callback that is told what is being waited for) -> row."""
 
 
-def _on_cpu(rounds: int, seconds: float) -> tuple[Columns, Taken]:
+def _cpu_measurer(rounds: int, seconds: float) -> tuple[Columns, Measurer]:
+    """Return (columns to print, function that measures one workload against oneDNN) for this CPU."""
     from tilewright.cli.peer import Library
 
     library, probes = Library(), dict[str, float]()
     return COLUMNS, lambda work, waits: measured(work, library, rounds, probes, seconds, waits)
 
 
-def _on_gpu(peers: list[str]) -> tuple[Columns, Taken]:
+def _gpu_measurer(peers: list[str]) -> tuple[Columns, Measurer]:
+    """Return (columns to print, function that measures one workload against the libraries `peers`) for the GPU in
+    use.
+    """
     from tilewright.cli import gpu_peer
 
     return gpu_peer.COLUMNS, gpu_peer.GpuLibraries(peers).measured
 
 
 def workloads(problems: str, dt: str | None, mb: int | None) -> list[Workload]:
-    """The problems of a file or of a list in the package, each once."""
+    """Return the distinct workloads that `problems` names: a file, one problem, or a list in the package.
+
+    `dt` is the element type of all (None: each problem's own, or f32), `mb` replaces the batch size of convolutions.
+    """
     from tilewright.cli.workload import TF32, Workload, read_problem, read_types
     from tilewright.problems import ConvProblem, read_batch, shape_list, shape_lists
 
@@ -140,22 +155,22 @@ def workloads(problems: str, dt: str | None, mb: int | None) -> list[Workload]:
     path = Path(problems)
     if len(problems) < 4096 and "\0" not in problems and path.is_file():
         text = read_text(path, "the file")
-        found = [(problem, types or settings.dt) for settings, problem in read_batch(text)]
+        typed_problems = [(problem, types or settings.dt) for settings, problem in read_batch(text)]
     elif problems in shape_lists():
-        found = [(problem, types or read_types("f32")) for problem in shape_list(problems)]
+        typed_problems = [(problem, types or read_types("f32")) for problem in shape_list(problems)]
     elif re.match(r"\d+x\d+|.*ic\d+", problems):
-        found = [(read_problem(problems), types or read_types("f32"))]
+        typed_problems = [(read_problem(problems), types or read_types("f32"))]
     else:
         raise ProblemError(
             f"{problems!r} is neither a file nor a problem nor a list; there are {', '.join(shape_lists())}"
         )
-    made: dict[tuple[str, tuple[str, str, str]], Workload] = {}
-    for problem, kinds in found:
+    workload_of: dict[tuple[str, tuple[str, str, str]], Workload] = {}
+    for problem, problem_types in typed_problems:
         if mb is not None and isinstance(problem, ConvProblem):
             problem = replace(problem, mb=mb)
         key = problem.canonical() if isinstance(problem, ConvProblem) else str(problem)
-        made.setdefault((key, kinds), Workload(problem, kinds, TF32 if dt == TF32 else None))
-    return list(made.values())
+        workload_of.setdefault((key, problem_types), Workload(problem, problem_types, TF32 if dt == TF32 else None))
+    return list(workload_of.values())
 
 
 def measured(
@@ -166,9 +181,11 @@ def measured(
     seconds: float,
     waiting: Callable[[str], None] = lambda _: None,
 ) -> Row:
-    """One problem on both sides; `probes` holds the fastest probe of each atom so far, and is kept up to date.
+    """Time one workload with Tilewright and with PyTorch's oneDNN calls on this CPU, and return its row of results.
 
-    `waiting` hears what is waited for.
+    Samples are taken until `rounds` of each side are valid or `seconds` have passed. `probes` is {atom: fastest peak
+    probe so far} and is updated. `waiting` is called with a text that says what is being waited for. Raise
+    `ArgumentError` if the two results differ.
     """
     import numpy as np
 
@@ -179,18 +196,18 @@ def measured(
     arrays = work.arrays(np.random.default_rng(0), exact=False)
     *_, out = arrays.values()
     waiting("the peer's calls")
-    forms = library.forms(work, arrays)
+    peer_calls = library.forms(work, arrays)
     waiting("machine code")
     kernel = work.compiled()
     launch = kernel.bind(arrays)
     launch()
-    error = library.difference(out, forms)
+    error = library.difference(out, peer_calls)
     if error > library.tolerance(work):
         raise ArgumentError(f"the results differ: by {error:.1e} of their size")
     peak = peak_of(*work.factors(kernel))
     gate = Gate(peak, best=probes.get(peak.atom, math.inf))
-    name = min(forms, key=lambda form: min(shortest(forms[form]) for _ in range(2)))
-    peer = forms[name]
+    peer_form = min(peer_calls, key=lambda call_name: min(shortest(peer_calls[call_name]) for _ in range(2)))
+    peer = peer_calls[peer_form]
     gate.take(
         {
             "ours": lambda: shortest(launch),
@@ -202,9 +219,9 @@ def measured(
         waiting,
     )
     probes[peak.atom] = gate.best
-    busy = gate.least("ours") is None or gate.least("peer") is None
-    least = gate.shortest if busy else gate.least
-    ours, theirs, primitive = (least(side) for side in ("ours", "peer", "primitive"))
+    is_busy = gate.least("ours") is None or gate.least("peer") is None
+    best_sample = gate.shortest if is_busy else gate.least
+    ours, theirs, primitive = (best_sample(side) for side in ("ours", "peer", "primitive"))
     if not ours or not theirs or not 0 < gate.best < math.inf:
         raise ArgumentError("no sample was taken")
     return {
@@ -218,15 +235,18 @@ def measured(
         "gflops": work.problem.ops / ours / 1e9,
         "peak_gflops": peak.flops / gate.best / 1e9,
         "peak_share": work.problem.ops / ours / (peak.flops / gate.best),
-        "peer_form": name,
+        "peer_form": peer_form,
         "plan": str(kernel.plan),
-        "busy": busy,
-        "samples": {side: {"count": len(gate.kept(side)), "of": len(taken)} for side, taken in gate.samples.items()},
+        "busy": is_busy,
+        "samples": {
+            side: {"count": len(gate.kept(side)), "of": len(side_samples)}
+            for side, side_samples in gate.samples.items()
+        },
     }
 
 
 def mean(ratios: list[float]) -> float:
-    """The geometric mean.
+    """Return the geometric mean of `ratios`.
 
     >>> mean([0.5, 2.0, 1.0])
     1.0
@@ -244,52 +264,61 @@ COLUMNS: dict[str, Callable[[Row], str]] = {
     "% of peak": lambda row: f"{100 * row['peak_share']:.0f}",
     "samples": lambda row: "busy" if row["busy"] else str(min(row["samples"][s]["count"] for s in ("ours", "peer"))),
 }
-"""What a line says before the problem: each column as wide as its name, nine characters at least."""
+"""{column name: cell text of a row}, printed before the problem; columns are at least nine characters wide."""
 
 
 def heading(columns: Columns) -> str:
-    """The names of the columns."""
+    """Return the heading line: the names of `columns`, right-aligned, and "problem"."""
     return "  ".join([*(f"{name:>9}" for name in columns), "problem"])
 
 
 def line(row: Row, columns: Columns) -> str:
-    """A row under the heading."""
+    """Return the line of text of `row`, aligned under the `heading` of the same columns."""
     return "  ".join([*(f"{cell(row):>{max(9, len(name))}}" for name, cell in columns.items()), row["problem"]])
 
 
 def means(rows: list[Row]) -> str:
-    """The geometric means of what was measured, worst ratio first in `rows`."""
-    whole = f"geometric mean of {len(rows)}: peer / ours {mean([row['ratio'] for row in rows]):.3f}"
+    """Return a summary of `rows` (sorted worst ratio first): geometric means, number of busy rows, the slowest
+    problem.
+    """
+    text = f"geometric mean of {len(rows)}: peer / ours {mean([row['ratio'] for row in rows]):.3f}"
     if "ratio_primitive" in rows[0]:
-        own = [row["ratio_primitive"] for row in rows if row["ratio_primitive"] is not None]
-        whole += f", primitive / ours {mean(own):.3f}" if own else "; oneDNN's own time could not be had"
+        primitive_ratios = [row["ratio_primitive"] for row in rows if row["ratio_primitive"] is not None]
+        text += (
+            f", primitive / ours {mean(primitive_ratios):.3f}"
+            if primitive_ratios
+            else "; oneDNN's own time could not be had"
+        )
     busy = sum(row.get("busy", False) for row in rows)
     if busy:
-        whole += f"; {busy} marked busy: others used the machine while they were measured"
-    return f"{whole}\nslowest beside the peer: {rows[0]['problem']}, {rows[0]['ratio']:.2f}"
+        text += f"; {busy} marked busy: others used the machine while they were measured"
+    return f"{text}\nslowest beside the peer: {rows[0]['problem']}, {rows[0]['ratio']:.2f}"
 
 
 class Progress:
-    """Says on the error stream which problem it is, and what it waits for."""
+    """Shows on the error stream which problem is being measured and what is being waited for."""
 
     def __init__(self, count: int, status: Any):
         self.count, self.status, self.number, self.problem = count, status, 0, ""
 
     def begins(self, problem: str) -> None:
-        """The next problem; where no terminal reads, a line of its own."""
+        """Advance to the next problem; without a terminal, print it on a line of its own."""
         self.number, self.problem = self.number + 1, problem
         if self.status is None:
             typer.echo(f"{self.number} of {self.count}: {problem}", err=True)
 
     def waits(self, what: str) -> None:
-        """What is waited for now; shown in place on a terminal."""
+        """Show on the terminal that `what` is being waited for; without a terminal, print nothing."""
         if self.status is not None:
             self.status.update(f"{self.number} of {self.count}: {self.problem}: waits for {what}")
 
 
 @contextmanager
 def progress(count: int) -> Iterator[Progress]:
-    """Progress on the error stream: one line that changes on a terminal, one for each problem elsewhere."""
+    """Return a context that yields a `Progress` for `count` problems, shown on the error stream.
+
+    A terminal shows one line that is updated in place; without one, each problem gets a line.
+    """
     from rich.console import Console
 
     terminal = Console(stderr=True)

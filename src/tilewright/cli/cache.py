@@ -1,4 +1,4 @@
-"""`tilewright cache`: where compiled programs are kept, and how much they take."""
+"""`tilewright cache`: show where compiled programs are cached and their size, or remove them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ def cache(
     Only what Tilewright wrote is removed; a folder that holds other things and is not marked as its own is refused.
     """
     try:
-        _cache(clear)
+        _show_or_clear(clear)
     except TilewrightError as fault:
         fail(str(fault))
 
 
-def _cache(clear: bool) -> None:
+def _show_or_clear(clear: bool) -> None:
+    """Remove all cached programs if `clear`; otherwise print their folder, number and total size."""
     from tilewright.runtime import cache as disk
     from tilewright.runtime import cache_folder, environment
 
@@ -36,20 +37,22 @@ def _cache(clear: bool) -> None:
     cache_folder.require(folder)
     if clear:
         removed = disk.clear()
-        left = len(disk.entries(folder))
-        show(f"removed {removed - left} files from {folder}")
-        if left:
-            fail(f"{left} files could not be removed from {folder}")
+        remaining = len(disk.entries(folder))
+        show(f"removed {removed - remaining} files from {folder}")
+        if remaining:
+            fail(f"{remaining} files could not be removed from {folder}")
         return
-    found = disk.entries(folder)
-    whole = [size for _, size, path in found if not cache_folder.is_unfinished(path)]
+    entries = disk.entries(folder)
+    program_sizes = [size for _, size, path in entries if not cache_folder.is_unfinished(path)]
     rows = [
         ("folder", str(folder)),
-        ("programs", str(len(whole))),
-        ("size", f"{sum(whole) / 2**20:.1f} MB of {environment.cache_bytes() >> 20} MB"),
+        ("programs", str(len(program_sizes))),
+        ("size", f"{sum(program_sizes) / 2**20:.1f} MB of {environment.cache_bytes() >> 20} MB"),
     ]
-    if len(found) > len(whole):
-        rows.append(("unfinished", f"{len(found) - len(whole)}, being written or left by processes that were killed"))
+    if len(entries) > len(program_sizes):
+        rows.append(
+            ("unfinished", f"{len(entries) - len(program_sizes)}, being written or left by processes that were killed")
+        )
     if (why := disk.why_not_used(folder)) is not None:
         rows.append(("not used", why))
     show(table(("compiled programs", ""), rows))

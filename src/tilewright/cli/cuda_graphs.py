@@ -1,4 +1,4 @@
-"""Calls that PyTorch can capture, in a CUDA graph: replayed, and timed by the GPU's own clock."""
+"""CUDA graphs of calls that PyTorch can capture, replayed and timed by CUDA events."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 CALLS = 10
-"""Calls in a graph."""
+"""The number of calls captured in one graph."""
 
 
 def graph_sampler(call: Callable[[], Any]) -> Callable[[], float]:
-    """A function that replays a graph of calls once, and returns the seconds of one of them.
+    """Capture `call` in a CUDA graph and return a function that replays the graph and returns seconds per call.
 
-    The call is made twice before it is captured, so that whatever a first call does is not timed. This module imports
-    nothing of tilewright: `benchmarks/old_new_worker.py` loads it beside another commit's package.
+    The graph holds `CALLS` calls. Two uncaptured calls come first, so that one-time work is not timed. This module
+    imports nothing of tilewright: `benchmarks/old_new_worker.py` loads it beside another commit's package.
     """
     torch: Any = importlib.import_module("torch")
     for _ in range(2):
@@ -25,7 +25,7 @@ def graph_sampler(call: Callable[[], Any]) -> Callable[[], float]:
         for _ in range(CALLS):
             call()
 
-    def sample(kept: Callable[[], Any] = call) -> float:  # the graph works on what the call holds
+    def sample(kept: Callable[[], Any] = call) -> float:  # keeps the arrays of the captured call alive
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
         graph.replay()

@@ -1,4 +1,4 @@
-"""`tilewright draw`: a layout, or a tensor of a block kernel, as a picture in the terminal or in an SVG file."""
+"""`tilewright draw`: draw a layout or a block kernel's tensor in the terminal or as an SVG file."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def draw(
 ) -> None:
     """Draw a layout or a block kernel's tensor in the terminal, or as an SVG picture with -o.
 
-    Rows are mode 0, columns mode 1; further modes have a panel each. Of a kernel's registers, who holds which element;
-    of its memory, the offset and, in shared memory, the bank.
+    Rows are mode 0, columns mode 1; further modes have a panel each. For a kernel's registers, the picture shows which
+    thread holds which element; for its memory, the offset and, in shared memory, the bank.
 
     \b
     Examples:
@@ -65,7 +65,7 @@ def draw(
             _draw_tensor(layout, tensor or "", output, param or [])
             return
         options = {"element_bytes": element_bytes, "bank_bytes": bank_bytes, "banks": banks}
-        _draw(layout, output, partition, memory, options)
+        _draw_layout(layout, output, partition, memory, options)
     except TilewrightError as fault:
         _fail(str(fault))
     except OSError as fault:
@@ -73,29 +73,41 @@ def draw(
 
 
 def _draw_tensor(kernel: str, tensor: str, output: Path | None, params: list[str]) -> None:
+    """Draw the tensor named `tensor` of a block kernel, in the terminal or, with `output`, to an SVG file.
+
+    `kernel` is FILE.py or FILE.py:NAME; `params` are its parameters as NAME=VALUE texts.
+    """
     from tilewright.cli.kernels import kernel_in
 
     _require_svg(output)
-    given: dict[str, int | str] = {}
+    parameters: dict[str, int | str] = {}
     for text in params:
-        name, sign, value = text.partition("=")
-        if not sign:
+        name, equals, value = text.partition("=")
+        if not equals:
             raise LayoutError(f"--param {text}: say a parameter and its value, such as BM=64")
-        given[name] = int(value) if value.isdigit() else value
-    picture = kernel_in(kernel).draw(tensor, given)
+        parameters[name] = int(value) if value.isdigit() else value
+    picture = kernel_in(kernel).draw(tensor, parameters)
     if output is None:
-        _print(picture.table)
+        _print_on_terminal(picture.table)
     else:
         write_whole(output, picture.svg)
         typer.echo(f"wrote {output}: {picture.title}")
 
 
 def _require_svg(output: Path | None) -> None:
+    """Raise `LayoutError` if `output` is a path that does not end in .svg."""
     if output is not None and output.suffix.lower() != ".svg":
         raise LayoutError(f"-o {output}: pictures are written as SVG, to a file whose name ends in .svg")
 
 
-def _draw(text: str, output: Path | None, partition: str | None, memory: str | None, options: dict[str, Any]) -> None:
+def _draw_layout(
+    text: str, output: Path | None, partition: str | None, memory: str | None, options: dict[str, Any]
+) -> None:
+    """Draw the layout written in `text`, in the terminal or, with `output`, to an SVG file.
+
+    With `partition` (MxN) it is drawn as a thread-value partition of an M x N tile, whose memory layout is `memory`.
+    `options` are the element and bank sizes.
+    """
     from tilewright.algebra.layout_text import parse_layout
     from tilewright.algebra.picture import layout_svg, layout_table, partition_svg, partition_table
 
@@ -109,31 +121,34 @@ def _draw(text: str, output: Path | None, partition: str | None, memory: str | N
         options = {**options, "memory": None if memory is None else parse_layout(memory)}
     if output is None:
         table = layout_table if partition is None else partition_table
-        _print(table(*subject, **options))
+        _print_on_terminal(table(*subject, **options))
     else:
         svg = layout_svg if partition is None else partition_svg
         write_whole(output, svg(*subject, **options))
-        typer.echo(f"wrote {output}: {_what(layout, partition)}")
+        typer.echo(f"wrote {output}: {_title_of(layout, partition)}")
 
 
-def _what(layout: Layout | ComposedLayout, partition: str | None) -> str:
+def _title_of(layout: Layout | ComposedLayout, partition: str | None) -> str:
+    """Return the title of a picture: "the layout L", or "the partition L of a tile MxN" if `partition` (MxN) is
+    given.
+    """
     return f"the layout {layout}" if partition is None else f"the partition {layout} of a tile {partition}"
 
 
 def _tile_shape(text: str) -> tuple[int, int]:
-    """The tile that MxN names.
+    """Return (rows, columns) of a tile written as MxN; raise `LayoutError` for other texts.
 
     >>> _tile_shape("8x16")
     (8, 16)
     """
-    found = re.fullmatch(r"([1-9]\d*)[xX]([1-9]\d*)", text.strip())
-    if found is None:
+    match = re.fullmatch(r"([1-9]\d*)[xX]([1-9]\d*)", text.strip())
+    if match is None:
         raise LayoutError(f"--partition {text}: say the tile's rows and columns as MxN, such as 8x16")
-    return integer(found[1]), integer(found[2])
+    return integer(match[1]), integer(match[2])
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Writes a file so that nobody ever sees half of it: beside it first, then put in its place.
+    """Write `text` to the file `path` atomically: to a temporary file beside it, which then replaces it.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -141,20 +156,22 @@ def write_whole(path: Path, text: str) -> None:
     ...     [(file.name, file.read_text()) for file in Path(folder).iterdir()]
     [('a.svg', '<svg/>')]
     """
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        beside.write_text(text, encoding="utf-8", newline="\n")
-        beside.replace(path)
+        temporary.write_text(text, encoding="utf-8", newline="\n")
+        temporary.replace(path)
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
-def _print(renderable: object) -> None:
+def _print_on_terminal(renderable: object) -> None:
+    """Print a rich renderable, such as a table, on the standard output."""
     from rich.console import Console
 
     Console().print(renderable)
 
 
 def _fail(message: str) -> None:
+    """Print `message` as an error and exit with code 2."""
     typer.echo(f"error: {message}", err=True)
     raise typer.Exit(2)

@@ -1,4 +1,4 @@
-"""`tilewright environment`: every environment variable that Tilewright reads."""
+"""`tilewright environment`: list every environment variable that Tilewright reads."""
 
 from __future__ import annotations
 

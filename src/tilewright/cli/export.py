@@ -1,4 +1,4 @@
-"""`tilewright export`: a problem or a program as files that run without the compiler."""
+"""`tilewright export`: write a problem or a program as files that run without the compiler."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def export(
 ) -> None:
     """Write machine code, a C header and a manifest, which run without the compiler.
 
-    The second factor of a problem (b, or the weights w) is constant: it is packed once, by the function that binds.
+    The second operand of a problem (b, or the weights w) is constant: it is packed once, by the function that binds.
     docs/deploying.md describes the files and the C interface; `tilewright.load` calls them from Python.
 
     \b
@@ -69,13 +69,13 @@ def export(
     """
     try:
         options = {"format": form, "name": name, "target": target, "tvm_ffi": tvm_ffi, "require_fast": require_fast}
-        files = _exported(what, path, options, dt, plan, size or [], opened or [])
+        files = _write_export(what, path, options, dt, plan, size or [], opened or [])
     except TilewrightError as fault:
         fail(str(fault))
     show("\n".join(f"wrote {file}" for file in (files.code, files.header, files.manifest_file) if file is not None))
 
 
-def _exported(
+def _write_export(
     what: str,
     path: Path,
     options: dict[str, Any],
@@ -84,6 +84,11 @@ def _exported(
     sizes: list[str],
     opened: list[str],
 ) -> Exported:
+    """Export `what`, a problem or the path of a program's text, to `path`, and return the files written.
+
+    `options` are keyword arguments of `deploy.export`. `dt` and `plan` apply to problems, `sizes` (NAME=NUMBER texts)
+    to programs. `opened` are the sizes that stay open until a call.
+    """
     from tilewright.cli.workload import plan_text, read_problem, read_workload
     from tilewright.deploy.exporting import export as write
 
@@ -91,21 +96,22 @@ def _exported(
         if dt is not None:
             raise ArgumentError(f"--dt {dt}: a program's text has its own types; leave it out")
         text = read_text(Path(what), "the program")
-        given = dict(_size(each) for each in sizes)
+        size_of = dict(_parse_size(size_text) for size_text in sizes)
         if text.lstrip().startswith("tile"):
             options = {**options, "plan": plan_text(plan), "dynamic": opened}
         elif plan is not None or opened:
             raise ArgumentError("--plan and --open are for problems and tile programs; leave them out")
-        return write(text, path, given or None, **options)
+        return write(text, path, size_of or None, **options)
     if sizes:
         raise ArgumentError(f"--size {sizes[0]}: a problem has its sizes; leave it out")
     work = read_workload(read_problem(what), dt or "f32")
-    kernel, numbers = work.kernel
+    kernel, size_values = work.kernel
     _, second, _ = work.shapes
-    return write(kernel, path, numbers, plan=plan_text(plan), dynamic=opened, constant=[second], **options)
+    return write(kernel, path, size_values, plan=plan_text(plan), dynamic=opened, constant=[second], **options)
 
 
-def _size(text: str) -> tuple[str, int]:
+def _parse_size(text: str) -> tuple[str, int]:
+    """Return (name, number) of a size written as `M=64`; raise `ArgumentError` for other texts."""
     name, equals, number = text.partition("=")
     if not equals or not name.strip().isidentifier() or not number.strip().isdigit():
         raise ArgumentError(f"--size {text}: a name and a number, as in M=64")

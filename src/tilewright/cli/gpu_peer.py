@@ -1,4 +1,4 @@
-"""cuBLAS and cuDNN by way of PyTorch: their calls on the GPU at hand, timed beside ours in CUDA graphs."""
+"""cuBLAS and cuDNN through PyTorch: their calls timed beside Tilewright's in CUDA graphs, on the GPU in use."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Row = dict[str, Any]
 
 
 class GpuLibraries:
-    """PyTorch on a GPU, and those of its libraries that are asked for."""
+    """PyTorch on a GPU, with the libraries (cublas, cudnn) to measure against."""
 
     def __init__(self, names: list[str]) -> None:
         self.names = names
@@ -41,24 +41,28 @@ class GpuLibraries:
         self.torch.backends.cudnn.benchmark = True
 
     def measured(self, work: Workload, waiting: Callable[[str], None]) -> Row:
-        """One problem on both sides: the medians of interleaved replays."""
+        """Time one workload with Tilewright and with cuBLAS or cuDNN, and return its row of results.
+
+        Times are medians of interleaved graph replays. `waiting` is called with a text that says what is being waited
+        for. Raise `ArgumentError` if the library refuses the problem or the two results differ.
+        """
         p = work.problem
         name = CUDNN if isinstance(p, ConvProblem) else CUBLAS
         if name not in self.names:
             raise ArgumentError(f"it is {name}'s: --against {name} measures it")
         waiting("the peer's call")
-        tensors, call = self._products(p, work) if isinstance(p, MatmulProblem) else self._convolution(p, work)
+        tensors, call = self._matmul_call(p, work) if isinstance(p, MatmulProblem) else self._convolution_call(p, work)
         try:
-            theirs = call()
+            peer_result = call()
         except RuntimeError as fault:
             raise ArgumentError(f"{name} refuses it: {str(fault).splitlines()[0]}") from None
         waiting("code")
         kernel = work.compiled(target=CUDA)
-        out = self.torch.empty(work.shapes[list(work.shapes)[2]], dtype=self._type(work.types[2]), device="cuda")
+        out = self.torch.empty(work.shapes[list(work.shapes)[2]], dtype=self._torch_type(work.types[2]), device="cuda")
         launch = kernel.bind({**dict(zip(work.shapes, tensors, strict=False)), list(work.shapes)[2]: out})
         launch()
-        wanted = theirs.movedim(1, -1) if isinstance(p, ConvProblem) else theirs
-        error = float((out.double() - wanted.double()).norm() / wanted.double().norm().clamp_min(1e-30))
+        expected = peer_result.movedim(1, -1) if isinstance(p, ConvProblem) else peer_result
+        error = float((out.double() - expected.double()).norm() / expected.double().norm().clamp_min(1e-30))
         if not error <= 4 * dtype(work.types[2]).eps + 1e-3:
             raise ArgumentError(f"the results differ: by {error:.1e} of their size")
         waiting("times")
@@ -79,47 +83,56 @@ class GpuLibraries:
             "plan": str(kernel.plan),
         }
 
-    def _type(self, name: str) -> Any:
+    def _torch_type(self, name: str) -> Any:
+        """Return PyTorch's type for the element type `name`; raise `ArgumentError` if it is not measured on GPUs."""
         names = FLOATS | {"s8": "int8", "s32": "int32", "f8e4m3fn": "float8_e4m3fn"}
         if name not in names:
             raise ArgumentError(f"{name}: one of {', '.join(names)} is measured on GPUs")
         return getattr(self.torch, names[name])
 
-    def _random(self, shape: tuple[int, ...], name: str) -> Any:
-        kind = self._type(name)
-        if name in FLOATS or name == "f8e4m3fn":
-            return self.torch.randn(shape, device="cuda").to(kind)
-        return self.torch.randint(-128, 128, shape, device="cuda", dtype=kind)
+    def _random_tensor(self, shape: tuple[int, ...], name: str) -> Any:
+        """Return a random tensor on the GPU: normally distributed floats, or integers from -128 to 127.
 
-    def _products(self, p: MatmulProblem, work: Workload) -> tuple[list[Any], Callable[[], Any]]:
-        """cuBLAS's product of matrices, or of batches of them."""
-        torch, kind, result = self.torch, work.types[0], self._type(work.types[2])
-        a, b = self._random(p.src, kind), self._random(p.wei, kind)
-        self._allow(work)
-        if kind == "s8":
+        `name` is the element type.
+        """
+        torch_type = self._torch_type(name)
+        if name in FLOATS or name == "f8e4m3fn":
+            return self.torch.randn(shape, device="cuda").to(torch_type)
+        return self.torch.randint(-128, 128, shape, device="cuda", dtype=torch_type)
+
+    def _matmul_call(self, p: MatmulProblem, work: Workload) -> tuple[list[Any], Callable[[], Any]]:
+        """Return ([a, b], call) for a GEMM or batched GEMM: its random operands, and a function that calls cuBLAS
+        on them.
+        """
+        torch, operand_type, result = self.torch, work.types[0], self._torch_type(work.types[2])
+        a, b = self._random_tensor(p.src, operand_type), self._random_tensor(p.wei, operand_type)
+        self._set_tf32(work)
+        if operand_type == "s8":
             return [a, b], lambda: torch._int_mm(a, b)
-        if kind == "f8e4m3fn":  # its second factor lies with k fastest
-            turned, one = b.t().contiguous().t(), torch.ones((), device="cuda")
-            return [a, b], lambda: torch._scaled_mm(a, turned, one, one, out_dtype=result)
-        if work.types[2] != kind:
+        if operand_type == "f8e4m3fn":  # its second operand is column-major: k is the contiguous dimension
+            b_column_major, scale = b.t().contiguous().t(), torch.ones((), device="cuda")
+            return [a, b], lambda: torch._scaled_mm(a, b_column_major, scale, scale, out_dtype=result)
+        if work.types[2] != operand_type:
             raise ArgumentError(f"{':'.join(work.types)}: the result has the factors' type where cuBLAS is called")
         return [a, b], lambda: torch.matmul(a, b)
 
-    def _convolution(self, p: ConvProblem, work: Workload) -> tuple[list[Any], Callable[[], Any]]:
-        """cuDNN's convolution of channels that lie last."""
-        torch, kind = self.torch, work.types[0]
-        if kind not in FLOATS or len(set(work.types)) != 1:
+    def _convolution_call(self, p: ConvProblem, work: Workload) -> tuple[list[Any], Callable[[], Any]]:
+        """Return ([x, w], call) for a convolution: its random channels-last operands, and a function that calls
+        cuDNN on them.
+        """
+        torch, operand_type = self.torch, work.types[0]
+        if operand_type not in FLOATS or len(set(work.types)) != 1:
             raise ArgumentError(f"{work.dt}: one of {', '.join(FLOATS)} is measured beside cuDNN")
         check_padding(p)
-        self._allow(work)
-        x, w = (self._random(work.shapes[name], kind) for name in ("x", "w"))
+        self._set_tf32(work)
+        x, w = (self._random_tensor(work.shapes[name], operand_type) for name in ("x", "w"))
         images, filters = x.movedim(-1, 1), w.movedim(-1, 1)
         call = getattr(torch.nn.functional, f"conv{p.rank}d")
         options = {"stride": p.s, "padding": p.p, "dilation": p.dilation, "groups": p.groups}
         return [x, w], lambda: call(images, filters, **options)
 
-    def _allow(self, work: Workload) -> None:
-        """Whether PyTorch may round f32 to tf32: where ours does."""
+    def _set_tf32(self, work: Workload) -> None:
+        """Allow PyTorch to round f32 operands to tf32 if, and only if, the workload does."""
         self.torch.backends.cuda.matmul.allow_tf32 = self.torch.backends.cudnn.allow_tf32 = work.precision == "tf32"
 
 
@@ -132,4 +145,4 @@ COLUMNS: dict[str, Callable[[Row], str]] = {
     "% of floor": lambda row: f"{100 * row['floor_share']:.0f}",
     "peer": lambda row: row["peer_form"],
 }
-"""What a line says before the problem."""
+"""{column name: cell text of a row}, printed before the problem."""

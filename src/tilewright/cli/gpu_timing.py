@@ -1,4 +1,4 @@
-"""A problem on a GPU: its time there, and the floor below which no kernel gets on such a machine."""
+"""The time of a problem on a GPU, and the roofline time below which no kernel gets on that machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Floor:
-    """Seconds that all products take at the peak of the best atom, and that all bytes take through memory."""
+    """The roofline of a problem: seconds of its multiplications at the best atom's peak, and of its memory traffic."""
 
     products: float
     memory: float
@@ -24,17 +24,19 @@ class Floor:
 
     @property
     def seconds(self) -> float:
-        """The longer of both."""
+        """The roofline time in seconds: the longer of `products` and `memory`."""
         return max(self.products, self.memory)
 
     @property
     def by(self) -> str:
-        """Which of both that is."""
+        """What limits the problem: the name of the atom, or "memory"."""
         return self.atom if self.products >= self.memory else "memory"
 
 
 def floor_of(work: Workload, machine: Machine) -> Floor:
-    """max(flops / peak, bytes / bandwidth) of a problem, by a machine's description.
+    """Return the roofline of `work` on `machine`: flops / peak of the fastest atom, and bytes / memory bandwidth.
+
+    Each operand and the result count once in bytes. Raise `ArgumentError` if no atom multiplies the operand type.
 
     >>> from tilewright.cli.workload import Workload, read_problem
     >>> from tilewright.targets.registry import machine
@@ -47,31 +49,35 @@ def floor_of(work: Workload, machine: Machine) -> Floor:
     from tilewright.ir.dtypes import element_type
     from tilewright.problems import dtype
 
-    left = element_type(work.names[0], "--dt")
-    fit = [a for a in machine.multiply.values() if a.a.dtype is left and a.rounds in (None, work.precision)]
-    if not fit:
-        raise ArgumentError(f"no atom of {machine.name} multiplies {left}: there is no peak to compare with")
-    best = min(fit, key=lambda a: a.cycles / np.prod(a.shape))
+    operand_type = element_type(work.names[0], "--dt")
+    candidates = [
+        a for a in machine.multiply.values() if a.a.dtype is operand_type and a.rounds in (None, work.precision)
+    ]
+    if not candidates:
+        raise ArgumentError(f"no atom of {machine.name} multiplies {operand_type}: there is no peak to compare with")
+    fastest = min(candidates, key=lambda a: a.cycles / np.prod(a.shape))
     rate = (machine.limits.cores or 1) * machine.limits.clock_ghz * 1e9
-    m, n, k = best.shape
-    moved = sum(
+    m, n, k = fastest.shape
+    bytes_moved = sum(
         int(np.prod(shape)) * dtype(name).numpy.itemsize
         for shape, name in zip(work.shapes.values(), work.types, strict=True)
     )
-    products = work.problem.ops / (rate * 2 * m * n * k / best.cycles)
-    return Floor(products, moved / (rate * machine.limits.far_rate), best.name)
+    products = work.problem.ops / (rate * 2 * m * n * k / fastest.cycles)
+    return Floor(products, bytes_moved / (rate * machine.limits.far_rate), fastest.name)
 
 
 def seconds_on_gpu(kernel: Compiled, arrays: Arrays) -> float:
-    """The median time of a launch on the GPU at hand, its arrays there, in a graph of launches."""
+    """Copy `arrays` to the GPU in use and return the median seconds of one launch of `kernel` in a graph of
+    launches.
+    """
     from tilewright.targets.registry import gpu
 
     memory = memory_near(kernel.machine, [])
     watch = gpu(f"gpu:{kernel.machine.name}", None).backend.stopwatch(0)
-    there = {}
+    gpu_arrays = {}
     for name, array in arrays.items():
-        goal = memory.empty(array.shape, array.dtype)
-        there[name] = replace(goal, stream=watch.stream)
-        memory.copy(array, there[name])
-    found: float = watch.seconds(kernel.bind(there))
-    return found
+        gpu_array = memory.empty(array.shape, array.dtype)
+        gpu_arrays[name] = replace(gpu_array, stream=watch.stream)
+        memory.copy(array, gpu_arrays[name])
+    seconds: float = watch.seconds(kernel.bind(gpu_arrays))
+    return seconds

@@ -1,4 +1,4 @@
-"""A block kernel named on the command line: FILE.py:NAME, or FILE.py where the file holds one."""
+"""Block kernels named on the command line as FILE.py:NAME, or FILE.py alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from tilewright.errors import ArgumentError
 
 
 def kernel_in(text: str) -> BlockKernel:
-    """The kernel that FILE.py:NAME names; without a name, the one of the file's own name, or the only one."""
+    """Import FILE.py and return the block kernel that `text`, FILE.py:NAME or FILE.py, names.
+
+    Without a name it is the kernel named like the file, or the only kernel in it. Raise `ArgumentError` if there is
+    none.
+    """
     file, _, name = text.partition(":")
     path = Path(file)
     if path.suffix != ".py" or not path.is_file():
@@ -20,7 +24,7 @@ def kernel_in(text: str) -> BlockKernel:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(path.parent))  # what stands beside it may be imported, as when it is run
+    sys.path.insert(0, str(path.parent))  # its neighbours can be imported, as when it is run as a script
     try:
         spec.loader.exec_module(module)
     finally:

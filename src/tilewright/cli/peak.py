@@ -1,7 +1,7 @@
-"""The peak of this CPU, measured: the products of one atom in a loop, all operands in registers or the first cache.
+"""The peak of this CPU, measured: one atom in a loop whose operands stay in registers or the first-level cache.
 
-A share of the peak says how much of the machine a kernel uses; the same loop, run beside a measurement, says whether
-the machine was free while it was taken.
+A kernel's share of the peak says how much of the machine it uses. The same loop, run beside a measurement, shows
+whether the machine was free meanwhile.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from tilewright.machine import Machine, MultiplyAtom
 
 CYCLES = 100_000
-"""How long a probe takes, roughly."""
-_DEPTH = 64  # numbers of the depth that a probe by vectors goes over, again and again
+"""The approximate duration of a probe in cycles."""
+_DEPTH = 64  # the K extent that a probe of vector atoms iterates over repeatedly
 
 
 @dataclass
 class Peak:
-    """A probe: call it, and it says how many seconds it took. `flops` is what it does in that time."""
+    """A probe of peak performance: a call runs it and returns seconds; `flops` is the work of one run."""
 
     atom: str
     flops: int
@@ -38,25 +38,27 @@ class Peak:
         return time.perf_counter() - before
 
     def rate(self, repeats: int = 20) -> float:
-        """The most floating-point operations a second that were seen."""
+        """Return the highest floating-point operations per second of `repeats` runs."""
         return self.flops / min(self() for _ in range(repeats))
 
 
 def fastest_atom(machine: Machine, a: DType, b: DType) -> MultiplyAtom | None:
-    """The atom of this CPU that does most products of these types at once."""
-    fit = [x for x in machine.multiply.values() if (x.a.dtype, x.b.dtype) == (a, b) and _has_probe(x)]
-    return max(fit, key=lambda x: x.shape[0] * x.shape[1] * x.shape[2], default=None)
+    """Return the multiplication atom of `machine` for operand types `a` and `b` with the largest M * N * K; None
+    without one.
+    """
+    candidates = [x for x in machine.multiply.values() if (x.a.dtype, x.b.dtype) == (a, b) and _has_probe(x)]
+    return max(candidates, key=lambda x: x.shape[0] * x.shape[1] * x.shape[2], default=None)
 
 
 def _has_probe(atom: MultiplyAtom) -> bool:
-    """Whether `peak_text` writes a loop of it: tiles, or vectors of sums."""
+    """True if `peak_text` can write a probe of `atom`: it uses tile registers, or vectors of one row of C."""
     from tilewright.machine import OpaqueOperand
 
     return isinstance(atom.c, OpaqueOperand) or atom.shape[0] == 1
 
 
 def peak_of(a: DType, b: DType) -> Peak:
-    """The probe for factors of these types."""
+    """Return the compiled probe of this CPU's peak for operand types `a` and `b`, on all cores."""
     from tilewright.compiler.text import compile_text
     from tilewright.targets.names import CPU
     from tilewright.targets.registry import native
@@ -67,13 +69,13 @@ def peak_of(a: DType, b: DType) -> Peak:
     if atom is None:
         raise ArgumentError(f"no atom of this CPU multiplies {a} by {b}: there is no peak to measure")
     text, products = peak_text(atom, machine, workers)
-    made = compile_text(text)
-    arrays = [np.zeros(tuple(map(int, x.type.shape)), x.type.dtype.numpy) for x in made.main.args]
-    return Peak(atom.name, 2 * products * workers, made.bind(*arrays))
+    executable = compile_text(text)
+    arrays = [np.zeros(tuple(map(int, x.type.shape)), x.type.dtype.numpy) for x in executable.main.args]
+    return Peak(atom.name, 2 * products * workers, executable.bind(*arrays))
 
 
 def peak_text(atom: MultiplyAtom, machine: Machine, workers: int) -> tuple[str, int]:
-    """(the block program of a probe, the products that each of its workers does).
+    """Return (text of a probe's block program, multiply-adds that each worker does) for one atom of a machine.
 
     >>> from tilewright.targets.registry import machine
     >>> row = machine("x86.avx512")
@@ -86,10 +88,10 @@ def peak_text(atom: MultiplyAtom, machine: Machine, workers: int) -> tuple[str, 
 
     m, n, depth = atom.shape
     tiles = isinstance(atom.c, OpaqueOperand)
-    if tiles:  # 2 x 2 tiles of sums, two of each factor: all that eight registers hold
+    if tiles:  # 2 x 2 accumulator tiles, two tiles of each operand: all of the eight registers
         rows, columns, group, length = 2 * m, 2 * n, depth // m, depth
         count = max(1, CYCLES // (4 * m))
-    else:  # two vectors of sums for each row; LLVM moves and spills them where they leave no register but what is read
+    else:  # two accumulator vectors per row; with fewer free registers LLVM would move and spill them
         rows = max(1, max(r for r in range(1, machine.limits.registers) if r == 1 or fits(r, 2, atom, machine)) - 1)
         columns, group, length = 2 * n, depth, _DEPTH
         count = max(1, CYCLES * depth // (rows * length))

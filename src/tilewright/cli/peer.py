@@ -1,4 +1,4 @@
-"""oneDNN by way of PyTorch: its calls with prepacked weights, and what oneDNN itself says a call took."""
+"""oneDNN through PyTorch: its calls with prepacked weights, and the times that oneDNN itself reports."""
 
 from __future__ import annotations
 
@@ -24,17 +24,19 @@ FLOATS = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
 
 
 def check_padding(p: ConvProblem) -> None:
-    """Raises where PyTorch's convolution, which pads both sides alike, would not have the problem's results."""
-    alike = tuple(
-        (i + 2 * pad - (k - 1) * far - 1) // s + 1
-        for i, pad, k, far, s in zip(p.i, p.p, p.k, p.dilation, p.s, strict=True)
+    """Raise `ArgumentError` if equal padding on both sides, PyTorch's only kind, would change the problem's output
+    shape.
+    """
+    symmetric_output = tuple(
+        (i + 2 * pad - (k - 1) * dilation - 1) // s + 1
+        for i, pad, k, dilation, s in zip(p.i, p.p, p.k, p.dilation, p.s, strict=True)
     )
-    if alike != p.o or min(p.p) < 0:
+    if symmetric_output != p.o or min(p.p) < 0:
         raise ArgumentError("PyTorch pads both sides alike; this problem does not")
 
 
 class Library:
-    """PyTorch, with as many threads as Tilewright has workers."""
+    """PyTorch on the CPU, with as many threads as Tilewright has workers."""
 
     def __init__(self) -> None:
         try:
@@ -49,91 +51,105 @@ class Library:
         self.torch.set_grad_enabled(False)
 
     def forms(self, work: Workload, arrays: Arrays) -> Forms:
-        """PyTorch's calls of a convolution with prepacked weights, by name; those that this version has."""
+        """Return {name: call} of PyTorch's oneDNN calls that compute the problem, with prepacked weights if possible.
+
+        Only calls that this PyTorch supports are returned. Raise `ArgumentError` if the problem or its types are not
+        measured.
+        """
         p = work.problem
         if len(set(work.types)) != 1 or work.types[0] not in FLOATS:
             raise ArgumentError(f"{':'.join(work.types)}: one of {', '.join(FLOATS)} is measured")
         if isinstance(p, MatmulProblem):
-            return self._products(p, arrays, getattr(self.torch, FLOATS[work.types[0]]))
+            return self._matmul_calls(p, arrays, getattr(self.torch, FLOATS[work.types[0]]))
         if p.rank != 2:
             raise ArgumentError("only convolutions over two axes are measured, and matrix products")
         check_padding(p)
-        form = getattr(self.torch, FLOATS[work.types[0]])
-        image, filters = (self._tensor(arrays[name], form).permute(0, 3, 1, 2) for name in ("x", "w"))
+        torch_type = getattr(self.torch, FLOATS[work.types[0]])
+        image, filters = (self._tensor(arrays[name], torch_type).permute(0, 3, 1, 2) for name in ("x", "w"))
         shape = [list(p.p), list(p.s), list(p.dilation), p.groups]
-        low = form is not self.torch.float32
+        is_16_bit = torch_type is not self.torch.float32
         try:
-            held = filters.float().to_mkldnn(form) if low else filters.to_mkldnn()
-            packed = self.torch._C._nn.mkldnn_reorder_conv2d_weight(held, *shape, list(image.shape))
+            mkldnn_filters = filters.float().to_mkldnn(torch_type) if is_16_bit else filters.to_mkldnn()
+            packed = self.torch._C._nn.mkldnn_reorder_conv2d_weight(mkldnn_filters, *shape, list(image.shape))
             call = self.torch.ops.mkldnn._convolution_pointwise
-            first = image.contiguous()
-            blocked = image.float().to_mkldnn(form) if low else image.to_mkldnn()
+            channels_first = image.contiguous()
+            blocked = image.float().to_mkldnn(torch_type) if is_16_bit else image.to_mkldnn()
         except (RuntimeError, NotImplementedError, AttributeError) as fault:
             raise ArgumentError(f"PyTorch refuses it on this CPU: {str(fault).splitlines()[0]}") from None
-        made: Forms = {
+        calls: Forms = {
             "channels last": lambda: call(image, packed, None, *shape, "none", [], ""),
-            "channels first": lambda: call(first, packed, None, *shape, "none", [], ""),
+            "channels first": lambda: call(channels_first, packed, None, *shape, "none", [], ""),
             "blocked": lambda: self.torch.mkldnn_convolution(blocked, packed, None, *shape),
         }
-        return _working(made)
+        return _supported_calls(calls)
 
-    def _products(self, p: MatmulProblem, arrays: Arrays, form: Any) -> Forms:
-        """PyTorch's calls of a matrix product: plain, and with a packed second factor."""
+    def _matmul_calls(self, p: MatmulProblem, arrays: Arrays, torch_type: Any) -> Forms:
+        """Return {name: call} of PyTorch's calls for one GEMM in `torch_type`: `torch.mm`, and one with a packed B."""
         if len(p.src) != 2 or len(p.wei) != 2:
             raise ArgumentError("of matrix products, single ones are measured")
-        a, b = (self._tensor(arrays[name], form) for name in ("a", "b"))
-        turned = b.t().contiguous()
-        made: Forms = {"mm": lambda: self.torch.mm(a, b)}
+        a, b = (self._tensor(arrays[name], torch_type) for name in ("a", "b"))
+        transposed_b = b.t().contiguous()
+        calls: Forms = {"mm": lambda: self.torch.mm(a, b)}
         try:
-            packed = self.torch.ops.mkldnn._reorder_linear_weight(turned.to_mkldnn(), p.m)
+            packed = self.torch.ops.mkldnn._reorder_linear_weight(transposed_b.to_mkldnn(), p.m)
             call = self.torch.ops.mkldnn._linear_pointwise
-            made["packed linear"] = lambda: call(a, packed, None, "none", [], "")
+            calls["packed linear"] = lambda: call(a, packed, None, "none", [], "")
         except (RuntimeError, NotImplementedError, AttributeError):
             pass
-        return _working(made)
+        return _supported_calls(calls)
 
-    def _tensor(self, array: Array, form: Any) -> Any:
-        return self.torch.from_numpy(array.astype(np.float32)).to(form)
+    def _tensor(self, array: Array, torch_type: Any) -> Any:
+        """Return `array` as a PyTorch tensor of type `torch_type`."""
+        return self.torch.from_numpy(array.astype(np.float32)).to(torch_type)
 
     def difference(self, out: Array, forms: Forms) -> float:
-        """The largest difference between our result and theirs, as a share of the results' usual size."""
+        """Return the largest difference between `out` and PyTorch's result, divided by the root mean square of the
+        latter.
+
+        `forms` are calls of `Library.forms`; the first is used. Infinity if a difference is not finite.
+        """
         result = next(iter(forms.values()))()
-        theirs = result.to_dense().float() if result.is_mkldnn else result.float()
-        wanted = (theirs.permute(0, 2, 3, 1) if theirs.dim() == 4 else theirs).numpy().astype(np.float64)
-        size = max(float(np.sqrt((wanted**2).mean())), 1e-30)
-        error = float(np.abs(out.astype(np.float64) - wanted).max())
-        return error / size if np.isfinite(error) else float("inf")
+        peer_result = result.to_dense().float() if result.is_mkldnn else result.float()
+        expected = (
+            (peer_result.permute(0, 2, 3, 1) if peer_result.dim() == 4 else peer_result).numpy().astype(np.float64)
+        )
+        magnitude = max(float(np.sqrt((expected**2).mean())), 1e-30)
+        error = float(np.abs(out.astype(np.float64) - expected).max())
+        return error / magnitude if np.isfinite(error) else float("inf")
 
     def tolerance(self, work: Workload) -> float:
-        """The difference that rounding explains: a few units of the result, and more for long sums."""
+        """Return the largest `difference` that rounding explains: 16 eps of the result's type, plus 1e-4."""
         return 16 * dtype(work.types[2]).eps + 1e-4
 
     def primitive(self, run: Callable[[], Any], repeats: int = 4) -> float | None:
-        """The shortest time in seconds that oneDNN itself says its convolution took; None if it says nothing."""
+        """Return the shortest time in seconds that oneDNN reports for its primitive in `repeats` calls of `run`;
+        None if none.
+        """
         try:
             verbose = self.torch.backends.mkldnn.verbose(self.torch.backends.mkldnn.VERBOSE_ON)
         except AttributeError:
             return None
-        text = _printed(verbose, run, repeats)
+        text = _stdout_of(verbose, run, repeats)
         return shortest_exec(text)
 
 
-def _working(made: Forms) -> Forms:
-    """Those calls that this version of PyTorch has."""
-    found = {}
-    for name, run in made.items():
+def _supported_calls(calls: Forms) -> Forms:
+    """Return those of `calls` (by name) that run without an error; raise `ArgumentError` if none does."""
+    supported = {}
+    for name, run in calls.items():
         try:
             run()
         except (RuntimeError, NotImplementedError, AttributeError):
             continue
-        found[name] = run
-    if not found:
+        supported[name] = run
+    if not supported:
         raise ArgumentError("this PyTorch has no call with prepacked weights for it")
-    return found
+    return supported
 
 
 def shortest_exec(text: str) -> float | None:
-    """The shortest time, in seconds, of the convolutions and products that oneDNN reports.
+    """Return the shortest time in seconds of a convolution or GEMM in oneDNN's verbose output `text`; None if it
+    has none.
 
     >>> shortest_exec('''onednn_verbose,v1,primitive,exec,cpu,reorder,jit:uni,undef,,,,64,0.001
     ... onednn_verbose,v1,primitive,exec,cpu,convolution,brgconv:avx512,forward_training,src:f32,,,mb1ic8,0.25
@@ -152,20 +168,23 @@ def shortest_exec(text: str) -> float | None:
     return min(times, default=None)
 
 
-def _printed(verbose: Any, run: Callable[[], Any], repeats: int) -> str:
-    """What the C library prints meanwhile: its standard output goes to a file."""
+def _stdout_of(verbose: Any, run: Callable[[], Any], repeats: int) -> str:
+    """Return what C code writes to standard output during `repeats` calls of `run` in the context `verbose`.
+
+    The process's file descriptor 1 is redirected to a temporary file meanwhile.
+    """
     libc = ctypes.CDLL(None)
-    with tempfile.TemporaryFile() as kept:
+    with tempfile.TemporaryFile() as captured:
         libc.fflush(None)
-        old = os.dup(1)
+        saved_descriptor = os.dup(1)
         try:
-            os.dup2(kept.fileno(), 1)
+            os.dup2(captured.fileno(), 1)
             with verbose:
                 for _ in range(repeats):
                     run()
             libc.fflush(None)
         finally:
-            os.dup2(old, 1)
-            os.close(old)
-        kept.seek(0)
-        return kept.read().decode(errors="replace")
+            os.dup2(saved_descriptor, 1)
+            os.close(saved_descriptor)
+        captured.seek(0)
+        return captured.read().decode(errors="replace")

@@ -1,4 +1,4 @@
-"""What commands print: tables that fit a terminal, and plain columns for everything else."""
+"""What the commands print: tables that fit a terminal, or plain text columns elsewhere; and errors."""
 
 from __future__ import annotations
 
@@ -15,37 +15,41 @@ if TYPE_CHECKING:
 
 
 def table(columns: Iterable[str], rows: Iterable[Iterable[str]], title: str | None = None) -> Table:
-    """Rows under their headings; the last column takes what room there is."""
+    """Return a table of `rows` under the headings `columns`; the last column may wrap, the others are never broken."""
     from rich.table import Table
     from rich.text import Text
 
-    made = Table(title=title, box=None, title_justify="left", title_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    result = Table(
+        title=title, box=None, title_justify="left", title_style="bold", pad_edge=False, padding=(0, 2, 0, 0)
+    )
     names = list(columns)
     for name in names:
-        made.add_column(name, overflow="fold", no_wrap=name != names[-1])
+        result.add_column(name, overflow="fold", no_wrap=name != names[-1])
     for row in rows:
-        made.add_row(*map(Text, row))
-    return made
+        result.add_row(*map(Text, row))
+    return result
 
 
 def show(*parts: Table | str) -> None:
-    """Prints parts with an empty line between them; where no terminal reads, lines are as long as they are."""
+    """Print `parts` with an empty line between them; lines are wrapped only on a terminal."""
     from rich.console import Console
 
     terminal = Console()
     if terminal.is_terminal:
-        for place, part in enumerate(parts):
-            terminal.print(*([""] if place else []), part, sep="\n", markup=False, highlight=False)
+        for index, part in enumerate(parts):
+            terminal.print(*([""] if index else []), part, sep="\n", markup=False, highlight=False)
         return
     plain = Console(width=1000, no_color=True, force_terminal=False)
-    for place, part in enumerate(parts):
-        with plain.capture() as kept:
+    for index, part in enumerate(parts):
+        with plain.capture() as captured:
             plain.print(part, markup=False, highlight=False)
-        typer.echo(("\n" if place else "") + "\n".join(line.rstrip() for line in kept.get().rstrip().splitlines()))
+        typer.echo(("\n" if index else "") + "\n".join(line.rstrip() for line in captured.get().rstrip().splitlines()))
 
 
 def read_text(path: Path, what: str) -> str:
-    """The text of a file that an argument names."""
+    """Return the contents of the file `path`; raise `ArgumentError`, which calls the file `what`, if it cannot be
+    read.
+    """
     try:
         return path.read_text(encoding="utf-8")
     except OSError as fault:
@@ -55,6 +59,6 @@ def read_text(path: Path, what: str) -> str:
 
 
 def fail(message: str) -> NoReturn:
-    """Ends the command with a message."""
+    """Print `message` as an error and exit with code 2."""
     typer.echo(f"error: {message}", err=True)
     raise typer.Exit(2)

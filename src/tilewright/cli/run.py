@@ -1,4 +1,4 @@
-"""`tilewright run`: one problem, planned, compiled, checked and timed."""
+"""`tilewright run`: plan, compile, check and time one problem."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def run(
 ) -> None:
     """Plan and compile a problem; check its results, time it.
 
-    Images and results are NHWC. Exact data must give exactly the reference, real data a result within the bound of
-    their rounding errors. The time on a CPU is the shortest of some calls. The peak is measured beside: products of the
-    CPU's best atom for these types, nothing else. On a GPU the time is the device's, the median replay of a graph of
-    launches, beside max(flops / peak, bytes / bandwidth). The exit code is 1 if a result is wrong.
+    Images and results are NHWC. With exact data the result must equal the reference, with real data it must lie within
+    the bound of its rounding errors. On a CPU the time is that of the shortest call, compared with a measured peak: a
+    loop of the CPU's best atom for these types and nothing else. On a GPU it is the median replay of a CUDA graph of
+    launches, compared with max(flops / peak, bytes / bandwidth). The exit code is 1 if a result is wrong.
 
     \b
     Examples:
@@ -52,42 +52,50 @@ def run(
       tilewright run 4096x4096:4096x4096 --dt bf16 --target cuda --time
     """
     try:
-        right = _run(problem, dt, target, plan, check, timed, require_fast)
+        right = _run_problem(problem, dt, target, plan, check, timed, require_fast)
     except TilewrightError as fault:
         fail(str(fault))
     if not right:
         raise typer.Exit(1)
 
 
-def _run(problem: str, dt: str, target: str, plan: str | None, check: bool, timed: bool, require_fast: bool) -> bool:
+def _run_problem(
+    problem: str, dt: str, target: str, plan: str | None, check: bool, timed: bool, require_fast: bool
+) -> bool:
+    """Plan and compile a problem and print its plan; check and time it as asked. True if no result is wrong.
+
+    The parameters are those of the command `run`.
+    """
     from tilewright.cli.workload import known_target, read_problem, read_workload
     from tilewright.compiler.required import Required
 
     known_target(target)
     work = read_workload(read_problem(problem), dt)
-    before = time.perf_counter()
+    start = time.perf_counter()
     kernel = work.compiled(plan, target, Required.FAST if require_fast else Required.NOTHING)
-    compiled = time.perf_counter() - before
+    compile_seconds = time.perf_counter() - start
     rows = [("problem", str(work.problem)), ("types", work.dt), ("target", target)]
     rows += [("plan", str(kernel.plan) + (", given" if plan is not None else ""))]
-    rows += [("compiled", f"{compiled * 1e3:.0f} ms")]
+    rows += [("compiled", f"{compile_seconds * 1e3:.0f} ms")]
     typer.echo("\n".join(f"{name:<9} {value}" for name, value in rows))
     typer.echo(("without --plan:\n" if plan is not None else "") + kernel.explain())
-    passed = _checked(work, kernel) if check else True
+    passed = _check_and_print(work, kernel) if check else True
     if timed:
-        _timed(work, kernel)
+        _time_and_print(work, kernel)
     return passed
 
 
-def _checked(work: Workload, kernel: Compiled) -> bool:
+def _check_and_print(work: Workload, kernel: Compiled) -> bool:
+    """Compare the kernel's results with the reference and print the outcome; True if they agree."""
     import numpy as np
 
-    found = work.check(kernel, np.random.default_rng(0))
-    typer.echo("\n".join(found.lines()))
-    return found.passed
+    checks = work.check(kernel, np.random.default_rng(0))
+    typer.echo("\n".join(checks.lines()))
+    return checks.passed
 
 
-def _timed(work: Workload, kernel: Compiled) -> None:
+def _time_and_print(work: Workload, kernel: Compiled) -> None:
+    """Time the kernel and print its rate; on a CPU beside the measured peak, on a GPU beside the roofline."""
     import numpy as np
 
     from tilewright.cli.peak import peak_of
@@ -95,30 +103,31 @@ def _timed(work: Workload, kernel: Compiled) -> None:
     from tilewright.targets.names import is_gpu
 
     if is_gpu(kernel.target):
-        _timed_on_gpu(work, kernel)
+        _time_on_gpu_and_print(work, kernel)
         return
     launch = kernel.bind(work.arrays(np.random.default_rng(0), exact=False))
     launch()
     peak = peak_of(*work.factors(kernel))
-    best, rate = float("inf"), 0.0
+    best_time, peak_rate = float("inf"), 0.0
     for _ in range(ROUNDS):
-        rate = max(rate, peak.rate(5))
-        best = min(best, shortest(launch))
-    done = work.problem.ops / best
+        peak_rate = max(peak_rate, peak.rate(5))
+        best_time = min(best_time, shortest(launch))
+    achieved = work.problem.ops / best_time
     typer.echo(
-        f"time: {best * 1e6:.1f} us, {done / 1e9:.1f} GFLOP/s: {100 * done / rate:.1f} % of {rate / 1e9:.0f} GFLOP/s,"
-        f" the peak of {peak.atom} measured beside",
+        f"time: {best_time * 1e6:.1f} us, {achieved / 1e9:.1f} GFLOP/s: {100 * achieved / peak_rate:.1f} % of "
+        f"{peak_rate / 1e9:.0f} GFLOP/s, the peak of {peak.atom} measured beside",
     )
 
 
-def _timed_on_gpu(work: Workload, kernel: Compiled) -> None:
+def _time_on_gpu_and_print(work: Workload, kernel: Compiled) -> None:
+    """Time the kernel on the GPU in use and print its rate beside the roofline of the problem."""
     import numpy as np
 
     from tilewright.cli.gpu_timing import floor_of, seconds_on_gpu
 
-    took = seconds_on_gpu(kernel, work.arrays(np.random.default_rng(0), exact=False))
+    seconds = seconds_on_gpu(kernel, work.arrays(np.random.default_rng(0), exact=False))
     floor = floor_of(work, kernel.machine)
     typer.echo(
-        f"time: {took * 1e6:.1f} us, {work.problem.ops / took / 1e12:.1f} TFLOP/s: {floor.seconds / took:.1%} of the "
-        f"floor, {floor.seconds * 1e6:.1f} us by {floor.by}"
+        f"time: {seconds * 1e6:.1f} us, {work.problem.ops / seconds / 1e12:.1f} TFLOP/s: {floor.seconds / seconds:.1%} "
+        f"of the floor, {floor.seconds * 1e6:.1f} us by {floor.by}"
     )

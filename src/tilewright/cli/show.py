@@ -1,4 +1,4 @@
-"""`tilewright show`: what a problem becomes, on any level."""
+"""`tilewright show`: print the form of a problem on any level, from the tile program to machine code."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ LEVELS = {
 MACHINE_CODE = ("llvm", "asm", "ptx", "sass")
 
 
-def _targets() -> list[str]:
+def _target_names() -> list[str]:
+    """Return the targets that `--target` accepts, for completion in a shell."""
     from tilewright.targets.cpu.families import is_cpu
     from tilewright.targets.registry import MACHINES
 
@@ -54,14 +55,14 @@ def show(
             "--target",
             metavar="TARGET",
             help="cpu, gpu or cuda, those at hand, or a machine of `tilewright targets`: cpu:aarch64.neon, gpu:hopper.",
-            autocompletion=_targets,
+            autocompletion=_target_names,
         ),
     ] = "cpu",
 ) -> None:
-    """Print what a problem becomes on one level; the texts of block, loop and host programs compile again.
+    """Print a problem's kernel on one level; texts of block, loop and host programs can be compiled again.
 
-    Machine code is made for llvm, asm, ptx and sass only. All other levels can be had of any machine that is described,
-    on any.
+    Machine code is generated for llvm, asm, ptx and sass only. All other levels are available for every described
+    machine, on any computer.
 
     \b
     Examples:
@@ -71,17 +72,20 @@ def show(
       tilewright show 4096x4096:4096x4096 --dt bf16 --level ptx --target gpu:hopper
     """
     try:
-        typer.echo(_text(problem, level, dt, target, plan).rstrip("\n"))
+        typer.echo(_text_at_level(problem, level, dt, target, plan).rstrip("\n"))
     except TilewrightError as fault:
         fail(str(fault))
 
 
-def _text(problem: str, level: str, dt: str, target: str, plan: str | None) -> str:
+def _text_at_level(problem: str, level: str, dt: str, target: str, plan: str | None) -> str:
+    """Return the text of a problem on one level, such as "block" or "asm"; the parameters are those of the command
+    `show`.
+    """
     from tilewright.cli.workload import read_problem, read_workload
 
     if level not in LEVELS:
         raise ArgumentError(f"--level {level}: there is {', '.join(LEVELS)}")
-    machine = _machine(target, level)
+    machine = _machine_of(target, level)
     work = read_workload(read_problem(problem), dt)
     if level == "tile":
         return str(work.traced)
@@ -89,13 +93,13 @@ def _text(problem: str, level: str, dt: str, target: str, plan: str | None) -> s
         return work.compiled(plan, target).text(level)
     kernel = work.planned(machine, plan)
     if level == "plan":
-        given = "without --plan:\n" if plan is not None else ""
-        return "\n".join([*kernel.plan.lines(), "", f"{given}{kernel.explain()}"])
+        heading = "without --plan:\n" if plan is not None else ""
+        return "\n".join([*kernel.plan.lines(), "", f"{heading}{kernel.explain()}"])
     return "\n".join(map(str, kernel.module.programs.values())) if level == "block" else kernel.text(level)
 
 
-def _machine(target: str, level: str) -> Machine:
-    """The machine of a target; one that is only described has no machine code, but all levels above."""
+def _machine_of(target: str, level: str) -> Machine:
+    """Return the machine that `target` names; for levels above machine code, it need not be able to generate code."""
     from tilewright.targets.names import GPU, is_gpu
     from tilewright.targets.registry import MACHINES, check_target, gpu_machine, machine, native
 

@@ -1,4 +1,4 @@
-"""`tilewright targets`: what this CPU offers, and what the compiler would use."""
+"""`tilewright targets`: show the features of this CPU, those the compiler uses, and the described machines."""
 
 from __future__ import annotations
 
@@ -17,32 +17,42 @@ if TYPE_CHECKING:
 def targets() -> None:
     """Show what this CPU offers and what the compiler would use of it, and the machines that Tilewright describes."""
     try:
-        show(_processor(), _atoms(), _machines(), _names())
+        show(_processor_table(), _atom_table(), _machine_table(), _target_help())
     except TilewrightError as fault:
         fail(str(fault))
 
 
-def _processor() -> Table | str:
+def _processor_table() -> Table | str:
+    """Return a table of this CPU: name, workers, machine description, caches, and instruction-set features."""
     from tilewright.targets.cpu import host
 
     family, machine = host.host_family(), host.host_machine()
-    limits, asked = machine.limits, {f for level in family.levels.values() for f in level} | set(family.optional)
+    limits, used_features = (
+        machine.limits,
+        {f for level in family.levels.values() for f in level} | set(family.optional),
+    )
     rows = [
         ("name", f"{host.cpu_name()} ({platform.machine()})"),
         ("workers", f"{limits.cores}; TILEWRIGHT_THREADS sets another number"),
         ("machine", machine.name),
-        ("caches", f"{_kilobytes(limits.l1_bytes)}, {_kilobytes(limits.l2_bytes)}; lines of {limits.line_bytes} bytes"),
+        (
+            "caches",
+            f"{_kilobytes_text(limits.l1_bytes)}, {_kilobytes_text(limits.l2_bytes)}; "
+            f"lines of {limits.line_bytes} bytes",
+        ),
         ("offers", " ".join(sorted(host.features())) or "nothing that the compiler asks for"),
-        ("lacks", " ".join(sorted(asked - host.features())) or "nothing that the compiler uses"),
+        ("lacks", " ".join(sorted(used_features - host.features())) or "nothing that the compiler uses"),
     ]
     return table(("this CPU", ""), rows)
 
 
-def _kilobytes(size: int) -> str:
+def _kilobytes_text(size: int) -> str:
+    """Return a number of bytes as text in KB: 32768 -> "32 KB"."""
     return f"{size >> 10} KB"
 
 
-def _atoms() -> Table:
+def _atom_table() -> Table:
+    """Return a table of the multiplication atoms that this CPU has, with shapes and element types."""
     from tilewright.targets.cpu.host import host_machine
 
     rows = []
@@ -52,31 +62,36 @@ def _atoms() -> Table:
     return table(("multiplication atom of this CPU", "m x n x k", "types"), rows)
 
 
-def _machines() -> Table:
+def _machine_table() -> Table:
+    """Return a table of the machines that Tilewright describes, with the number of atoms and whether programs run
+    here.
+    """
     from tilewright.targets import registry
 
     rows = []
     for name in registry.MACHINES:
         row = registry.machine(name)
-        rows.append((name, f"{len(row.multiply)} + {len(row.copies)}", _state(row)))
+        rows.append((name, f"{len(row.multiply)} + {len(row.copies)}", _runnable_text(row)))
     return table(("described machine", "atoms", "its programs"), rows)
 
 
-def _state(row: Machine) -> str:
+def _runnable_text(row: Machine) -> str:
+    """Return in words whether programs for the machine `row` run here, or can only be read and interpreted, and why."""
     from tilewright.targets.cpu.families import is_cpu
     from tilewright.targets.registry import gpu, native
 
     if is_cpu(row.name):
-        why = native(f"cpu:{row.name}").why_not
+        reason = native(f"cpu:{row.name}").why_not
     else:
         try:
-            why = gpu(f"gpu:{row.name}", None).backend.why_not(row)
+            reason = gpu(f"gpu:{row.name}", None).backend.why_not(row)
         except TilewrightError:  # it has no code generator
             return "described; the interpreter runs them"
-    return "run here" if why is None else f"can be read here, and interpreted: {why}"
+    return "run here" if reason is None else f"can be read here, and interpreted: {reason}"
 
 
-def _names() -> str:
+def _target_help() -> str:
+    """Return the sentence that lists the values of `target=`."""
     return (
         "target= takes 'cpu' (the CPU at hand, the default), 'cpu:NAME' (a CPU of the table, with optional features "
         "behind dots: cpu:aarch64.neon.dotprod), 'gpu' (the GPU at hand; 'cuda' is NVIDIA's), 'gpu:NAME' (a GPU of the "

@@ -1,5 +1,6 @@
-"""Times that can be trusted on a machine that others use too: the shortest of many, and only those taken while it was
-free."""
+"""Reliable times on a shared machine: the shortest of many samples, of which only those taken while it was free
+count.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +15,14 @@ from typing import Any
 from tilewright.cli.peak import Peak
 
 FREE = 1.2
-"""A probe that takes no longer than so many times the shortest one says that the machine was free."""
+"""The machine counts as free if a probe takes at most this many times as long as the shortest probe."""
 WAITED = 0.1
-"""The share of a sample's duration that threads may wait for a core."""
+"""The largest share of a sample's duration for which threads may have waited for a core."""
 
 
 def shortest(run: Callable[[], Any], least: float = 0.004) -> float:
-    """The shortest of the calls that fit into `least` seconds, one at least.
+    """Return the duration in seconds of the shortest call of `run` among those that fit into `least` seconds, at
+    least one.
 
     >>> shortest(lambda: None) < 0.004
     True
@@ -36,7 +38,9 @@ def shortest(run: Callable[[], Any], least: float = 0.004) -> float:
 
 
 def waited() -> float:
-    """The seconds that threads of this process have waited for a core so far; 0 where the system does not say."""
+    """Return the total seconds that this process's threads have waited for a core; 0 if the system does not report
+    it.
+    """
     total = 0
     for task in Path("/proc/self/task").glob("*/schedstat"):
         with suppress(OSError, ValueError, IndexError):
@@ -46,7 +50,7 @@ def waited() -> float:
 
 @dataclass(frozen=True)
 class Sample:
-    """A measurement, the slower of the probes beside it, and the share of its duration that threads waited."""
+    """A measured value, the slower of the two probes around it, and the share of its duration that threads waited."""
 
     value: float | None
     probe: float
@@ -55,9 +59,9 @@ class Sample:
 
 @dataclass
 class Gate:
-    """Samples, each taken between two probes; kept are those beside which no probe was slow and no thread waited.
+    """Samples of several sides, each taken between two probes; one counts if no probe was slow and no thread waited.
 
-    A probe is short, and may find a free moment on a machine that is busy all the time; waiting threads tell.
+    A short probe may find a free moment on a machine that is busy otherwise; the waiting times of threads show that.
 
     >>> gate = Gate(Peak("", 1, lambda: None), pause=0, best=1.0)
     >>> gate.samples = {"ours": [Sample(5e-6, 1.0, 0.0), Sample(2e-6, 1.3, 0.0), Sample(4e-6, 1.1, 0.9)]}
@@ -71,32 +75,33 @@ class Gate:
     samples: dict[str, list[Sample]] = field(default_factory=dict)
 
     def sample(self, side: str, measure: Callable[[], float | None]) -> None:
-        """Takes one sample of a side: probe, measurement, probe."""
-        first = self._probe()
-        delay, start = waited(), time.perf_counter()
+        """Take one sample of `side`: run a probe, then `measure`, then a probe, and append the result to `samples`."""
+        probe_before = self._probe()
+        waited_before, start = waited(), time.perf_counter()
         value = measure()
         took = time.perf_counter() - start
-        share = (waited() - delay) / took
-        last = self._probe()
-        self.best = min(self.best, first, last)
-        self.samples.setdefault(side, []).append(Sample(value, max(first, last), share))
+        share = (waited() - waited_before) / took
+        probe_after = self._probe()
+        self.best = min(self.best, probe_before, probe_after)
+        self.samples.setdefault(side, []).append(Sample(value, max(probe_before, probe_after), share))
 
     def _probe(self) -> float:
-        time.sleep(self.pause)  # threads of others stop looking for work
+        """Pause briefly, then return the shortest of three runs of the peak probe, in seconds."""
+        time.sleep(self.pause)  # idle threads of other libraries stop spinning meanwhile
         return min(self.probe() for _ in range(3))
 
     def kept(self, side: str) -> list[float]:
-        """The samples that count, by what the best probe is now."""
-        taken = self.samples.get(side, [])
-        free = (s.value for s in taken if s.probe <= FREE * self.best and s.waited <= WAITED)
+        """Return the values of the samples of `side` that count, judged by the fastest probe so far."""
+        samples = self.samples.get(side, [])
+        free = (s.value for s in samples if s.probe <= FREE * self.best and s.waited <= WAITED)
         return [value for value in free if value is not None]
 
     def least(self, side: str) -> float | None:
-        """The shortest sample that counts, if one does."""
+        """Return the smallest value among the samples of `side` that count; None if none does."""
         return min(self.kept(side), default=None)
 
     def shortest(self, side: str) -> float | None:
-        """The shortest sample, whether or not it counts."""
+        """Return the smallest value among all samples of `side`, whether they count or not; None if there are none."""
         return min((s.value for s in self.samples.get(side, []) if s.value is not None), default=None)
 
     def take(
@@ -106,16 +111,16 @@ class Gate:
         patience: float,
         waiting: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Rounds over all sides in turn, until each has so many samples that count, or patience (seconds) ends.
+        """Take samples of all `sides` in turn, until each has `rounds` that count or `patience` seconds have passed.
 
-        Before a sample, the machine is given time to become free; one round is taken in any case. `waiting` hears what
-        is waited for.
+        `sides` is {name: function that measures}. Before each sample the machine gets time to become free; at least one
+        sample of each side is taken. `waiting` is called with a text that says what is being waited for.
         """
-        end = time.perf_counter() + patience
+        deadline = time.perf_counter() + patience
         count = 0
-        while count < 1 or time.perf_counter() < end:
+        while count < 1 or time.perf_counter() < deadline:
             for side, measure in sides.items():
-                while (probe := self._probe()) > FREE * self.best and time.perf_counter() < end:
+                while (probe := self._probe()) > FREE * self.best and time.perf_counter() < deadline:
                     waiting(f"a free machine: a probe takes {probe / self.best:.1f} times as long as the fastest did")
                 waiting(f"sample {count + 1} of {side}")
                 self.sample(side, measure)

@@ -1,7 +1,7 @@
-"""A problem as commands work on it: its kernel, its plan, its data and what should come out.
+"""A problem as the commands use it: its kernel and plan, its data, and its expected results.
 
-Images and outputs have their channels last, as in NHWC, weights too, as in FRSC; a matrix product takes both factors as
-rows of numbers, a batch of them one after another.
+Tensors are channels-last: images and outputs NHWC, weights FRSC. Both operands of a GEMM are row-major; a batch of them
+is contiguous.
 """
 
 from __future__ import annotations
@@ -48,25 +48,26 @@ _NAMES = {"s8": "i8", "s32": "i32", "s64": "i64"}
 
 
 def read_types(text: str) -> tuple[str, str, str]:
-    """The element types of both factors and of the result that --dt names.
+    """Return the element types (left operand, right operand, result) that the value `text` of `--dt` names.
 
-    One type stands for all three; sums of integers are the result themselves. Three are written as u8:s8:s32.
+    One type stands for all three, except that integers give an s32 result. Three are written as u8:s8:s32.
 
     >>> read_types("bf16"), read_types("s8"), read_types("bf16:bf16:f32")
     (('bf16', 'bf16', 'bf16'), ('s8', 's8', 's32'), ('bf16', 'bf16', 'f32'))
     """
-    kinds = [dtype(name) for name in text.split(":")]
-    if len(kinds) == 1:
-        (kind,) = kinds
-        return kind.name, kind.name, "s32" if kind.is_integer else kind.name
-    if len(kinds) != 3:
+    dtypes = [dtype(name) for name in text.split(":")]
+    if len(dtypes) == 1:
+        (only,) = dtypes
+        return only.name, only.name, "s32" if only.is_integer else only.name
+    if len(dtypes) != 3:
         raise ProblemError(f"--dt {text}: one type, or three as in u8:s8:s32")
-    return kinds[0].name, kinds[1].name, kinds[2].name
+    return dtypes[0].name, dtypes[1].name, dtypes[2].name
 
 
 def read_workload(problem: Problem, dt: str) -> Workload:
-    """A problem with the types that --dt names: those of `read_types`; or tf32, which is f32 rounded to that; or
-    f16sums, which is f16 summed in f16.
+    """Return `problem` with the types that `dt` names.
+
+    These are types of `read_types`, or tf32 (f32 with operands rounded to tf32), or f16sums (f16 accumulated in f16).
 
     >>> read_workload(parse_matmul("2x3:3x4"), "tf32").precision
     'tf32'
@@ -81,7 +82,9 @@ def read_workload(problem: Problem, dt: str) -> Workload:
 
 
 def read_problem(text: str) -> Problem:
-    """The convolution or, where it begins with a digit, the matrix product that the text writes."""
+    """Return the problem that `text` describes: a GEMM if it begins with a digit, such as 128x64:64x96, else a
+    convolution.
+    """
     return parse_matmul(text) if text[:1].isdigit() else parse_conv(text)
 
 
@@ -97,25 +100,27 @@ class Workload:
     problem: Problem
     types: tuple[str, str, str]
     precision: str | None = None
-    """To what factors of f32 are rounded: tf32, or nothing."""
+    """"tf32" if f32 operands are rounded to tf32, otherwise None."""
     accumulate: str | None = None
-    """In what products of f16 are summed: f16, or as usual."""
+    """"f16" if f16 products are accumulated in f16, otherwise None (f32)."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The element types as kernels call them."""
+        """The element types (left, right, result) under the names that kernels use: s8 is i8."""
         return tuple(_NAMES.get(name, name) for name in self.types)
 
     @property
     def dt(self) -> str:
-        """The types as `--dt` says them."""
+        """The types as `--dt` writes them."""
         if self.accumulate is not None:
             return F16_SUMS
         return ":".join(self.types) if self.precision is None else self.precision
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of the arguments, by name."""
+        """{argument name: shape}: operands `a`, `b` and result `c` of a GEMM; image `x`, weights `w` and result `y`
+        of a convolution.
+        """
         p = self.problem
         if isinstance(p, MatmulProblem):
             return {"a": p.src, "b": p.wei, "c": p.dst}
@@ -124,17 +129,17 @@ class Workload:
 
     @property
     def traced(self) -> Program:
-        """The kernel's tile program."""
+        """The tile program that tracing the kernel gives."""
         program: Program = self.kernel[0].trace()
         return program
 
     @cached_property
     def kernel(self) -> tuple[Any, dict[str, int]]:
-        """The kernel, and a number for each of its sizes."""
-        return self._kernel()
+        """The kernel that computes the problem, and its sizes: (kernel, {size name: number}); cached."""
+        return self._make_kernel()
 
-    def _kernel(self) -> tuple[Any, dict[str, int]]:
-        """(kernel, sizes by name)."""
+    def _make_kernel(self) -> tuple[Any, dict[str, int]]:
+        """Return a new (kernel, {size name: number}) of the problem; raise `ArgumentError` if no kernel computes it."""
         left, right, result = self.names
         if left != right:
             raise ArgumentError(f"factors of two types, {self.types[0]} and {self.types[1]}, are not handled yet")
@@ -144,14 +149,16 @@ class Workload:
         if isinstance(p, MatmulProblem):
             from tilewright.kernels.gemm import gemm
 
-            batch, m = self._batches
-            has = tuple("a" * (a == n) + "b" * (b == n) for a, b, n in batch)
+            batch, m = self._batch_axes
+            batched = tuple("a" * (a == n) + "b" * (b == n) for a, b, n in batch)
             sizes = {"M": m, "K": p.k, "N": p.n, **{f"B{n}": axis[2] for n, axis in enumerate(batch)}}
-            made = gemm("nn", left, result, batched=has, precision=self.precision, accumulate=self.accumulate)
-            return made, sizes
+            gemm_kernel = gemm(
+                "nn", left, result, batched=batched, precision=self.precision, accumulate=self.accumulate
+            )
+            return gemm_kernel, sizes
         from tilewright.kernels.conv import IMAGE, conv
 
-        ends = list(zip(p.p, p.p_right, strict=True))
+        padding = list(zip(p.p, p.p_right, strict=True))
         options: dict[str, Any] = {
             "stride": p.s,
             "dilation": p.dilation,
@@ -159,16 +166,16 @@ class Workload:
             "precision": self.precision,
             "accumulate": self.accumulate,
         }
-        kernel = conv(p.k, left, result, padding=ends, **options)
+        kernel = conv(p.k, left, result, padding=padding, **options)
         sizes = {"N": p.mb, "F": p.oc, **{s.name: n for s, n in zip(IMAGE[-p.rank :], p.i, strict=True)}}
         sizes |= {"CG": p.ic_per_group} if p.groups > 1 else {"C": p.ic}
         return kernel, sizes
 
     @property
-    def _batches(self) -> tuple[list[tuple[int, int, int]], int]:
-        """(extents on the left, on the right and of the result for each batch axis, rows of a product).
+    def _batch_axes(self) -> tuple[list[tuple[int, int, int]], int]:
+        """([(extent of A, of B, of the result) for each batch axis], M) of a GEMM.
 
-        Axes of extent 1 are left out; where all products have one right factor, they are one product with more rows.
+        Axes of extent 1 are left out. If all GEMMs share B, the batch is folded into M instead.
         """
         p = self.problem
         assert isinstance(p, MatmulProblem)
@@ -183,25 +190,31 @@ class Workload:
         return axes, p.m
 
     def compiled(self, plan: str | None = None, target: str = "cpu", required: Required = Required.NOTHING) -> Compiled:
-        """The kernel for a target, by the best plan or a given one; its second factor is constant.
+        """Return the kernel compiled for `target`, with the given `plan` text or the best plan; its second operand
+        is constant.
 
-        A property that is `required` of the plan and lacking is an error.
+        Raise an error if the plan lacks a property that is `required` of it.
         """
-        return self._compiled(plan, target=target, required=required)
+        return self._kernel_for(plan, target=target, required=required)
 
     def planned(self, machine: Machine, plan: str | None = None) -> Compiled:
-        """The kernel as a machine would do it, without machine code."""
-        return self._compiled(plan, machine=machine)
+        """Return the kernel planned for `machine`, by the given `plan` text or the best plan, without machine code."""
+        return self._kernel_for(plan, machine=machine)
 
-    def _compiled(self, plan: str | None, **where: Any) -> Compiled:
+    def _kernel_for(self, plan: str | None, **target_options: Any) -> Compiled:
+        """Return the kernel with `plan`, its second operand constant, for the target or machine in `target_options`."""
         from tilewright.compiler.native import kernel_for
 
         kernel, sizes = self.kernel
-        _, second, _ = self.shapes
-        return kernel_for(kernel, sizes, plan=plan_text(plan), constant=[second], **where)
+        _, second_operand, _ = self.shapes
+        return kernel_for(kernel, sizes, plan=plan_text(plan), constant=[second_operand], **target_options)
 
     def factors(self, kernel: Compiled) -> tuple[DType, DType]:
-        """The element types that are multiplied: those of both factors, or what they are converted to first."""
+        """Return the element types of the two operands of the atom that `kernel` uses.
+
+        They may differ from the problem's types, if operands are converted first. Without an atom, they are the
+        problem's.
+        """
         from tilewright.ir.dtypes import element_type
 
         atom = kernel.machine.multiply.get(kernel.plan.atom or "")
@@ -211,24 +224,34 @@ class Workload:
         return left, right
 
     def arrays(self, rng: np.random.Generator, exact: bool) -> Arrays:
-        """Both factors, with exact or with real data, and an output full of NaN (of the outermost integer)."""
+        """Return {argument name: array}: random operands, and a result filled with NaN (for integers, an extreme
+        value).
+
+        `exact` operands are small integers, whose sums have no rounding error; others are real numbers.
+        """
         p = self.problem
-        kinds = ":".join(self.types[:2])
+        operand_types = ":".join(self.types[:2])
         if exact:
-            first, second = exact_data(p, kinds, rng, accumulator=self.accumulate or "", result=self.types[2])
+            first, second = exact_data(p, operand_types, rng, accumulator=self.accumulate or "", result=self.types[2])
         else:
-            first, second = real_data(p, kinds, rng)
+            first, second = real_data(p, operand_types, rng)
         if isinstance(p, ConvProblem):
             first = np.moveaxis(first, 1, -1)
             second = np.moveaxis(second.reshape(p.oc, p.ic_per_group, *p.k), 1, -1)
         a, b, out = self.shapes
-        kind = dtype(self.types[2])
-        poison = np.nan if not kind.is_integer else -kind.exact_limit - 1 if kind.signed else kind.exact_limit
-        made = np.full(self.shapes[out], poison, kind.numpy)
-        return {a: placed(first), b: placed(second), out: placed(made)}
+        result_type = dtype(self.types[2])
+        poison = (
+            np.nan
+            if not result_type.is_integer
+            else -result_type.exact_limit - 1
+            if result_type.signed
+            else result_type.exact_limit
+        )
+        result = np.full(self.shapes[out], poison, result_type.numpy)
+        return {a: placed(first), b: placed(second), out: placed(result)}
 
     def reference(self, arrays: Arrays) -> Array:
-        """What should come out, in float64 or exactly in integers."""
+        """Return the expected result for the operands in `arrays`: in float64, or exactly for integers."""
         p = self.problem
         first, second, _ = arrays.values()
         if isinstance(p, MatmulProblem):
@@ -236,38 +259,39 @@ class Workload:
         return conv_forward(p, first, second, x_layout="nxc", w_layout="oxi", y_layout="nxc")
 
     def bound(self, arrays: Arrays, exact: Array) -> Array:
-        """How far a result of these real data may lie from the exact one."""
-        size = self.reference({name: np.abs(array) for name, array in arrays.items()})
+        """Return, per element, the largest error by which a result for the operands in `arrays` may differ from
+        `exact`.
+        """
+        magnitude = self.reference({name: np.abs(array) for name, array in arrays.items()})
         if self.accumulate is not None:
-            return nearest_bound(terms(self.problem), size, self.accumulate)
-        adds_in = "s32" if dtype(self.types[0]).is_integer else "f64" if self.types[0] == "f64" else "f32"
-        found = real_bound(terms(self.problem), size, exact, accumulator=adds_in, result=self.types[2])
-        return found if self.precision is None else found + size * 2.0**-9  # each factor keeps ten bits of fraction
+            return nearest_bound(terms(self.problem), magnitude, self.accumulate)
+        accumulator = "s32" if dtype(self.types[0]).is_integer else "f64" if self.types[0] == "f64" else "f32"
+        error_bound = real_bound(terms(self.problem), magnitude, exact, accumulator=accumulator, result=self.types[2])
+        # tf32 operands keep ten bits of fraction each.
+        return error_bound if self.precision is None else error_bound + magnitude * 2.0**-9
 
     def check(self, kernel: Compiled, rng: np.random.Generator) -> Checks:
-        """Runs the kernel on exact and on real data, and compares."""
+        """Run the kernel on exact and on real data, compare with the reference, and return the `Checks`."""
         arrays = self.arrays(rng, exact=True)
         *_, out = arrays.values()
         kernel.bind(arrays)()
-        wanted = self.reference(arrays).astype(out.dtype)
-        wrong = int(np.count_nonzero(out != wanted))
+        expected = self.reference(arrays).astype(out.dtype)
+        wrong_count = int(np.count_nonzero(out != expected))
         arrays = self.arrays(rng, exact=False)
         *_, out = arrays.values()
         kernel.bind(arrays)()
         exact = self.reference(arrays)
         if dtype(self.types[2]).is_integer:
-            share = float(np.count_nonzero(out != exact.astype(out.dtype)) > 0) * 2
+            error_share = float(np.count_nonzero(out != exact.astype(out.dtype)) > 0) * 2
         else:
             error = np.abs(out.astype(np.float64) - exact)
-            share = float(np.max(error / self.bound(arrays, exact))) if np.isfinite(error).all() else np.inf
-        return Checks(out.size, wrong, share)
+            error_share = float(np.max(error / self.bound(arrays, exact))) if np.isfinite(error).all() else np.inf
+        return Checks(out.size, wrong_count, error_share)
 
 
 @dataclass(frozen=True)
 class Checks:
-    """Elements in all, elements that differ on exact data, and the largest error on real data as a share of its
-    bound.
-    """
+    """The outcome of a check: elements in all, elements wrong on exact data, largest error / bound on real data."""
 
     count: int
     wrong: int
@@ -275,18 +299,20 @@ class Checks:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing is wrong."""
+        """True if no element is wrong and no error exceeds its bound."""
         return self.wrong == 0 and self.share <= 1
 
     def lines(self) -> list[str]:
-        """The outcome in words."""
+        """Return the outcome as two lines of text, for exact and for real data."""
         exact = f"all {self.count} elements are equal" if not self.wrong else f"{self.wrong} of {self.count} differ"
         real = f"the largest error is {self.share:.2g} of its bound"
         return [f"exact data: {exact}", f"real data:  {real}{'' if self.share <= 1 else ': too large'}"]
 
 
 def plan_text(plan: str | None) -> str | None:
-    """The plan that --plan gives: its text, or @ and the file that holds it."""
+    """Return the plan text that `--plan` names: the text itself, or the contents of FILE for `@FILE`; None stays
+    None.
+    """
     if plan is not None and plan.startswith("@"):
         plan = read_text(Path(plan[1:]), "the plan")
     if plan is not None and not plan.strip():
@@ -295,7 +321,7 @@ def plan_text(plan: str | None) -> str | None:
 
 
 def known_target(target: str) -> None:
-    """Refuses a target that there is not."""
+    """Raise an error unless `target` is a target of the compiler or the interpreter."""
     from tilewright.targets.names import GPU, INTERPRETER
     from tilewright.targets.registry import check_target
 

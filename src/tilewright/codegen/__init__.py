@@ -1,1 +1,1 @@
-"""Programs as LLVM text: formulas, small floats, vector mathematics; shared by all targets."""
+"""Emission of programs as LLVM IR text, shared by all targets: formulas, small floats, vector mathematics."""

@@ -1,8 +1,9 @@
-"""Floats of eight bits and less in LLVM IR: to f32 and back, by integer arithmetic.
+"""Conversions in LLVM IR between f32 and floats of eight bits or less, by integer arithmetic.
 
-They travel as bytes. To f32: the code is moved to where f32 has its exponent and fraction, and multiplied by the power
-of two between the two biases, which is exact for subnormal numbers too. From f32: rounded to nearest, ties to even, by
-adding half of the last bit; below the smallest normal number by adding a power of two whose last bit is the result's.
+A small float is an i8 in LLVM IR; its bit pattern is called its code. To f32, the code is shifted to the position of
+f32's exponent and fraction and multiplied by the power of two between the two biases, which is exact for subnormal
+numbers too. From f32, the number is rounded to nearest, ties to even, by adding half of the last bit of the result;
+below the smallest normal number, a power of two is added whose last bit has the weight of the result's last bit.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Format:
-    """A float with a sign: bits of its fraction, its bias, the code of its largest number, and what lies beyond.
+    """The encoding of a signed small float; a code is a bit pattern, without its sign bit unless said otherwise.
 
-    `beyond` and `nan` are the codes that numbers too large and what is no number become; None: the largest number, and
-    zero with the other sign. `infinite` is the code of infinity, where codes above it are no numbers.
+    `fraction` is the number of fraction bits, `bias` the exponent bias, `largest` the code of the largest finite
+    number, `sign` the mask of the sign bit. `beyond` is the code of numbers that overflow; None: they become the
+    largest number. `nan` is the code of NaN; None: NaN becomes zero with the opposite sign. `infinite` is the code of
+    infinity, with NaN above it; None: the type has no infinity.
     """
 
     fraction: int
@@ -33,7 +36,7 @@ class Format:
     nan: int | None = None
     infinite: int | None = None
     one_nan: bool = False
-    """Whether the code of minus zero is the only one that is no number."""
+    """True if the code of minus zero is the only NaN of the type."""
 
 
 FORMATS = {
@@ -49,107 +52,120 @@ ENDLESS = 0x7F800000
 
 
 def is_small(kind: DType) -> bool:
-    """Whether it is a float that travels as a byte."""
+    """True if `kind` is a float type of at most 8 bits, whose elements are i8 in LLVM IR."""
     return kind.is_float and kind.bits <= 8
 
 
 class _Words:
-    """Steps on 32-bit words and floats with a formula's lanes."""
+    """Emits single LLVM instructions on i32, i8 and f32 values that have as many lanes as a formula."""
 
-    def __init__(self, to: FormulaWriter):
-        self.to, self.word, self.float, self.byte = to, to.kind("i32"), to.kind("float"), to.kind("i8")
+    def __init__(self, writer: FormulaWriter):
+        self.writer, self.word, self.float, self.byte = (
+            writer,
+            writer.kind("i32"),
+            writer.kind("float"),
+            writer.kind("i8"),
+        )
 
     def number(self, value: int) -> str:
-        return self.to.number(value - (1 << 32) if value >= 1 << 31 else value, dtypes.i32)
+        """Return the LLVM constant of an unsigned 32-bit integer, in all lanes."""
+        return self.writer.number(value - (1 << 32) if value >= 1 << 31 else value, dtypes.i32)
 
     def step(self, name: str, a: str, b: int | str) -> str:
-        return self.to.w.value(f"{name} {self.word} {a}, {self.number(b) if isinstance(b, int) else b}")
+        """Emit the instruction `name` on i32 operands and return its result; an int `b` becomes a constant."""
+        return self.writer.w.value(f"{name} {self.word} {a}, {self.number(b) if isinstance(b, int) else b}")
 
     def select(self, condition: str, a: int | str, b: int | str) -> str:
+        """Emit an i32 select, `a` where the i1 `condition` holds and `b` elsewhere; ints become constants."""
         x, y = (self.number(v) if isinstance(v, int) else v for v in (a, b))
-        return self.to.w.value(f"select {self.to.kind('i1')} {condition}, {self.word} {x}, {self.word} {y}")
+        return self.writer.w.value(f"select {self.writer.kind('i1')} {condition}, {self.word} {x}, {self.word} {y}")
 
     def as_float(self, word: str) -> str:
-        return self.to.w.value(f"bitcast {self.word} {word} to {self.float}")
+        """Emit the bitcast of an i32 to f32 and return its result."""
+        return self.writer.w.value(f"bitcast {self.word} {word} to {self.float}")
 
     def as_word(self, number: str) -> str:
-        return self.to.w.value(f"bitcast {self.float} {number} to {self.word}")
+        """Emit the bitcast of an f32 to i32 and return its result."""
+        return self.writer.w.value(f"bitcast {self.float} {number} to {self.word}")
 
     def widened(self, byte: str) -> str:
-        return self.to.w.value(f"zext {self.byte} {byte} to {self.word}")
+        """Emit the zero extension of an i8 to i32 and return its result."""
+        return self.writer.w.value(f"zext {self.byte} {byte} to {self.word}")
 
     def cut(self, word: str) -> str:
-        return self.to.w.value(f"trunc {self.word} {word} to {self.byte}")
+        """Emit the truncation of an i32 to i8 and return its result."""
+        return self.writer.w.value(f"trunc {self.word} {word} to {self.byte}")
 
 
-def widened(to: FormulaWriter, value: str, kind: DType) -> str:
-    """A small float as f32; every one of them is one."""
-    w = _Words(to)
+def widened(writer: FormulaWriter, value: str, kind: DType) -> str:
+    """Emit the exact conversion of `value`, a small float of type `kind` (an i8), and return the f32."""
+    w = _Words(writer)
     code = w.widened(value)
     if kind is dtypes.f8e8m0fnu:
         return w.as_float(_power(w, code))
-    form = FORMATS[kind.name]
-    size = w.step("and", code, form.sign - 1)
-    moved = w.as_float(w.step("shl", size, 23 - form.fraction))
-    scale = to.number(2.0 ** (127 - form.bias), dtypes.f32)
-    bits = w.as_word(to.w.value(f"fmul {w.float} {moved}, {scale}"))
-    if form.infinite is not None:
-        bits = w.select(w.step("icmp uge", size, form.infinite), ENDLESS, bits)
-        bits = w.select(w.step("icmp ugt", size, form.infinite), QUIET, bits)
-    elif form.nan is not None and not form.one_nan:
-        bits = w.select(w.step("icmp eq", size, form.nan), QUIET, bits)
-    sign = w.step("shl", w.step("and", code, form.sign), 32 - form.sign.bit_length())
+    encoding = FORMATS[kind.name]
+    magnitude = w.step("and", code, encoding.sign - 1)
+    shifted = w.as_float(w.step("shl", magnitude, 23 - encoding.fraction))
+    scale = writer.number(2.0 ** (127 - encoding.bias), dtypes.f32)
+    bits = w.as_word(writer.w.value(f"fmul {w.float} {shifted}, {scale}"))
+    if encoding.infinite is not None:
+        bits = w.select(w.step("icmp uge", magnitude, encoding.infinite), ENDLESS, bits)
+        bits = w.select(w.step("icmp ugt", magnitude, encoding.infinite), QUIET, bits)
+    elif encoding.nan is not None and not encoding.one_nan:
+        bits = w.select(w.step("icmp eq", magnitude, encoding.nan), QUIET, bits)
+    sign = w.step("shl", w.step("and", code, encoding.sign), 32 - encoding.sign.bit_length())
     bits = w.step("or", bits, sign)
-    if form.one_nan:
-        bits = w.select(w.step("icmp eq", code, form.sign), QUIET, bits)
+    if encoding.one_nan:
+        bits = w.select(w.step("icmp eq", code, encoding.sign), QUIET, bits)
     return w.as_float(bits)
 
 
-def narrowed(to: FormulaWriter, value: str, kind: DType) -> str:
-    """An f32 as a small float."""
-    w = _Words(to)
+def narrowed(writer: FormulaWriter, value: str, kind: DType) -> str:
+    """Emit the conversion of the f32 `value` to the small float type `kind`, ties to even, and return the i8."""
+    w = _Words(writer)
     word = w.as_word(value)
-    size = w.step("and", word, 0x7FFFFFFF)
-    nothing = w.step("icmp ugt", size, ENDLESS)
+    magnitude = w.step("and", word, 0x7FFFFFFF)
+    is_nan = w.step("icmp ugt", magnitude, ENDLESS)
     if kind is dtypes.f8e8m0fnu:
-        return w.cut(_exponent(w, word, size))
-    form = FORMATS[kind.name]
-    step = 1 << (23 - form.fraction)
-    odd = w.step("and", w.step("lshr", size, 23 - form.fraction), 1)
-    rounded = w.step("add", w.step("add", size, step // 2 - 1 - ((127 - form.bias) << 23)), odd)
-    normal = w.step("lshr", rounded, 23 - form.fraction)
-    unit = 2.0 ** (1 - form.bias - form.fraction + 23)
-    near = to.w.value(f"fadd {w.float} {w.as_float(size)}, {to.number(unit, dtypes.f32)}")
-    below = w.step("sub", w.as_word(near), (127 + 1 - form.bias - form.fraction + 23) << 23)
-    code = w.select(w.step("icmp ult", size, (128 - form.bias) << 23), below, normal)
-    beyond = w.step("icmp ugt", code, form.largest)
-    sign = w.step("and", w.step("lshr", word, 32 - form.sign.bit_length()), form.sign)
-    if form.one_nan:
+        return w.cut(_exponent(w, word, magnitude))
+    encoding = FORMATS[kind.name]
+    last_bit = 1 << (23 - encoding.fraction)
+    odd = w.step("and", w.step("lshr", magnitude, 23 - encoding.fraction), 1)
+    rounded = w.step("add", w.step("add", magnitude, last_bit // 2 - 1 - ((127 - encoding.bias) << 23)), odd)
+    normal = w.step("lshr", rounded, 23 - encoding.fraction)
+    shift_in = 2.0 ** (1 - encoding.bias - encoding.fraction + 23)
+    rounded_sum = writer.w.value(f"fadd {w.float} {w.as_float(magnitude)}, {writer.number(shift_in, dtypes.f32)}")
+    subnormal = w.step("sub", w.as_word(rounded_sum), (127 + 1 - encoding.bias - encoding.fraction + 23) << 23)
+    code = w.select(w.step("icmp ult", magnitude, (128 - encoding.bias) << 23), subnormal, normal)
+    overflows = w.step("icmp ugt", code, encoding.largest)
+    sign = w.step("and", w.step("lshr", word, 32 - encoding.sign.bit_length()), encoding.sign)
+    if encoding.one_nan:
         signed = w.select(w.step("icmp eq", code, 0), 0, w.step("or", code, sign))
-        assert form.nan is not None
-        return w.cut(w.select(nothing, form.nan, w.select(beyond, form.nan, signed)))
-    code = w.select(beyond, form.largest if form.beyond is None else form.beyond, code)
-    if form.nan is None:
-        return w.cut(w.select(nothing, w.step("xor", sign, form.sign), w.step("or", code, sign)))
-    return w.cut(w.step("or", w.select(nothing, form.nan, code), sign))
+        assert encoding.nan is not None
+        return w.cut(w.select(is_nan, encoding.nan, w.select(overflows, encoding.nan, signed)))
+    code = w.select(overflows, encoding.largest if encoding.beyond is None else encoding.beyond, code)
+    if encoding.nan is None:
+        return w.cut(w.select(is_nan, w.step("xor", sign, encoding.sign), w.step("or", code, sign)))
+    return w.cut(w.step("or", w.select(is_nan, encoding.nan, code), sign))
 
 
-# -- powers of two: an exponent and nothing else ----------------------------------------------------------------
+# -- f8e8m0: an exponent without sign and fraction ---------------------------------------------------------------
 
 
 def _power(w: _Words, code: str) -> str:
-    """The bits of 2^(code - 127); 255 is no number, and the smallest power is a subnormal one."""
+    """Emit 2^(code - 127) for an f8e8m0 code and return its f32 bits: NaN for 255, a subnormal number for 0."""
     bits = w.select(w.step("icmp eq", code, 0), 1 << 22, w.step("shl", code, 23))
     return w.select(w.step("icmp eq", code, 255), QUIET, bits)
 
 
-def _exponent(w: _Words, word: str, size: str) -> str:
-    """The code of the nearest power of two, of two the larger one; 255 for what is no number, zero or negative.
+def _exponent(w: _Words, word: str, magnitude: str) -> str:
+    """Emit the f8e8m0 code of the power of two nearest to an f32 and return it; NaN, zero and negatives give 255.
 
-    Between the two smallest powers it is always the larger one, as the executor has it.
+    `word` has the bits of the f32, `magnitude` the same without the sign bit. Ties go to the larger power. Between the
+    two smallest powers the larger one is always taken, as the interpreter does.
     """
-    normal = w.step("lshr", w.step("add", size, 1 << 22), 23)
-    below = w.select(w.step("icmp ugt", size, 1 << 22), 1, 0)
-    code = w.select(w.step("icmp ult", size, 1 << 23), below, normal)
+    normal = w.step("lshr", w.step("add", magnitude, 1 << 22), 23)
+    subnormal = w.select(w.step("icmp ugt", magnitude, 1 << 22), 1, 0)
+    code = w.select(w.step("icmp ult", magnitude, 1 << 23), subnormal, normal)
     code = w.select(w.step("icmp ugt", code, 254), 255, code)
     return w.select(w.step("icmp sle", word, 0), 255, code)

@@ -1,8 +1,8 @@
-"""LLVM IR as text: scopes, integer expressions, addresses, formulas. What every target that goes through LLVM shares.
+"""Writer of LLVM IR text that all LLVM targets share: lines, scopes, integer expressions, addresses.
 
-Index arithmetic is placed as far out as its symbols allow: an expression of outer loops' variables is written before
-the inner loop, once. A pointer is a chain of additions, outer terms first, so that neighbours share it and differ by a
-constant.
+Index arithmetic is hoisted as far out as its symbols allow: an expression of outer loops' variables is written once,
+before the inner loop. A pointer is a chain of additions, terms of outer loops first, so that neighbouring elements
+share the chain and differ by a constant.
 """
 
 from __future__ import annotations
@@ -42,22 +42,26 @@ _TYPES = {
 
 
 def element(dtype: DType) -> str:
-    """The LLVM type of an element; types that LLVM does not know travel as integers of their width."""
-    found = _TYPES.get(dtype.name)
-    if found is not None:
-        return found
+    """Return the LLVM type of an element; floats of 8 bits or less and i4 are i8. Raise ProgramError if it has none."""
+    llvm_type = _TYPES.get(dtype.name)
+    if llvm_type is not None:
+        return llvm_type
     if (dtype.is_float and dtype.bits <= 8) or dtype is dtypes.i4:
         return "i8"
     raise ProgramError(f"elements of {dtype} have no form in machine code here")
 
 
 def vector(dtype: DType, lanes: int | None) -> str:
-    """The LLVM type of a register; lanes None: a single number."""
+    """Return the LLVM type of a register with `lanes` elements of type `dtype`; `lanes` None: a single element."""
     return element(dtype) if lanes is None else f"<{lanes} x {element(dtype)}>"
 
 
 class Scope:
-    """Code that runs under the same loops: what was computed there, and where further code may be put before inner."""
+    """The code inside a number of nested loops; `depth` is that number.
+
+    `lines` are its lines and the lists of lines of inner scopes. `before_inner` is the list that is printed before the
+    innermost open scope: hoisted code is appended to it. `known` maps keys of values to the LLVM names that hold them.
+    """
 
     def __init__(self, depth: int):
         self.depth = depth
@@ -67,23 +71,22 @@ class Scope:
 
 
 Scale: TypeAlias = "Callable[[Writer, str, str, int | None, int], str | None]"
-"""What writes p * 2^n: the names of both, how many lanes they have, how many bits an element has."""
+"""Emits p * 2^n and returns its name; None: no instruction. Arguments: writer, p, n, lanes (None: one number), bits."""
 
 
 class Writer:
-    """Lines of a function, in nested scopes, with names for what was computed.
+    """Writes the lines of one LLVM function, in nested scopes, and remembers the names of values for reuse.
 
-    `fused` says whether the machine multiplies and adds with one rounding: where it does not, LLVM would call a library
-    for that. `nan_maximum` says whether it has an instruction for the larger of two numbers that keeps NaN,
-    `rounds_bf16` one that rounds f32 to bf16. `scale` writes the instruction that multiplies a vector of floats by 2 to
-    the power of another, with one rounding, where the machine has it for so many lanes of so many bits; else it gives
-    None. `defined` are the names of functions and tables that the module holds already.
+    `fused`: the machine has fused multiply-add; without it LLVM would call a library for `llvm.fma`. `nan_maximum`: it
+    has a maximum and a minimum that propagate NaN. `rounds_bf16`: it has an instruction that rounds f32 to bf16.
+    `scale` emits the instruction that computes p * 2^n with one rounding, if the machine has it for that many lanes and
+    bits. `defined` are the names of functions and tables that the module has already.
     """
 
     in_place: tuple[str, ...] = ()
-    """Functions that are written where they are used, since calls are dear."""
+    """Names of mathematical functions that are emitted inline, since calls are expensive on this machine."""
     own: Callable[[str, list[str]], str | None] | None = None
-    """Writes a function of one f32, by name, where the machine has something better than arithmetic."""
+    """Emits a function of single f32 numbers, by name and operands, as an instruction; returns None without one."""
 
     def __init__(
         self,
@@ -105,45 +108,51 @@ class Writer:
 
     @property
     def scope(self) -> Scope:
-        """The innermost scope."""
+        """Return the innermost open scope."""
         return self.scopes[-1]
 
     def name(self, prefix: str = "v") -> str:
-        """A new name."""
+        """Return a new LLVM name, such as `%v7` for the prefix `v`."""
         self.count += 1
         return f"%{prefix}{self.count}"
 
     def line(self, text: str) -> None:
-        """A line here."""
+        """Append a line to the innermost scope."""
         self.scope.lines.append("  " + text)
 
     def label(self, name: str) -> None:
-        """A block begins."""
+        """Begin the basic block `name`."""
         self.scope.lines.append(f"{name}:")
         self.block = name
 
     def value(self, text: str) -> str:
-        """A line that computes something, here."""
-        found = self.name()
-        self.line(f"{found} = {text}")
-        return found
+        """Append an instruction, given without its result, to the innermost scope; return the result's name."""
+        name = self.name()
+        self.line(f"{name} = {text}")
+        return name
 
     def placed(self, depth: int, key: Any, text: str) -> str:
-        """A line that computes something, as far out as `depth`; the same name for the same key."""
+        """Append an instruction to the scope at `depth`, once for each `key`; return the result's name.
+
+        The instruction, given without its result, is printed before the innermost scope that is open now.
+        """
         scope = self.scopes[depth]
-        found = scope.known.get(key)
-        if found is None:
-            found = scope.known[key] = self.name()
-            target = scope.lines if scope is self.scope else scope.before_inner
-            target.append(f"  {found} = {text}")
-        return found
+        name = scope.known.get(key)
+        if name is None:
+            name = scope.known[key] = self.name()
+            lines = scope.lines if scope is self.scope else scope.before_inner
+            lines.append(f"  {name} = {text}")
+        return name
 
     def declare(self, text: str) -> None:
-        """A function of LLVM's that is used."""
+        """Declare an LLVM intrinsic in the module, given as `float @llvm.fabs.f32(float)`."""
         self.declared[f"declare {text}"] = None
 
     def define(self, name: str, text: str, inner: Writer | None = None) -> None:
-        """A function or a table of the module, beside this one; with what the function, written by `inner`, uses."""
+        """Define the function or table `name` in the module by its LLVM text.
+
+        `inner` is the writer of the function's body: its declarations and definitions are added, too.
+        """
         if inner is not None:
             self.defined |= inner.defined
             self.declared |= inner.declared
@@ -151,7 +160,7 @@ class Writer:
         self.declared[text] = None
 
     def open(self) -> Scope:
-        """A new scope; code of the ones around that is found to be needed goes before it."""
+        """Open and return an inner scope; code that is hoisted later goes before it."""
         outer = self.scope
         outer.before_inner = []
         outer.lines.append(outer.before_inner)
@@ -161,49 +170,51 @@ class Writer:
         return inner
 
     def close(self) -> None:
-        """The scope ends."""
+        """Close the innermost scope."""
         self.scopes.pop()
         self.scope.before_inner = self.scope.lines
 
     def text(self) -> str:
-        """All lines."""
-        found: list[str] = []
+        """Return all lines, joined."""
+        lines: list[str] = []
         stack: list[Any] = [iter(self.scopes[0].lines)]
         while stack:
             item = next(stack[-1], None)
             if item is None:
                 stack.pop()
             elif isinstance(item, str):
-                found.append(item)
+                lines.append(item)
             else:
                 stack.append(iter(item))
-        return "\n".join(found)
+        return "\n".join(lines)
 
     # -- integer expressions ----------------------------------------------------------------------------------
 
     def depth(self, e: Expr) -> int:
-        """How far in an expression's symbols are."""
+        """Return the depth of the outermost scope in which all symbols of an expression have values."""
         return max((self._symbol(s)[1] for s in e.symbols), default=0)
 
     def _symbol(self, s: Symbol) -> tuple[str, int]:
-        found = self.symbols.get(s)
-        if found is None and s.definition is not None:
-            found = self.symbols[s] = (self.integer(s.definition), self.depth(s.definition))
-        if found is None:
+        """Return the LLVM name of a symbol's value and the depth of its scope; a defined symbol is computed."""
+        value = self.symbols.get(s)
+        if value is None and s.definition is not None:
+            value = self.symbols[s] = (self.integer(s.definition), self.depth(s.definition))
+        if value is None:
             raise AssertionError(f"the symbol {s} has no value here")
-        return found
+        return value
 
     def integer(self, e: Expr) -> str:
-        """The expression's value, an i64."""
+        """Return the LLVM operand that has an expression's value, an i64; emits its instructions once."""
         if isinstance(e, Const):
             return str(e.value)
         if isinstance(e, Symbol):
             return self._symbol(e)[0]
         depth = self.depth(e)
-        found = self.scopes[depth].known.get(e)
-        return found if found is not None else self._integer(e, depth)
+        name = self.scopes[depth].known.get(e)
+        return name if name is not None else self._integer(e, depth)
 
     def _integer(self, e: Expr, depth: int) -> str:
+        """Emit an expression that has no value yet and return the i64; `depth` is the scope that it is hoisted to."""
         if isinstance(e, Sum):
             return self._sum(e, depth)
         if isinstance(e, AtLeastZero | IsZero | And | Or):
@@ -221,6 +232,11 @@ class Writer:
         raise AssertionError(type(e))
 
     def _fold(self, pattern: str, e: Expr, parts: list[str], depth: int) -> str:
+        """Emit the reduction of operands by a binary instruction and return the i64.
+
+        `pattern` is the instruction with two `{}`. The last result becomes the value of expression `e`. `depth` is the
+        scope that the instructions are hoisted to.
+        """
         total = parts[0]
         for i, part in enumerate(parts[1:]):
             last = i == len(parts) - 2
@@ -228,7 +244,10 @@ class Writer:
         return total
 
     def _sum(self, e: Sum, depth: int) -> str:
-        """Outer terms first: partial sums are shared by what differs further in."""
+        """Emit a sum and return the i64; terms of outer scopes are added first, so that inner sums share them.
+
+        `depth` is the scope that the last addition is hoisted to.
+        """
         terms = sorted(e.terms, key=lambda t: (self.depth(t[0]), t[0].key))
         total = ""
         partial: Expr | None = None
@@ -248,33 +267,37 @@ class Writer:
         return total
 
     def _divided(self, e: Any, depth: int) -> str:
+        """Emit a quotient or remainder that rounds to minus infinity, or an exact quotient, and return the i64.
+
+        `depth` is the scope that the instructions are hoisted to.
+        """
         left, right = self.integer(e.left), self.integer(e.right)
         if isinstance(e, Exact):
             return self.placed(depth, e, f"sdiv exact i64 {left}, {right}")
-        positive = e.left.lo >= 0 and e.right.lo > 0
-        if positive:
+        both_positive = e.left.lo >= 0 and e.right.lo > 0
+        if both_positive:
             return self.placed(depth, e, f"{'udiv' if isinstance(e, FloorDiv) else 'urem'} i64 {left}, {right}")
-        rest = self.placed(depth, (e, "rest"), f"srem i64 {left}, {right}")
-        mixed = self.placed(depth, (e, "signs"), f"xor i64 {rest}, {right}")
-        below = self.placed(depth, (e, "below"), f"icmp slt i64 {mixed}, 0")
-        some = self.placed(depth, (e, "some"), f"icmp ne i64 {rest}, 0")
-        off = self.placed(depth, (e, "off"), f"and i1 {below}, {some}")
+        remainder = self.placed(depth, (e, "rest"), f"srem i64 {left}, {right}")
+        signs = self.placed(depth, (e, "signs"), f"xor i64 {remainder}, {right}")
+        signs_differ = self.placed(depth, (e, "below"), f"icmp slt i64 {signs}, 0")
+        is_inexact = self.placed(depth, (e, "some"), f"icmp ne i64 {remainder}, 0")
+        is_off_by_one = self.placed(depth, (e, "off"), f"and i1 {signs_differ}, {is_inexact}")
         if isinstance(e, Mod):
-            moved = self.placed(depth, (e, "moved"), f"add i64 {rest}, {right}")
-            return self.placed(depth, e, f"select i1 {off}, i64 {moved}, i64 {rest}")
+            shifted = self.placed(depth, (e, "moved"), f"add i64 {remainder}, {right}")
+            return self.placed(depth, e, f"select i1 {is_off_by_one}, i64 {shifted}, i64 {remainder}")
         quotient = self.placed(depth, (e, "quotient"), f"sdiv i64 {left}, {right}")
-        one = self.placed(depth, (e, "one"), f"zext i1 {off} to i64")
+        one = self.placed(depth, (e, "one"), f"zext i1 {is_off_by_one} to i64")
         return self.placed(depth, e, f"sub i64 {quotient}, {one}")
 
     def condition(self, e: Expr) -> str:
-        """The condition's value, an i1."""
+        """Return the LLVM operand of a condition, an i1; emits its instructions once."""
         if isinstance(e, Const):
             return "true" if e.value else "false"
         depth = self.depth(e)
         key = (e, "i1")
-        found = self.scopes[depth].known.get(key)
-        if found is not None:
-            return found
+        name = self.scopes[depth].known.get(key)
+        if name is not None:
+            return name
         if isinstance(e, AtLeastZero):
             constant, terms = linear(e.operand)
             if terms:
@@ -286,24 +309,29 @@ class Writer:
             total = parts[0]
             for i, part in enumerate(parts[1:]):
                 last = i == len(parts) - 2
-                word = "and" if isinstance(e, And) else "or"
-                total = self.placed(depth, key if last else (e, "i1", i), f"{word} i1 {total}, {part}")
+                instruction = "and" if isinstance(e, And) else "or"
+                total = self.placed(depth, key if last else (e, "i1", i), f"{instruction} i1 {total}, {part}")
             return total
         return self.placed(depth, key, f"icmp ne i64 {self.integer(e)}, 0")
 
     # -- addresses --------------------------------------------------------------------------------------------
 
     def address(self, base: str, buffer: Value, offset: Expr, size: int) -> str:
-        """The pointer to an element: outer terms first, the constant last."""
+        """Return the pointer to the element at `offset` of `buffer`.
+
+        `base` is the LLVM pointer to the first element, `size` the bytes of an element. The offset's terms of outer
+        scopes are added first, its constant last.
+        """
         constant, terms = linear(offset)
-        whole = (buffer, tuple(terms))
-        pointer = self.scope.known.get(whole) or self._pointer(base, buffer, terms, size)
-        self.scope.known[whole] = pointer
+        key = (buffer, tuple(terms))
+        pointer = self.scope.known.get(key) or self._pointer(base, buffer, terms, size)
+        self.scope.known[key] = pointer
         if constant:
             pointer = self.value(f"getelementptr i8, ptr {pointer}, i64 {constant * size}")
         return pointer
 
     def _pointer(self, base: str, buffer: Value, terms: Any, size: int) -> str:
+        """Emit the pointer to `base` plus the terms (expression, coefficient) of an offset, and return it."""
         pointer = base
         partial: Expr | None = None
         for t, c in sorted(terms, key=lambda t: (self.depth(t[0]), t[0].key)):
@@ -319,7 +347,7 @@ class Writer:
     # -- vectors of integers ------------------------------------------------------------------------------------
 
     def splat(self, text: str, kind: str, lanes: int) -> str:
-        """One number in all lanes."""
+        """Return a vector with the LLVM operand `text`, of type `kind`, in all lanes."""
         if text in ("0", "0.0", "zeroinitializer"):
             return "zeroinitializer"
         first = self.value(f"insertelement <{lanes} x {kind}> poison, {kind} {text}, i64 0")
@@ -328,7 +356,7 @@ class Writer:
         )
 
     def lane_values(self, e: Expr, lane: Symbol, lanes: int) -> str:
-        """The expression for every lane: a vector of i64."""
+        """Emit an expression for every value of the symbol `lane` and return the vector of i64."""
         if lane not in e.symbols:
             return self.splat(self.integer(e), "i64", lanes)
         if e is lane:
@@ -353,68 +381,76 @@ class Writer:
             return self._folded(f"{'mul' if isinstance(e, Product) else 'xor'} {kind} {{}}, {{}}", parts)
         if isinstance(e, FloorDiv | Mod | Exact):
             if isinstance(e, Exact) or (e.left.lo >= 0 and e.right.lo > 0):
-                word = "urem" if isinstance(e, Mod) else "sdiv" if isinstance(e, Exact) else "udiv"
-                return self.value(f"{word} {kind} {parts[0]}, {parts[1]}")
+                instruction = "urem" if isinstance(e, Mod) else "sdiv" if isinstance(e, Exact) else "udiv"
+                return self.value(f"{instruction} {kind} {parts[0]}, {parts[1]}")
             return self._lanes_floored(isinstance(e, Mod), kind, lanes, parts[0], parts[1])
         raise AssertionError(type(e))
 
-    def _lanes_floored(self, rest_wanted: bool, kind: str, lanes: int, left: str, right: str) -> str:
-        """Division towards minus infinity, lane by lane."""
-        rest = self.value(f"srem {kind} {left}, {right}")
-        mixed = self.value(f"xor {kind} {rest}, {right}")
-        below = self.value(f"icmp slt {kind} {mixed}, zeroinitializer")
-        some = self.value(f"icmp ne {kind} {rest}, zeroinitializer")
-        off = self.value(f"and <{lanes} x i1> {below}, {some}")
-        if rest_wanted:
-            moved = self.value(f"add {kind} {rest}, {right}")
-            return self.value(f"select <{lanes} x i1> {off}, {kind} {moved}, {kind} {rest}")
+    def _lanes_floored(self, is_mod: bool, kind: str, lanes: int, left: str, right: str) -> str:
+        """Emit the quotient, or the remainder, of two vectors, rounded to minus infinity, and return it.
+
+        `kind` is the vectors' LLVM type.
+        """
+        remainder = self.value(f"srem {kind} {left}, {right}")
+        signs = self.value(f"xor {kind} {remainder}, {right}")
+        signs_differ = self.value(f"icmp slt {kind} {signs}, zeroinitializer")
+        is_inexact = self.value(f"icmp ne {kind} {remainder}, zeroinitializer")
+        is_off_by_one = self.value(f"and <{lanes} x i1> {signs_differ}, {is_inexact}")
+        if is_mod:
+            shifted = self.value(f"add {kind} {remainder}, {right}")
+            return self.value(f"select <{lanes} x i1> {is_off_by_one}, {kind} {shifted}, {kind} {remainder}")
         quotient = self.value(f"sdiv {kind} {left}, {right}")
-        one = self.value(f"zext <{lanes} x i1> {off} to {kind}")
+        one = self.value(f"zext <{lanes} x i1> {is_off_by_one} to {kind}")
         return self.value(f"sub {kind} {quotient}, {one}")
 
     def _folded(self, pattern: str, parts: Iterable[str]) -> str:
+        """Emit the reduction of operands by a binary instruction, `pattern` with two `{}`, and return the result."""
         total = ""
         for part in parts:
             total = part if not total else self.value(pattern.format(total, part))
         return total
 
-    def _up_to_a_limit(self, e: Expr, lane: Symbol, lanes: int) -> str | None:
-        """The lanes where e >= 0, if e is linear in the lane: those from a limit on, or up to one.
+    def _mask_by_limit(self, e: Expr, lane: Symbol, lanes: int) -> str | None:
+        """Return the mask of the lanes with e >= 0 by one comparison; None if `e` is not linear in the lane.
 
-        The limit is one number for all lanes, worked out where its symbols are known; lanes are compared with it in 16
-        bits, so that the mask of a vector costs one comparison.
+        Lane numbers are compared with a limit, which is the same for all lanes and is hoisted. They are compared in 16
+        bits, so that a mask costs one vector comparison.
         """
         constant, terms = linear(e)
-        mine = [c for t, c in terms if t is lane]
-        rest = [(t, c) for t, c in terms if t is not lane]
-        if len(mine) != 1 or any(lane in t.symbols for t, _ in rest) or lanes >= 1 << 14:
+        lane_coefficients = [c for t, c in terms if t is lane]
+        other_terms = [(t, c) for t, c in terms if t is not lane]
+        if len(lane_coefficients) != 1 or any(lane in t.symbols for t, _ in other_terms) or lanes >= 1 << 14:
             return None
-        step = mine[0]
-        other = weighted_sum(constant, rest)
-        limit = -(other // step) if step > 0 else other // -step
-        word = "sge" if step > 0 else "sle"
+        step = lane_coefficients[0]
+        uniform = weighted_sum(constant, other_terms)
+        limit = -(uniform // step) if step > 0 else uniform // -step
+        predicate = "sge" if step > 0 else "sle"
         if isinstance(limit, Const):
             holds = [i >= limit.value if step > 0 else i <= limit.value for i in range(lanes)]
             return "<" + ", ".join(f"i1 {str(h).lower()}" for h in holds) + ">"
         number = self.integer(minimum(maximum(limit, -1), lanes))
         depth = self.depth(limit)
-        short = self.placed(depth, (limit, lanes, "short"), f"trunc i64 {number} to i16")
-        first = self.placed(depth, (limit, lanes, "first"), f"insertelement <{lanes} x i16> poison, i16 {short}, i64 0")
-        spread = self.placed(
+        limit16 = self.placed(depth, (limit, lanes, "short"), f"trunc i64 {number} to i16")
+        first = self.placed(
+            depth, (limit, lanes, "first"), f"insertelement <{lanes} x i16> poison, i16 {limit16}, i64 0"
+        )
+        limits = self.placed(
             depth,
             (limit, lanes, "spread"),
             f"shufflevector <{lanes} x i16> {first}, <{lanes} x i16> poison, <{lanes} x i32> zeroinitializer",
         )
         numbers = "<" + ", ".join(f"i16 {i}" for i in range(lanes)) + ">"
-        return self.placed(depth, (e, lane.name, lanes, "mask"), f"icmp {word} <{lanes} x i16> {numbers}, {spread}")
+        return self.placed(
+            depth, (e, lane.name, lanes, "mask"), f"icmp {predicate} <{lanes} x i16> {numbers}, {limits}"
+        )
 
     def lane_conditions(self, e: Expr, lane: Symbol, lanes: int) -> str:
-        """The condition for every lane: a vector of i1."""
+        """Emit a condition for every value of the symbol `lane` and return the vector of i1."""
         if lane not in e.symbols:
             return self.splat(self.condition(e), "i1", lanes)
         kind = f"<{lanes} x i64>"
         if isinstance(e, AtLeastZero):
-            by_limit = self._up_to_a_limit(e.operand, lane, lanes)
+            by_limit = self._mask_by_limit(e.operand, lane, lanes)
             if by_limit is not None:
                 return by_limit
             return self.value(f"icmp sge {kind} {self.lane_values(e.operand, lane, lanes)}, zeroinitializer")
@@ -427,7 +463,7 @@ class Writer:
 
 
 def literal(value: float, dtype: DType) -> str:
-    """A number of an element type, as LLVM writes it: floats by their bits, so that nothing is rounded twice."""
+    """Return the LLVM constant of a number as an element of type `dtype`; floats by their bits, to round once."""
     import struct
 
     if not dtype.is_float:

@@ -1,4 +1,4 @@
-"""Other systems' ways of calling: `compat.wave` offers Wave's compile call and utility names."""
+"""Interfaces of other systems: `compat.wave` has Wave's compile call and utility names."""
 
 from tilewright.compat import wave
 

@@ -1,7 +1,7 @@
 """Wave's compile call, options and utility names, so that its programs run with only their imports changed.
 
-Options that place or schedule work have no meaning on the tile level: they are accepted and, when set, named once as
-ignored. The torch utilities need torch, which is loaded when one of them is called.
+Options that place or schedule work have no meaning at the tile level: they are accepted, and a warning names them once
+as ignored. The torch utilities need torch, which is imported when one of them is called.
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ _DEFAULTS: dict[str, Any] = {
     "target": CPU,
 }
 _FAMILIES = ("edit_ir_", "print_mlir_")
-"""What the names of Wave's options for debugging its passes begin with: there are many, and they change."""
+"""Prefixes of the names of Wave's options for debugging its passes, which are many and change."""
 
 
 class WaveCompileOptions:
-    """Wave's options: `subs` binds symbols, `dynamic_symbols` are read from shapes; the rest says nothing here."""
+    """Wave's options: `subs` binds symbols, `dynamic_symbols` are read from shapes; almost all others are ignored."""
 
     def __init__(self, subs: Mapping[Any, Any] | None = None, **options: Any):
         if subs is not None and not isinstance(subs, Mapping):
@@ -98,7 +98,7 @@ class WaveCompileOptions:
 
     @property
     def ignored(self) -> tuple[str, ...]:
-        """The options that were set and have no meaning here."""
+        """Return the names of options that were set and are ignored."""
         used = {"target"} if _is_ours(self.target) else set()
         return tuple(
             sorted(name for name, v in self._set.items() if v not in (None, False, (), []) and name not in used)
@@ -106,7 +106,7 @@ class WaveCompileOptions:
 
 
 def _is_ours(target: Any) -> bool:
-    """Whether a target is one of `tilewright.compile`, not one of Wave's names of GPUs."""
+    """True if a target is one of `tilewright.compile`, not one of Wave's names of GPUs."""
     return isinstance(target, str) and (target == EXECUTOR or is_native(target) or is_gpu(target))
 
 
@@ -115,15 +115,16 @@ _named: set[str] = set()
 
 @eager
 def wave_compile(options: WaveCompileOptions, kernel: Kernel, schedule: Any = None) -> Executable:
-    """The kernel, compiled with Wave's options; called with arrays or tensors in signature order.
+    """Return the kernel, compiled with Wave's options; it is called with arrays or tensors in signature order.
 
-    Where Wave's meaning differs from that of `tilewright.compile`, it is Wave's: % on tiles takes the dividend's sign,
-    reads with a mapping find 0 outside memory, arguments may be longer than their dimensions say, and bytes of either
-    sign, and an Assumption that does not hold is named and changes nothing. A manual schedule is ignored, and named
-    once. Values for symbols that the kernel has not are left out.
-    `options.target` may be one of ours: "cpu", machine code for the CPU at hand and the default; "gpu", "cuda", one of
-    these with a machine, "gpu:hopper"; or "executor", which runs the program in numpy. Wave's names of GPUs ("gfx942")
-    are ignored, and give the default.
+    The meaning is Wave's where it differs from that of `tilewright.compile`. The operator % on tiles takes the
+    dividend's sign. Reads with a mapping return 0 out of bounds. Arguments may be larger than their dimensions say, and
+    i8 and u8 are the same. A violated Assumption only warns. A manual schedule is ignored with one warning. Values for
+    symbols that the kernel lacks are skipped.
+
+    `options.target` may be a target of `tilewright.compile`: "cpu" (the default), "gpu", "cuda", one of these with a
+    machine ("gpu:hopper"), or "executor", which runs the program in numpy. Wave's names of GPUs ("gfx942") are ignored
+    and give the default.
     """
     if not isinstance(options, WaveCompileOptions):
         raise ArgumentError(f"wave_compile: options={written(options, 80)} are no WaveCompileOptions")
@@ -144,22 +145,26 @@ def wave_compile(options: WaveCompileOptions, kernel: Kernel, schedule: Any = No
     named = {getattr(s, "name", s): (s, v) for s, v in options.subs.items() if getattr(s, "name", s) not in dynamic}
     values = {s: v for s, v in named.values() if isinstance(v, Expr)}
     program = kernel.trace(as_wave=True)
-    known = known_names(program, program, values)  # Wave takes values for symbols that the kernel has not
+    known = known_names(program, program, values)  # Wave accepts values for symbols that the kernel lacks
     subs = {s: v for name, (s, v) in named.items() if name in known}
     return compile(program, subs, target=options.target if _is_ours(options.target) else CPU, lenient=True)
 
 
 def wave_sim(constraints: Sequence[Constraint] | None = None) -> Callable[[Callable[..., Any]], Executable]:
-    """Wave's simulator: the decorated kernel runs on the executor, with the sizes of the arrays it is called with."""
+    """Return a decorator that compiles a kernel for the CPU; its sizes are those of the arrays of each call.
+
+    `constraints` are Wave's; those that place or schedule work are ignored.
+    """
 
     def decorate(function: Callable[..., Any]) -> Executable:
+        """Return the compiled kernel of a Python function."""
         return wave_compile(WaveCompileOptions(), tilewright.wave.wave(constraints)(function))
 
     return decorate
 
 
 def set_default_run_config(options: WaveCompileOptions) -> WaveCompileOptions:
-    """The options as they are: there is nothing to set."""
+    """Return the options unchanged: there is nothing to set."""
     return options
 
 
@@ -170,17 +175,17 @@ class SchedulingType(Enum):
 
 
 def get_default_scheduling_params(*args: Any, **options: Any) -> dict[Any, int]:
-    """No scheduling parameters: plans decide."""
+    """Return no scheduling parameters: the planner decides."""
     return {}
 
 
 def ceildiv(a: int, b: int) -> int:
-    """A / b rounded up."""
+    """Return a / b, rounded up."""
     return -(-a // b)
 
 
 def clamp(x: int, min_val: int, max_val: int) -> int:
-    """X kept between two limits."""
+    """Return x limited to the range from `min_val` to `max_val`."""
     return max(min_val, min(max_val, x))
 
 
@@ -192,55 +197,55 @@ ceildiv, clamp = checked(ceildiv, _NUMBERS), checked(clamp, _NUMBERS)
 
 
 def run_test(function: Callable[[], None]) -> Callable[[], None]:
-    """The function, called once if its file is run."""
+    """Return the function, after calling it if its file is run as a script."""
     if function.__module__ == "__main__":
         function()
     return function
 
 
 class CoalescingType(Enum):
-    """Wave's hints on how reads are put together; accepted and not used."""
+    """Wave's hints about how reads are coalesced; accepted and not used."""
 
     LINEAR, WAVE_TILE_ALIGNED = range(2)
 
 
 def get_default_arch() -> str:
-    """The machine kernels run on: here the CPU."""
+    """Return the name of the default machine: the CPU."""
     return "cpu"
 
 
 def get_arch_family() -> str:
-    """The family of that machine."""
+    """Return the family of the default machine: the CPU."""
     return "cpu"
 
 
 def enable_scheduling_barriers(options: WaveCompileOptions) -> WaveCompileOptions:
-    """The options as they are."""
+    """Return the options unchanged."""
     return options
 
 
 def dump_generated_mlir() -> bool:
-    """No: there is no MLIR."""
+    """Return False: there is no MLIR."""
     return False
 
 
 def check_individual_kernels() -> bool:
-    """No: a kernel is one program."""
+    """Return False: a kernel is one program."""
     return False
 
 
 def check_leaks(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function itself."""
+    """Return the function unchanged."""
     return function
 
 
 def get_mfma_load_elems_per_thread(mma_type: Any) -> int:
-    """Wave's vector width for loads; accepted by read and not used."""
+    """Return a vector width for loads, which reads accept and do not use."""
     return 4
 
 
 def get_mfma_store_elems_per_thread(mma_type: Any) -> int:
-    """Wave's vector width for stores; accepted by write and not used."""
+    """Return a vector width for stores, which writes accept and do not use."""
     return 4
 
 
@@ -248,7 +253,7 @@ def get_mfma_store_elems_per_thread(mma_type: Any) -> int:
 
 
 def _torch(what: str) -> Any:
-    """The package torch, which something here needs."""
+    """Return the module torch; raise MissingPackage, which names the function `what`, if it is not installed."""
     import importlib
 
     try:
@@ -259,7 +264,7 @@ def _torch(what: str) -> Any:
 
 
 def torch_dtype_to_wave(dtype: Any) -> dtypes.DType:
-    """The element type of a torch dtype."""
+    """Return the element type of a torch dtype."""
     table = _torch_dtypes("torch_dtype_to_wave")
     if dtype not in table:
         raise ArgumentError(f"there is no element type for {dtype}")
@@ -267,7 +272,7 @@ def torch_dtype_to_wave(dtype: Any) -> dtypes.DType:
 
 
 def wave_dtype_to_torch(dtype: dtypes.DType) -> Any:
-    """The torch dtype of an element type."""
+    """Return the torch dtype of an element type."""
     for of_torch, ours in _torch_dtypes("wave_dtype_to_torch").items():
         if ours is dtype:
             return of_torch
@@ -275,19 +280,20 @@ def wave_dtype_to_torch(dtype: dtypes.DType) -> Any:
 
 
 def torch_dtype_range(dtype: Any) -> list[float]:
-    """The smallest and the largest number of a torch dtype."""
+    """Return the smallest and the largest finite number of a torch dtype."""
     torch = _torch("torch_dtype_range")
     limits = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
     return [limits.min, limits.max]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "TORCH_DTYPE_TO_WAVE":  # made when it is asked for: it needs torch
+    if name == "TORCH_DTYPE_TO_WAVE":  # made on demand, since it needs torch
         return _torch_dtypes(name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def _torch_dtypes(what: str) -> dict[Any, dtypes.DType]:
+    """Return the element types by torch dtype; `what` is the function that needs them, for errors."""
     torch = _torch(what)
     return {
         torch.bool: dtypes.bool_,
@@ -308,7 +314,10 @@ def _torch_dtypes(what: str) -> dict[Any, dtypes.DType]:
 
 
 def _maker(name: str) -> Callable[..., Any]:
+    """Return the function `device_NAME`, which calls torch.NAME on the CPU and ignores its device argument."""
+
     def make(*args: Any, **options: Any) -> Any:
+        """Call torch's function of this name without its device argument."""
         options.pop("device", None)
         return getattr(_torch(f"device_{name}"), name)(*args, **options)
 
@@ -324,18 +333,18 @@ device_zeros_like, device_randn_like = _maker("zeros_like"), _maker("randn_like"
 
 
 def quantized_tensor(shape: Sequence[int], dtype: Any, scale: float) -> Any:
-    """Random whole numbers between -scale and scale, as a torch tensor."""
+    """Return a torch tensor of random whole numbers: normal ones times `scale`, limited to its range, rounded up."""
     torch = _torch("quantized_tensor")
     return (torch.randn(shape, dtype=dtype) * scale).clamp(-scale, scale).ceil()
 
 
 def to_default_device(tensor: Any) -> Any:
-    """The tensor itself: it lies on the CPU."""
+    """Return the tensor unchanged: it is on the CPU."""
     return tensor
 
 
 def get_default_device() -> str:
-    """The CPU."""
+    """Return the name of the default device: the CPU."""
     return "cpu"
 
 

@@ -1,4 +1,4 @@
-"""From programs to what can be called: `compile` takes kernels, `compile_text` programs of the lower levels."""
+"""From programs to executables: `compile` takes kernels, `compile_text` takes programs of the lower levels as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`compile` of a block kernel: traced for its parameters, then what `compile_text` does with the text of one."""
+"""`compile` for block kernels: the kernel is traced for its parameters, and the program compiled as by
+`compile_text`.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,13 @@ def compile_block(
     workers: int | None = None,
     seed: int = 0,
 ) -> TextExecutable:
-    """What a block kernel becomes for a target: call it with arrays, in the order of the kernel's arguments.
+    """Return a block kernel compiled for a target; call it with arrays, in the order of the kernel's arguments.
 
     `params` gives the kernel's parameters; open sizes may be left to the arrays of a call. Targets are those of
-    `compile_text`: a program of one role becomes machine code for a CPU ("cpu", "cpu:NAME"), one of several is refused
-    there; both become code for the GPU that they are written for ("gpu", "gpu:NAME"), and run on the "interpreter".
-    `workers` is how many workgroups share the tasks; on the interpreter, `seed` chooses the schedule: the same results
-    must come out for all.
+    `compile_text`. A program with a single role becomes machine code for a CPU ("cpu", "cpu:NAME"), one with several
+    roles is refused there; both become code for the GPU that they are written for ("gpu", "gpu:NAME"), and run on the
+    "interpreter". `workers` is the number of workgroups that share the tasks. On the interpreter, `seed` chooses the
+    order in which waves run; correct programs give the same results for all.
 
     >>> import numpy as np, tilewright.block as tb
     >>> @tb.kernel()
@@ -38,9 +40,9 @@ def compile_block(
            [ 6.,  8., 10.]], dtype=float32)
     """
     check_target(target, (INTERPRETER, GPU))
-    given = {k if isinstance(k, str) else getattr(k, "name", str(k)): v for k, v in (params or {}).items()}
+    param_values = {k if isinstance(k, str) else getattr(k, "name", str(k)): v for k, v in (params or {}).items()}
     try:
-        program = kernel.trace(given)
+        program = kernel.trace(param_values)
         return TextExecutable([program], {}, target, workers, seed)
     except ProgramError as fault:
         raise fault.with_traceback(None) from None

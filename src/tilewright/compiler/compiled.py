@@ -15,7 +15,7 @@ from tilewright.runtime.tensors import as_array
 from tilewright.runtime.timing import benchmark
 from tilewright.targets.names import is_gpu
 
-if TYPE_CHECKING:  # a kernel that is found in the cache is not planned
+if TYPE_CHECKING:  # a kernel from the cache needs no planner
     from tilewright.algebra.expr import Symbol
     from tilewright.compiler.planned import PlannedKernel
     from tilewright.ir.core import Program
@@ -27,75 +27,75 @@ if TYPE_CHECKING:  # a kernel that is found in the cache is not planned
 
 Array = np.ndarray[Any, np.dtype[Any]]
 MACHINE_CODE = {"llvm": "llvm", "asm": "assembly"}
-"""Levels of machine code, and what a kernel calls them; kernels of some machines have further `levels`."""
+"""{level of machine code: attribute of a machine kernel with its text}; some machines have further `levels`."""
 
 
 def machine_levels(kernel: Any) -> dict[str, str]:
-    """The levels of a kernel's machine code, and what it calls them; none where there is no such kernel."""
+    """Return {level of machine code: attribute of `kernel` that has its text}; empty if `kernel` is None."""
     return {} if kernel is None else {**MACHINE_CODE, **getattr(kernel, "levels", {})}
 
 
 def machine_code(kernel: Any, level: str) -> str:
-    """A kernel's machine code on one of its levels."""
+    """Return the text of a kernel's machine code on `level`, such as "llvm" or "asm"."""
     return str(getattr(kernel, machine_levels(kernel)[level]))
 
 
 class Compiled:
-    """A kernel for one set of sizes, or for all values of those that stay open, ready to run.
+    """A kernel compiled for one set of sizes, or for all values of its dynamic sizes.
 
-    What runs is planned, or was found in the cache, which keeps no more than that. Whatever else is asked for is
-    planned then: `module` is its host program with the block programs; `main` is the block program that does the work,
-    which others prepare.
+    Either it was planned in this process, or its executor was found in the cache, which stores nothing else. In the
+    second case the kernel is planned on the first use of a property that needs its plan or programs. `module` is the
+    host program with its block programs; `main` is the block program that does the work, others prepare its operands.
     """
 
     def __init__(
         self,
         target: str,
-        again: tuple[Any, ...],
+        recipe: tuple[Any, ...],
         plan: Callable[[], PlannedKernel],
         stored: ScriptExecutor | None = None,
     ):
-        """`again` is the executable that it is a member of, and which; `plan` plans it; `stored` is what was found."""
-        self.target, self._again, self._plan = target, again, plan
+        """`recipe` are arguments of `_restored_member`; `plan` plans the kernel; `stored` is its cached executor."""
+        self.target, self._recipe, self._plan = target, recipe, plan
         self._planned: PlannedKernel | None = None
         self._running = self.executor if stored is None else stored
 
     @property
     def planned(self) -> PlannedKernel:
-        """The result of the passes."""
+        """The result of the planner and the passes; computed on first use if the kernel came from the cache."""
         if self._planned is None:
             self._planned = self._plan()
         return self._planned
 
     @property
     def executor(self) -> HostExecutor:
-        """The executor of its host program; from now on, where it was found in the cache."""
+        """The executor of the planned host program; it also replaces a cached executor from now on."""
         self._running = self.planned.executor
         return self.planned.executor
 
     @property
     def running(self) -> ScriptExecutor:
-        """The executor that binds it to arrays."""
+        """The executor that binds the kernel to arrays: the planned one, or the one from the cache."""
         return self._running
 
     @property
     def machine(self) -> Machine:
-        """The machine that it is planned for."""
+        """The described machine that the kernel is planned for."""
         return self.planned.request.machine
 
     @property
     def plan(self) -> Schedule:
-        """Its plan."""
+        """The plan that the kernel follows: its tiles, loop order, copies and atoms."""
         return self.planned.realised.plan
 
     @property
     def choice(self) -> Any:
-        """The plan among the others that there were."""
+        """The planner's choice: the plan, its predicted time, and the alternatives that were compared or rejected."""
         return self.planned.realised.choice
 
     @property
     def module(self) -> Module:
-        """Its host program with the block programs."""
+        """The host program with its block programs."""
         return self.planned.module
 
     @property
@@ -104,29 +104,34 @@ class Compiled:
         return self.planned.main
 
     @property
-    def _main(self) -> Any:
+    def _launchable_main(self) -> Any:
+        """The launchable form of `main` on the target."""
         return self.planned.launchable
 
     @property
     def parameters(self) -> tuple[Symbol, ...]:
-        """The sizes that a call tells; the cache keeps kernels without any."""
+        """The open sizes, whose values each call passes; empty for kernels from the cache, which have none."""
         return () if self._planned is None else self._planned.request.opened.parameters
 
     @property
     def logs(self) -> tuple[Log, ...]:
-        """The logs of this kernel; the cache keeps kernels that log nothing."""
+        """The descriptions of the tensors that `debug_log` records; empty for kernels from the cache, which log
+        nothing.
+        """
         return () if self._planned is None else self._planned.realised.lowered.logs
 
     # -- what it is ---------------------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
-        """The kernel's name."""
+        """The name of the kernel's main program."""
         return self._running.main
 
     def text(self, level: str = "block") -> str:
-        """The kernel on a level: "plan", "host" (the whole module), or "block", "loop", "llvm", "asm" of `main`."""
-        kernel = self._main.kernel
+        """Return the kernel's text on a level: "plan", "host" (the whole module), or "block", "loop", "llvm", "asm"
+        of `main`.
+        """
+        kernel = self._launchable_main.kernel
         levels = ("plan", "host", "block", "loop", *machine_levels(kernel))
         known_level(level, levels, f"{self.name} on {self.target}")
         if level == "plan":
@@ -141,92 +146,112 @@ class Compiled:
 
     @property
     def object_code(self) -> bytes:
-        """The object code of `main`."""
-        if self._main.kernel is None:
+        """The object code of `main`; raise `ArgumentError` if the target has no machine code."""
+        if self._launchable_main.kernel is None:
             raise ArgumentError(f"{self.name} is no machine code on {self.target}")
-        code: bytes = self._main.kernel.object
+        code: bytes = self._launchable_main.kernel.object
         return code
 
     def explain(self) -> str:
-        """The chosen plan, its predicted time and what limits it, and what was refused."""
+        """Return a text: the chosen plan, its predicted time, what limits it, and the plans that were rejected."""
         text: str = self.choice.explain()
         return text
 
     def __repr__(self) -> str:
-        given = ", ".join(
+        arguments = ", ".join(
             f"{a.name}: {a.type.dtype}[{', '.join(map(str, a.type.shape))}]" for a in self.module.host.args
         )
         by = "" if self.plan.atom is None else f" by {self.plan.atom}"
-        return f"<kernel {self.name}({given}){by} on {self.target}>"
+        return f"<kernel {self.name}({arguments}){by} on {self.target}>"
 
     @property
     def member(self) -> tuple[Any, dict[str, int], list[tuple[int, ...]] | None]:
-        """The executable that it belongs to, its sizes, and its arguments' shapes; None where a call tells them."""
-        executable, sizes, shapes, _ = self._again
+        """(the executable that this kernel belongs to, {size name: number}, argument shapes or None if sizes are
+        dynamic).
+        """
+        executable, sizes, shapes, _ = self._recipe
         return executable, sizes, shapes
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _remade, self._again
+        return _restored_member, self._recipe
 
     # -- running it ---------------------------------------------------------------------------------------
 
     def bind(self, arrays: Mapping[str, Array], kept: Kept | None = None) -> Callable[[], None]:
-        """The kernel bound to arrays by argument name; a call launches it. `kept` is what `keep` gave.
+        """Return a function that launches the kernel on `arrays` ({argument name: array}).
 
-        Arrays may have another shape than the kernel's arguments, with as many elements, where they are contiguous.
+        `kept` is a result of `keep`.
+        A contiguous array may have another shape than the argument, if it has as many elements.
         """
         return self.bind_whole(arrays, kept)[0]
 
     def bind_whole(
         self, arrays: Mapping[str, Array], kept: Kept | None = None, *, passing: bool = False
     ) -> tuple[Callable[[], None], Whole | None]:
-        """What `bind` gives, and what it consists of where each call only launches on these very arrays.
+        """Return (the function of `bind`, its launches as data for a launch cache or None if a call does more than
+        launch).
 
-        `passing` says that it is called once, now.
+        `passing` promises that the function is called exactly once, right away.
         """
-        return self._running.bind_whole(self._ordered(arrays), kept=kept, passing=passing)
+        return self._running.bind_whole(self._arrays_in_order(arrays), kept=kept, passing=passing)
 
     def keep(self, arrays: Mapping[str, Array]) -> Kept:
-        """What is done once for constant arguments, such as packing weights: `bind` takes it again and again."""
-        return self._running.keep(self._ordered(arrays))
+        """Return the result of the work that depends on constant arguments only, such as packed weights, for use by
+        `bind`.
+        """
+        return self._running.keep(self._arrays_in_order(arrays))
 
-    def _ordered(self, arrays: Mapping[str, Array]) -> list[Array]:
+    def _arrays_in_order(self, arrays: Mapping[str, Array]) -> list[Array]:
+        """Return `arrays` ({argument name: array}) as a list in the order of the arguments, with their shapes.
+
+        Raise `ArgumentError` if one is missing.
+        """
         args = self._running.arguments
         named = named_values(arrays, "arrays", "{'x': x, 'y': y}")
         missing = [a.name for a in args if a.name not in named]
         if missing:
             names = ", ".join(a.name for a in args)
             raise ArgumentError(f"arrays: {self.name} takes {names}; {', '.join(missing)} is missing")
-        taken = array_of if is_gpu(self.target) else as_array
-        given = [taken(named[a.name], f"{self.name}: argument {a.name}") for a in args]
-        return [_shaped(array, arg.shape) for array, arg in zip(given, args, strict=True)]
+        as_target_array = array_of if is_gpu(self.target) else as_array
+        argument_arrays = [as_target_array(named[a.name], f"{self.name}: argument {a.name}") for a in args]
+        return [_reshaped(array, arg.shape) for array, arg in zip(argument_arrays, args, strict=True)]
 
     def benchmark(self, arrays: Mapping[str, Array], seconds: float = 0.2) -> dict[str, float]:
-        """Seconds of a launch on these arrays, constant ones packed before: shortest, median, calls."""
+        """Return the seconds of a launch on these arrays, {"shortest", "median"}, and the number of timed "calls".
+
+        Constant arguments are packed beforehand. `seconds` is the time to spend.
+        """
         return benchmark(self.bind(arrays), seconds)
 
     def made_logs(self) -> list[Array]:
-        """Tensors for what the kernel logs: its last arguments."""
+        """Return new arrays, uninitialised, for the tensors that the kernel logs; they are its last arguments."""
         return [np.empty(log.shape, log.dtype.numpy) for log in self.logs]
 
     def report_logs(self, made: Sequence[Array], logs: dict[str, Any]) -> None:
-        """Hands over what was logged."""
+        """Add the logged arrays `made` to `logs`, as `logs[label]["value"]`."""
         for log, array in zip(self.logs, made, strict=True):
             logs[log.label] = {"value": array}
             if log.names:
                 logs[log.label]["iteration_dimensions"] = list(log.names)
 
 
-def _remade(executable: Any, *member: Any) -> Compiled:
-    """A member of an executable, made again; its machine code is found in the cache, or compiled."""
-    kernel: Compiled = executable.again(*member)
+def _restored_member(executable: Any, *member: Any) -> Compiled:
+    """Return a kernel of an executable, after unpickling; `member` are its sizes, argument shapes and whether it logs.
+
+    Its machine code is found in the cache, or compiled.
+    """
+    kernel: Compiled = executable.remake(*member)
     return kernel
 
 
-def _shaped(array: Any, form: tuple[int, ...] | None) -> Any:
+def _reshaped(array: Any, form: tuple[int, ...] | None) -> Any:
+    """Return `array` reshaped to `form`; unchanged if `form` is None or has another number of elements.
+
+    Raise `ArgumentError` if it is not contiguous: a reshape would copy it, and results written there would be lost.
+    """
     if form is None or array.shape == form or array.size != np.prod(form, dtype=np.int64):
         return array
     packed = array.packed if isinstance(array, DeviceArray) else array.flags.c_contiguous
-    if not packed:  # a reshape would copy it, and what is written there would be lost
+    if not packed:
         raise ArgumentError(f"an array of shape {array.shape} is not contiguous; pass np.ascontiguousarray of it")
     return array.reshape(form)

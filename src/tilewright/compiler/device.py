@@ -1,6 +1,4 @@
-"""Devices make the block and loop programs of a module launchable: as machine code for a CPU or a GPU, or by the
-interpreter.
-"""
+"""Devices, which make the block and loop programs of a module launchable: on a CPU, on a GPU, or on the interpreter."""
 
 from __future__ import annotations
 
@@ -38,7 +36,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def machine_of(program: Program) -> Machine | None:
-    """The machine that a program's header names."""
+    """Return the machine that the program's header names; None if it names none."""
     record = program.record("machine")
     if record is None:
         return None
@@ -49,7 +47,11 @@ def machine_of(program: Program) -> Machine | None:
 
 
 def ready(program: Program, params: Mapping[str, int]) -> tuple[Program, tuple[Condition, ...]]:
-    """The program with its parameters bound, and checked; and the conditions that open sizes must meet."""
+    """Check `program` and return (it with its parameters bound to `params`, the conditions that its open sizes must
+    meet).
+
+    Only block programs have such conditions.
+    """
     verify(program)
     bound = bind(program, params)
     if program.level is BLOCK:
@@ -62,7 +64,7 @@ def ready(program: Program, params: Mapping[str, int]) -> tuple[Program, tuple[C
 
 
 class NativeDevice(HostMemory):
-    """A CPU that programs become machine code for; with `checked`, those that come are bound and checked already."""
+    """A CPU, for which programs are compiled; with `checked`, they arrive bound and checked already."""
 
     room: Limit = ELEMENTS
 
@@ -70,12 +72,15 @@ class NativeDevice(HostMemory):
         self.target, self.checked = native(target), checked
 
     def prepare(self, program: Program, params: Mapping[str, int]) -> NativeProgram:
-        """The program's machine code."""
+        """Return the program compiled to machine code, with its parameters bound to `params`."""
         return NativeProgram(self, *((program, ()) if self.checked else ready(program, params)))
 
 
 def why_copied(program: Program, argument: Value, given: TensorType) -> str | None:
-    """Why an array is copied before each launch of a program; None: it is passed as it lies."""
+    """Return why an array for `argument` is copied before each launch of `program`; None if it is passed as it is.
+
+    `given` is the type with which the array is passed. It is copied if the argument has strides or a swizzle.
+    """
     if is_packed(argument.type, given):
         return None
     return (
@@ -84,7 +89,7 @@ def why_copied(program: Program, argument: Value, given: TensorType) -> str | No
 
 
 class NativeProgram:
-    """A program as machine code; `kernel` has its lower levels, `conditions` are what open sizes must meet."""
+    """A program as machine code; `kernel` has its lower levels, `conditions` must hold for its open sizes."""
 
     def __init__(self, device: NativeDevice, program: Program, conditions: tuple[Condition, ...]):
         self.program, self.conditions = program, conditions
@@ -93,11 +98,15 @@ class NativeProgram:
         self.kernel = NativeKernel(program, machine_of(program), device.target, dump)
 
     def make(self) -> None:
-        """Makes the machine code now where it runs, and otherwise what says whether it can be made."""
+        """Compile the machine code now if the CPU can run it, and otherwise lower the program, to see whether it
+        compiles.
+        """
         _ = self.kernel.entry if self.kernel.target.runs else self.kernel.loop
 
     def require(self, arrays: Sequence[Array], params: Mapping[str, int] | None) -> list[int]:
-        """The values of open parameters for arrays; raises where they are not what the program takes."""
+        """Return the values of the open parameters for `arrays`; raise an error if they are not what the program
+        takes.
+        """
         if self.conditions:
             names = [a.name or "" for a in self.program.args]
             sizes_of(self.program, dict(zip(names, arrays, strict=False)), params, self.conditions)
@@ -106,37 +115,39 @@ class NativeProgram:
 
     @property
     def why_script(self) -> str | None:
-        """Why its entry does not take arrays as they are; None: it does."""
+        """The reason why the machine-code entry does not take arrays as they are; None if it does."""
         return next((why for a in self.program.args if (why := why_copied(self.program, a, a.type))), None)
 
     def member(self, arrays: Sequence[Array], params: Mapping[str, int] | None) -> EntryMember | None:
-        """The entry that launches it, for arrays; None: it does not take them as they are."""
+        """Return the machine-code entry that launches the program on `arrays`; None if it does not take arrays as
+        they are.
+        """
         values = self.require(arrays, params)
         return None if self.why_script else EntryMember(self.program.name, self.kernel.entry, tuple(values))
 
     def launch(self, arrays: list[Array], workers: int | None, params: Mapping[str, int] | None) -> Callable[[], None]:
-        """The machine code bound to arrays; a call runs it."""
+        """Return a function that runs the machine code on `arrays`, shared by `workers` threads (None: all)."""
         self.require(arrays, params)
-        found: Callable[[], None] = self.kernel.launch(arrays, workers, params)
-        return found
+        run: Callable[[], None] = self.kernel.launch(arrays, workers, params)
+        return run
 
 
 class InterpretingDevice(HostMemory):
-    """The interpreter: it says what programs mean, and reports what is wrong with them."""
+    """The interpreter: it defines the meaning of programs, and reports errors such as races."""
 
     room: Limit = BUFFER
 
     def __init__(self, seed: int = 0):
         self.seed, self.steps = seed, STEPS.most
         self.logs: list[tuple[str, Array]] = []
-        """What debug_log kept, over all launches."""
+        """(label, array) of each `debug_log`, over all launches."""
 
     def prepare(self, program: Program, params: Mapping[str, int]) -> InterpretedProgram:
-        """The program, checked."""
+        """Return the program in a form that the interpreter runs, checked, with its parameters bound to `params`."""
         return InterpretedProgram(self, *ready(program, params))
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """Memory with values that show when they are used."""
+        """Return a new array filled with a conspicuous value (NaN, or 85), so that reads of unwritten memory show."""
         return np.full(shape, np.nan if dtype.kind in "fV" else 85).astype(dtype)
 
 
@@ -150,12 +161,14 @@ class InterpretedProgram:
         self._members: dict[Any, Program] = {}
 
     def launch(self, arrays: list[Array], workers: int | None, params: Mapping[str, int] | None) -> Callable[[], None]:
-        """The program bound to arrays; a call interprets it."""
+        """Return a function that interprets the program on `arrays`, with its tasks shared by `workers` workgroups
+        (None: 2).
+        """
         named = {a.name or "": array for a, array in zip(self.program.args, arrays, strict=True)}
-        return partial(self._run, self._settled(named, params), named, workers or 2)
+        return partial(self._run, self._closed_program(named, params), named, workers or 2)
 
-    def _settled(self, arrays: Mapping[str, Array], params: Mapping[str, int] | None) -> Program:
-        """The program for these arrays: nothing in it is open."""
+    def _closed_program(self, arrays: Mapping[str, Array], params: Mapping[str, int] | None) -> Program:
+        """Return the program with its open sizes bound to those of `arrays` and `params`; cached by the sizes."""
         if not open_parameters(self.program):
             return self.program
         values = sizes_of(self.program, arrays, params, self._conditions)
@@ -165,6 +178,7 @@ class InterpretedProgram:
         return self._members[key]
 
     def _run(self, program: Program, arrays: dict[str, Array], workers: int) -> None:
+        """Interpret `program` on `arrays` ({argument name: array}), and collect its logs on the device."""
         device = self._device
         device.logs += interpret(
             program,
@@ -178,16 +192,17 @@ class InterpretedProgram:
 
 
 def memory_near(machine: Machine, arrays: Sequence[Any], passing: bool = False) -> Memories:
-    """The memory of the GPU that arrays lie on, which is such a machine; `passing`: for one call alone.
+    """Return the memory of the GPU (a `machine`) that `arrays` are on; work on it follows their stream, if they
+    have one.
 
-    If the arrays follow a stream, so does what is done with the memory.
+    With `passing` the memory is for a single call.
     """
     target, number = gpu(f"gpu:{machine.name}", None), common_device("the call", list(arrays))
     return target.backend.memory(target.machine, number, passing, followed_stream(arrays))
 
 
 class GpuDevice:
-    """A GPU: each program says which machine it is written for. Workspaces lie where the arguments do."""
+    """A GPU. Each program names the machine it is written for; workspaces are allocated on the arguments' GPU."""
 
     room: Limit = ELEMENTS
 
@@ -195,13 +210,13 @@ class GpuDevice:
         self.target, self.made_for = target, ""
 
     def prepare(self, program: Program, params: Mapping[str, int]) -> GpuProgram:
-        """The program's code."""
-        found = GpuProgram(self, *ready(program, params))
-        self.made_for = found.kernel.target.machine.name
-        return found
+        """Return the program compiled for its machine, with its parameters bound to `params`."""
+        prepared = GpuProgram(self, *ready(program, params))
+        self.made_for = prepared.kernel.target.machine.name
+        return prepared
 
     def near(self, arrays: Sequence[Any], passing: bool = False) -> Memories:
-        """The memory of the GPU that the arguments lie on."""
+        """Return the memory of the GPU that `arrays` are on; with `passing` it is for a single call."""
         return memory_near(machine_named(self.made_for), arrays, passing)
 
 
@@ -214,16 +229,19 @@ class GpuProgram:
         self.kernel = gpu(device.target, described).kernel(program, described, Dump.of(program.name), conditions)
 
     def launch(self, arrays: list[Any], workers: int | None, params: Mapping[str, int] | None) -> Callable[[], None]:
-        """The code bound to arrays; a call starts it. As many workers as there are cores mean all that it holds."""
-        every = workers == self.kernel.target.machine.limits.cores
-        return self.kernel.launch(arrays, None if every else workers, params)
+        """Return a function that starts the code on `arrays`, with its tasks shared by `workers` workgroups.
+
+        None, or as many as the machine has cores, launches as many workgroups as fit on the GPU at a time.
+        """
+        all_cores = workers == self.kernel.target.machine.limits.cores
+        return self.kernel.launch(arrays, None if all_cores else workers, params)
 
 
 Device = NativeDevice | InterpretingDevice | GpuDevice
 
 
 def device_of(target: str, seed: int = 0) -> Device:
-    """The device of a target: "interpreter", a GPU or a CPU."""
+    """Return the device of `target`: a GPU, a CPU, or the interpreter, whose schedule `seed` chooses."""
     if is_gpu(target):
         return GpuDevice(target)
     return NativeDevice(target) if is_native(target) else InterpretingDevice(seed)

@@ -1,8 +1,8 @@
-"""Kernels as the cache keeps them: what runs, by what it was made from. It is asked before anything is planned.
+"""The disk cache of compiled kernels: entries by the inputs of compilation, looked up before anything is planned.
 
-The key is what a plan depends on: the text of the tile program, sizes, shapes, constraints, the CPU at hand, and who
-compiles. The entry is a manifest: the arguments of the host program, and the key of its machine code. A kernel is kept
-where a manifest says all of it: its sizes are closed, it logs nothing, and no warning points at a line of its author's.
+The key has all that a plan depends on: the text of the tile program, sizes, shapes, constraints, the CPU in use and the
+compiler version. The entry is a manifest: the arguments of the host program, and the key of its machine code. A kernel
+is stored only if a manifest can describe it: its sizes are fixed, it logs nothing, and it causes no warning.
 """
 
 from __future__ import annotations
@@ -23,31 +23,34 @@ from tilewright.targets.cpu.entry import EntryCode, EntryMember
 from tilewright.targets.cpu.entry_executor import EntryExecutor
 from tilewright.targets.cpu.host import host_text
 
-if TYPE_CHECKING:  # what is found was planned by another process
+if TYPE_CHECKING:  # a kernel from the cache needs no planner
     from tilewright.compiler.planned import PlannedKernel
 
 
 def key_for(program: Program, sizes: Mapping[str, int], shapes: Sequence[tuple[int, ...]], options: str) -> str:
-    """The key of a kernel for the CPU at hand; `options` is what else it is made from, as text."""
+    """Return the cache key of a kernel for this CPU, with `sizes` by name and the arguments' `shapes`.
+
+    `options` is a text of all other inputs of the compilation.
+    """
     ranges = sorted((s.name, str(s.lo), str(s.hi)) for s in program_symbols(program))
-    asked = (f"{ranges}", f"{sorted(sizes.items())}", f"{list(shapes)}", options)
-    return cache.key_of("kernel", program_text(program), *asked, host_text(), toolchain())
+    inputs = (f"{ranges}", f"{sorted(sizes.items())}", f"{list(shapes)}", options)
+    return cache.key_of("kernel", program_text(program), *inputs, host_text(), toolchain())
 
 
 class StoredExecutor(EntryExecutor):
-    """The executor of a kernel that was kept."""
+    """The executor of a kernel that was found in the cache."""
 
     def __init__(self, name: str, main: str, arguments: tuple[HostArgument, ...], member: EntryMember):
         self.name, self.main, self.arguments, self._member = name, main, arguments, member
         self._memory_of_host = HostMemory()
 
     def member(self, arrays: Sequence[Array], params: Mapping[str, int] | None = None) -> EntryMember:
-        """The entry, which is that of its only sizes."""
+        """Return the kernel's machine-code entry, after checking that `arrays` fit; a cached kernel has fixed sizes."""
         self.require(arrays)
         return self._member
 
     def near(self, arrays: Sequence[Any], passing: bool = False) -> Memories:
-        """The host's memory."""
+        """Return the host's memory, for the kernel's workspaces."""
         return self._memory_of_host
 
 
@@ -55,11 +58,11 @@ class StoredExecutor(EntryExecutor):
 
 
 class _NotKept(ValueError):
-    """A manifest has no words for a kernel."""
+    """Raised if a manifest cannot describe a kernel."""
 
 
 def keep(key: str, planned: PlannedKernel, program: Program) -> None:
-    """Keeps a kernel that was planned for the tile program, where a manifest has words for it."""
+    """Store a planned kernel in the cache under `key`, if a manifest can describe it. `program` is its tile program."""
     request, executor = planned.request, planned.executor
     realised = planned.realised
     if request.opened or request.logs or realised.lowered.lost or realised.choice.slow is not None:
@@ -67,65 +70,73 @@ def keep(key: str, planned: PlannedKernel, program: Program) -> None:
     member = planned.member
     if member is None:
         return
-    lines = {id(op.loc): n for n, op in enumerate(program.walk()) if op.loc is not None}
+    op_index_of = {id(op.loc): n for n, op in enumerate(program.walk()) if op.loc is not None}
     try:
         manifest = {
             "name": executor.name,
             "main": planned.main.name,
-            "args": [_argument(a) for a in executor.arguments],
+            "args": [_argument_entry(a) for a in executor.arguments],
             "code": member.code.key,
             "once": bool(member.once),
             "lasting": member.lasting,
             "fixed": sorted(member.fixed),
-            "places": [[code, _line(loc, lines)] for code, loc in member.places.items()],
+            "places": [[code, _op_index_of(loc, op_index_of)] for code, loc in member.places.items()],
         }
     except _NotKept:
         return
     cache.store(key, json.dumps(manifest).encode())
 
 
-def _line(loc: Any, lines: Mapping[int, int]) -> int | None:
-    """The operation of the program that a place is of; None: it is no place of a text."""
+def _op_index_of(loc: Any, lines: Mapping[int, int]) -> int | None:
+    """Return the index of the program's operation whose source location is `loc`; None if `loc` is None.
+
+    `lines` is {id of a location: index}. Raise `_NotKept` for a location of no operation.
+    """
     if loc is not None and id(loc) not in lines:
         raise _NotKept("a fault at no line of the program")
     return None if loc is None else lines[id(loc)]
 
 
-def _argument(arg: HostArgument) -> list[Any]:
+def _argument_entry(arg: HostArgument) -> list[Any]:
+    """Return an argument's entry in a manifest: [name, role, kind, element type, shape]."""
     assert arg.shape is not None
     return [arg.name, arg.role, arg.kind, _dtype_name(arg.dtype), list(arg.shape)]
 
 
 def _dtype_name(dtype: np.dtype[Any]) -> str:
-    kind = from_numpy(dtype)
-    if kind is None:
+    """Return Tilewright's name of a numpy element type; raise `_NotKept` if it has none."""
+    dtype_ = from_numpy(dtype)
+    if dtype_ is None:
         raise _NotKept(f"{dtype}")
-    return kind.name
+    return dtype_.name
 
 
 # -- finding --------------------------------------------------------------------------------------------------
 
 
 def find(key: str, program: Program) -> StoredExecutor | None:
-    """Return the kernel that was kept under a key, with its machine code; `program` is the tile program."""
+    """Return the executor of the kernel stored under `key`; None if the cache lacks it or its machine code.
+
+    `program` is the tile program, in which its error locations are found.
+    """
     data = cache.load(key)
     if data is None:
         return None
     manifest = json.loads(data)
     code = cache.load(manifest["code"])
-    if code is None:  # it was not used for longest, and went
+    if code is None:  # evicted from the cache as the least recently used
         return None
     args = tuple(
         HostArgument(name, role, kind, ALL[dtype].numpy, len(shape), tuple(shape))
         for name, role, kind, dtype, shape in manifest["args"]
     )
-    lines = [op.loc for op in program.walk()]
+    locations = [op.loc for op in program.walk()]
     member = EntryMember(
         manifest["name"],
         EntryCode(manifest["code"], code),
         once=(manifest["code"],) if manifest["once"] else (),
         lasting=manifest["lasting"],
         fixed=frozenset(manifest["fixed"]),
-        places={code: None if line is None else lines[line] for code, line in manifest["places"]},
+        places={code: None if line is None else locations[line] for code, line in manifest["places"]},
     )
     return StoredExecutor(manifest["name"], manifest["main"], args, member)

@@ -1,7 +1,7 @@
-"""`compile(kernel, symbols, target=, plan=)`: from a kernel to what can be called.
+"""`compile(kernel, symbols, target=, plan=)`: from a kernel to an executable.
 
-Targets: "cpu", machine code for the CPU at hand; "gpu" and "cuda", code for the GPU at hand; "cpu:NAME" and "gpu:NAME",
-that for a named machine; and "executor", which runs the tile program in numpy and defines what it means.
+Targets: "cpu", machine code for this CPU; "gpu" and "cuda", code for the GPU in use; "cpu:NAME" and "gpu:NAME", code
+for a machine by name; and "executor", which runs the tile program in numpy and defines its meaning.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from tilewright.targets.names import CPU, GPU
 from tilewright.targets.registry import check_target
 from tilewright.wave.kernel import Kernel
 
-if TYPE_CHECKING:  # a tile kernel needs none of them
+if TYPE_CHECKING:  # not loaded for tile kernels
     from tilewright.block.kernel import BlockKernel as BlockKernel
     from tilewright.compiler.text import TextExecutable
     from tilewright.targets.cpu.launch_cache import LaunchCache
@@ -65,7 +65,9 @@ def compile(
     target: str = CPU,
     workers: int | None = None,
     seed: int | None = None,
-) -> TextExecutable: ...
+) -> TextExecutable:
+    """Return a block kernel compiled for a target; `symbols` are its parameters."""
+    ...  # noqa: PIE790
 
 
 @overload
@@ -80,7 +82,9 @@ def compile(
     lenient: bool = False,
     require_atoms: bool = False,
     require_fast: bool = False,
-) -> Executable: ...
+) -> Executable:
+    """Return a tile kernel, program or text compiled for a target; the definition below explains the options."""
+    ...  # noqa: PIE790
 
 
 @eager
@@ -98,30 +102,32 @@ def compile(
     workers: int | None = None,
     seed: int | None = None,
 ) -> Executable | TextExecutable:
-    """What a kernel becomes for a target: call it with the kernel's arguments.
+    """Return `kernel` compiled for a target; call the result with the kernel's arguments.
 
-    `kernel` is a function marked by `@tkw.wave`, a tile program or its text. `symbols` binds symbols (or names) of it
-    to ints or expressions; sizes may be left to the arguments' shapes. `strict` makes a narrowing write an error.
-    `target="cpu"` gives machine code for the CPU at hand, `"cpu:x86.avx512"` that for a machine by name, which can be
-    read everywhere and called where it runs; `"gpu"` (or `"cuda"`, which is NVIDIA's) and `"gpu:hopper"` likewise for
-    GPUs; `"executor"` runs it in numpy, which is what it means. `plan` says how, as `executable.text("plan")` does: it
-    is done so, or refused with the reason. Without one, constraints fix parts of the plan, and the planner chooses the
+    `kernel` is a function marked by `@tkw.wave`, a tile program or its text. `symbols` binds its symbols (or their
+    names) to ints or expressions; sizes may be left to the arguments' shapes. `target="cpu"` gives machine code for
+    this CPU, `"cpu:x86.avx512"` for a machine by name, whose text can be read everywhere and which can be called where
+    it runs; `"gpu"` (or `"cuda"`, NVIDIA's) and `"gpu:hopper"` likewise for GPUs; `"executor"` runs the kernel in
+    numpy, which defines its meaning. `plan` is the text of a plan, as `executable.text("plan")` prints it: it is
+    followed, or refused with the reason. Without one, constraints fix parts of the plan, and the planner chooses the
     rest.
+
     `dynamic` names sizes (rows, batch, image) that stay run-time arguments: one machine code for all their values,
-    planned for those of the first call. `lenient` takes arguments as Wave does: they may be longer than their
-    dimensions say (the first that has a size tells it, and mappings may reach what lies past it), i8 may be given as u8
-    and the other way round, a MemoryLayout of numbers may be met by an array of another number of dimensions, and
-    set_symbol may make a symbol negative.
+    planned for those of the first call. `strict` makes a narrowing write an error. `lenient` takes arguments as Wave
+    does: they may be longer than their dimensions say (the first that has a size decides it, and mappings may reach
+    elements past it), i8 may be given as u8 and vice versa, a MemoryLayout of numbers may be met by an array of another
+    number of dimensions, and set_symbol may make a symbol negative.
 
-    Where a product (`mma`) runs as plain loops although the machine has a multiplication atom for its types, a
-    `FastPathLost` warning says why, once, at the product's line; `require_atoms` makes that an error.
+    If a contraction (`mma`) runs as plain loops although the machine has a multiplication atom for its types, a
+    `FastPathLost` warning says why, once, at its line; `require_atoms` makes that an error.
 
-    Where the plan is predicted to take more than 4 times the roofline of the program, and more than 20 us above it, a
+    If the plan is predicted to take more than 4 times the roofline of the program, and more than 20 us above it, a
     `SlowPlanWarning` says so at the line of the operation that takes the time, with the cause and a way out;
-    `require_fast` makes that an error. Neither is said of a plan that is given.
+    `require_fast` makes that an error. There are no such warnings for a `plan` of the author's.
 
-    A block kernel (a function under `@tb.kernel`) is taken too: `symbols` are its parameters, `workers` is how many
-    workgroups share its tasks, and `seed` picks the interpreter's schedule; it has no plan (see `compiler.block`).
+    A block kernel (a function under `@tb.kernel`) is accepted too: `symbols` are its parameters, `workers` is the
+    number of workgroups that share its tasks, and `seed` chooses the interpreter's schedule; it has no plan (see
+    `compiler.block`).
 
     >>> import numpy as np, tilewright, tilewright.lang as tkl, tilewright.wave as tkw
     >>> M, N = tkl.sym.M, tkl.sym.N
@@ -152,8 +158,8 @@ def compile(
                 )
         return compile_block(kernel, symbols, target=target, workers=workers, seed=0 if seed is None else seed)
     if workers is not None or seed is not None:
-        said = f"workers={written(workers)}, seed={written(seed)}"
-        raise ArgumentError(f"{said}: these are for block kernels; leave them out")
+        arguments = f"workers={written(workers)}, seed={written(seed)}"
+        raise ArgumentError(f"{arguments}: these are for block kernels; leave them out")
     check_target(target, (GPU, EXECUTOR))
     if plan is not None and target == EXECUTOR:
         raise ArgumentError(f"plan=: target={target!r} has no plans; leave it out")
@@ -171,46 +177,53 @@ def compile(
         if not outputs_of(program):
             raise NothingWritten(f"the program {program.name} never writes: it would compute nothing anyone can see")
         _LOG.debug("%s: compile for %s", program.name, target)
-        given = _bindings(symbols or {})
-        refuse_unknown(program.name, bound_names(given), known_names(program, kernel, given))
-        program.bindings |= given
+        new_bindings = _bindings_of(symbols or {})
+        refuse_unknown(program.name, bound_names(new_bindings), known_names(program, kernel, new_bindings))
+        program.bindings |= new_bindings
         known = resolve(program.bindings)
         refuse_threads(program)
         program = with_whole_writes(program, known)
         require_tilings(program)
-        _report_narrowing(program, strict=strict)
-        _report_aliasing(program)
+        _check_narrowing(program, strict=strict)
+        _warn_of_aliasing(program)
         _require_bound(program, known)
-        _require_tiles(program, known)
-        _require_elements(program, known)
-        left = _dynamic(program, known, dynamic, target)
-        return _executable(program, known, target, plan, left, required, lenient)
+        _require_tile_sizes(program, known)
+        _require_topk_counts(program, known)
+        dynamic_symbols = _dynamic_symbols(program, known, dynamic, target)
+        return _make_executable(program, known, target, plan, dynamic_symbols, required, lenient)
     except ProgramError as fault:
         raise fault.with_traceback(None) from None
 
 
 def _is_block_kernel(kernel: Any) -> bool:
-    """Whether it is a kernel of the block language; there is none where that is not loaded."""
+    """True if `kernel` is a kernel of the block language; False without loading that language."""
     language = sys.modules.get("tilewright.block.kernel")
     return language is not None and isinstance(kernel, language.BlockKernel)
 
 
-def _dynamic(program: Program, known: Mapping[Symbol, Expr], dynamic: Collection[Any], target: str) -> list[Symbol]:
-    """The symbols whose values are left to every call."""
+def _dynamic_symbols(
+    program: Program, known: Mapping[Symbol, Expr], dynamic: Collection[Any], target: str
+) -> list[Symbol]:
+    """Return the symbols that `dynamic` (symbols or names) leaves open until each call.
+
+    Raise `ArgumentError` for one that is in `known` or is not a size of an argument.
+    """
     if dynamic and target == EXECUTOR:
         raise ArgumentError(f"dynamic=: with target={target!r} every size is; leave it out")
-    there = {s.name: s for a in program.args if isinstance(a.type, MemoryType) for d in a.type.dims for s in d.symbols}
+    sizes_of_arguments = {
+        s.name: s for a in program.args if isinstance(a.type, MemoryType) for d in a.type.dims for s in d.symbols
+    }
     symbols = []
-    for each in dynamic:
-        name = each if isinstance(each, str) else getattr(each, "name", str(each))
-        if name not in there or there[name] in known:
-            left = [n for n, s in there.items() if s not in known]
-            raise ArgumentError(f"dynamic: {name} is no size that arguments tell; there are {', '.join(left)}")
-        symbols.append(there[name])
+    for entry in dynamic:
+        name = entry if isinstance(entry, str) else getattr(entry, "name", str(entry))
+        if name not in sizes_of_arguments or sizes_of_arguments[name] in known:
+            open_names = [n for n, s in sizes_of_arguments.items() if s not in known]
+            raise ArgumentError(f"dynamic: {name} is no size that arguments tell; there are {', '.join(open_names)}")
+        symbols.append(sizes_of_arguments[name])
     return symbols
 
 
-def _executable(
+def _make_executable(
     program: Program,
     known: Mapping[Symbol, Expr],
     target: str,
@@ -219,19 +232,23 @@ def _executable(
     required: Required,
     lenient: bool,
 ) -> Executable:
+    """Return the executable of a checked program for `target`; `known` are the values of its symbols."""
     if target == EXECUTOR:
         return Executable(program, known, lenient)
-    from tilewright.compiler.native import NativeExecutable  # what it needs of the CPU is loaded only here
+    from tilewright.compiler.native import NativeExecutable  # loads the code generators
 
     return NativeExecutable(program, known, target, plan, dynamic, required, lenient)
 
 
 def restored(program: Program, lenient: bool) -> Executable:
-    """An executable by what made it."""
+    """Return the executable that runs `program` in numpy; used for unpickling."""
     return Executable(program, resolve(program.bindings), lenient)
 
 
 def _program_of(kernel: Any) -> Program:
+    """Return the verified tile program of a kernel, a program (copied) or a program's text; raise `ArgumentError`
+    otherwise.
+    """
     if isinstance(kernel, Program):
         verify(kernel)
         return replace(kernel, bindings=dict(kernel.bindings))  # the caller's program stays as it is
@@ -247,8 +264,8 @@ def _program_of(kernel: Any) -> Program:
     )
 
 
-def _bindings(symbols: Mapping[Any, Any]) -> dict[Expr, Any]:
-    """Symbols and their values; address spaces say nothing on the tile level and are left out."""
+def _bindings_of(symbols: Mapping[Any, Any]) -> dict[Expr, Any]:
+    """Return {symbol: expression} of the argument `symbols` (symbols or names to values), without address spaces."""
     bindings: dict[Expr, Any] = {}
     for key, value in symbols.items():
         name = key if isinstance(key, str) else getattr(key, "name", str(key))
@@ -268,7 +285,10 @@ def _bindings(symbols: Mapping[Any, Any]) -> dict[Expr, Any]:
 
 
 def resolve(bindings: Mapping[Expr, Any]) -> dict[Symbol, Expr]:
-    """Bindings with bindings put into them, until nothing changes: numbers where all is known.
+    """Return {symbol: expression} with all bound symbols substituted in the expressions; numbers if everything is
+    known.
+
+    Raise `ArgumentError` if a symbol depends on itself.
 
     >>> M, N = symbol("M", 0), symbol("N", 0)
     >>> resolve({M: 2 * N, N: M + 1})
@@ -276,42 +296,45 @@ def resolve(bindings: Mapping[Expr, Any]) -> dict[Symbol, Expr]:
     tilewright.errors.ArgumentError: symbols: M = 2*N mentions itself, perhaps through others
     """
     known = {s: as_expr(e) for s, e in bindings.items() if isinstance(s, Symbol)}
-    others = {s: e for s, e in known.items() if e is not s}
-    for s in others:
+    bound = {s: e for s, e in known.items() if e is not s}
+    for s in bound:
         reached: set[Symbol] = set()
-        further = set(others[s].symbols)
-        while further:
-            reached |= further
-            further = {each for r in further if r in others for each in others[r].symbols} - reached
+        pending = set(bound[s].symbols)
+        while pending:
+            reached |= pending
+            pending = {dependency for r in pending if r in bound for dependency in bound[r].symbols} - reached
         if s in reached:
             raise ArgumentError(f"symbols: {s} = {bindings[s]} mentions itself, perhaps through others")
     while True:
-        step = Substitution(others)
-        following = {s: step(e) for s, e in others.items()}
-        if all(following[s] is e for s, e in others.items()):
-            return known | others
-        others = following
+        step = Substitution(bound)
+        substituted = {s: step(e) for s, e in bound.items()}
+        if all(substituted[s] is e for s, e in bound.items()):
+            return known | bound
+        bound = substituted
 
 
 # -- checks -------------------------------------------------------------------------------------------
 
 
-def _report_narrowing(program: Program, *, strict: bool) -> None:
+def _check_narrowing(program: Program, *, strict: bool) -> None:
+    """Warn of each write that rounds to a narrower element type; with `strict`, raise `DtypeMismatch` instead."""
     for op in program.walk():
         if op.name != "write":
             continue
         tile, memory = op.operands[0].type, op.operands[1].type
         if not memory.dtype.holds(tile.dtype):
-            what = f"write rounds {tile.dtype} to {memory.dtype}; say so with tkw.cast(tile, tkl.{memory.dtype})"
+            message = f"write rounds {tile.dtype} to {memory.dtype}; say so with tkw.cast(tile, tkl.{memory.dtype})"
             if strict:
-                raise DtypeMismatch(what, op.loc)
-            where = f"\n{op.loc.pointing()}" if op.loc else ""
-            warn_author(what + where, NarrowingWarning)
+                raise DtypeMismatch(message, op.loc)
+            location = f"\n{op.loc.pointing()}" if op.loc else ""
+            warn_author(message + location, NarrowingWarning)
 
 
-def _report_aliasing(program: Program) -> None:
-    """Arguments that are read and written through different accesses: the result depends on the order."""
-    so = "the order of workgroups shows" if is_grid(program) else "natively the kernel is one task"
+def _warn_of_aliasing(program: Program) -> None:
+    """Warn of an argument that is read and written through different accesses, so that the result depends on the
+    order.
+    """
+    reason = "the order of workgroups shows" if is_grid(program) else "natively the kernel is one task"
     for value in program.args:
         reads = [op for op in program.walk() if op.name == "read" and op.operands[0] is value]
         writes = [op for op in program.walk() if op.name == "write" and op.operands[1] is value]
@@ -320,18 +343,25 @@ def _report_aliasing(program: Program) -> None:
                 if access_form(r) != access_form(w):
                     lines = "".join(f"\n{op.loc.pointing()}" for op in (r, w) if op.loc)
                     warn_author(
-                        f"the argument {value.name} is read and written through different accesses; {so}{lines}",
+                        f"the argument {value.name} is read and written through different accesses; {reason}{lines}",
                         AliasingWarning,
                     )
                     return
 
 
 def _require_bound(program: Program, known: Mapping[Symbol, Expr]) -> None:
-    """Raises for a symbol that nothing will bind; tile sizes of logical programs are left to the planner."""
+    """Raise `UnboundSymbol` for a symbol that has no value in `known` and gets none from shapes or loops.
+
+    Tile sizes of programs that are no grid programs are excepted: the planner chooses them.
+    """
     memory = [a.type for a in program.args if isinstance(a.type, MemoryType)]
-    free = {s for kind in memory for d in kind.sizes if d is not None for s in d.symbols}
-    for kind in memory:  # where an extent is free, its array tells the dimension's size
-        free |= {d for d, size in zip(kind.dims, kind.sizes, strict=True) if size is None and isinstance(d, Symbol)}
+    free = {s for memory_type in memory for d in memory_type.sizes if d is not None for s in d.symbols}
+    for memory_type in memory:  # a free extent takes its size from the array
+        free |= {
+            d
+            for d, size in zip(memory_type.dims, memory_type.sizes, strict=True)
+            if size is None and isinstance(d, Symbol)
+        }
     for op in program.walk():
         free |= {s for name in ("over",) for e in op.attrs.get(name, ()) for s in e.symbols}
         free |= {s for s, _ in op.attrs.get("lookups", ())}
@@ -340,28 +370,31 @@ def _require_bound(program: Program, known: Mapping[Symbol, Expr]) -> None:
             free |= op.attrs["symbol"].symbols
         if op.name == "iterate" and op.attrs.get("start"):
             free |= op.attrs["axis"].symbols
-    grid = is_grid(program)
+    is_grid_program = is_grid(program)
     for op in program.walk():
-        needed = {
-            s for name, kind in op.spec.attrs.items() if name in op.attrs for s in attr_symbols(kind, op.attrs[name])
+        used = {
+            s
+            for name, memory_type in op.spec.attrs.items()
+            if name in op.attrs
+            for s in attr_symbols(memory_type, op.attrs[name])
         }
         for value in op.results:
             if isinstance(value.type, TileType):
-                needed |= {s for d in value.type.dims for s in d.symbols}
+                used |= {s for d in value.type.dims for s in d.symbols}
         if op.name == "iterate" and not op.attrs.get("start") and not accumulates_only(op):
             for record in program.records:
                 if record.name == "tiling" and record.attrs["dim"] is op.attrs["axis"] and "tile" in record.attrs:
-                    needed |= record.attrs["tile"].symbols
-        _refuse_unbound(needed, known, free, op)
-    for record in program.records if grid else ():
+                    used |= record.attrs["tile"].symbols
+        _require_bound_symbols(used, known, free, op)
+    for record in program.records if is_grid_program else ():
         if record.name in ("workgroup", "tiling", "grid", "reordering"):
             kinds = record.spec.attrs
-            needed = {s for name, v in record.attrs.items() for s in attr_symbols(kinds[name], v)}
-            _refuse_unbound(needed, known, free, record)
+            used = {s for name, v in record.attrs.items() for s in attr_symbols(kinds[name], v)}
+            _require_bound_symbols(used, known, free, record)
 
 
-def _require_tiles(program: Program, known: Mapping[Symbol, Expr]) -> None:
-    """Raises for a tile size that is bound to less than one."""
+def _require_tile_sizes(program: Program, known: Mapping[Symbol, Expr]) -> None:
+    """Raise `ArgumentError` for a tile size that is bound to less than 1."""
     bound = Substitution(known)
     for record in program.records:
         tile = record.attrs.get("tile")
@@ -369,8 +402,10 @@ def _require_tiles(program: Program, known: Mapping[Symbol, Expr]) -> None:
             raise ArgumentError(f"the tile size of {record.attrs['dim']} is {tile} = {size}; it must be at least 1")
 
 
-def _require_elements(program: Program, known: Mapping[Symbol, Expr]) -> None:
-    """Raises for a topk of more elements than its dimension has, where both are bound; calls tell the others."""
+def _require_topk_counts(program: Program, known: Mapping[Symbol, Expr]) -> None:
+    """Raise an error for a `topk` of more elements than its dimension has, if both are known; calls check the
+    others.
+    """
     bound = Substitution(known)
     for op in program.walk():
         if op.name == "topk":
@@ -379,14 +414,15 @@ def _require_elements(program: Program, known: Mapping[Symbol, Expr]) -> None:
                 require_elements(op, count.value, length.value)
 
 
-def _refuse_unbound(needed: set[Symbol], known: Mapping[Symbol, Expr], free: set[Symbol], op: Op) -> None:
+def _require_bound_symbols(needed: set[Symbol], known: Mapping[Symbol, Expr], free: set[Symbol], op: Op) -> None:
+    """Raise `UnboundSymbol` for a symbol in `needed`, used by `op`, that is neither in `known` nor in `free`."""
     for s in sorted(needed, key=lambda s: s.name):
         if s in WORKGROUPS or s.name.startswith("GET_ITER_ARG_") or s in free:
             continue
-        left = known[s].symbols - free if s in known else {s}
-        left -= set(WORKGROUPS)
-        if left:
-            missing = min(x.name for x in left)
+        unbound = known[s].symbols - free if s in known else {s}
+        unbound -= set(WORKGROUPS)
+        if unbound:
+            missing = min(x.name for x in unbound)
             raise UnboundSymbol(
                 f"the symbol {missing} is neither bound nor found in an argument's shape; bind it: "
                 f"compile(kernel, {{{missing}: ...}})",
@@ -418,12 +454,12 @@ class Executable:
         self.program = program
         self.known = dict(known)
         self.lenient = lenient
-        """Whether arguments are taken as Wave takes them."""
+        """Whether arguments are accepted as in Wave; see `compile`."""
         self.outputs = outputs_of(program)
         types = {a.name or "": str(a.type).removeprefix("global ") for a in program.args}
         self.__signature__ = signature_of(types, [a.name or "" for a in self.outputs], ["debug_logs"])
         self._orders: dict[tuple[Any, ...], tuple[Any, ...]] = {}
-        """The source of each argument, a place or a name; for each form of a call by name."""
+        """{form of a call by name: for each argument, its position in the call or its name}."""
         self._in_one_array: dict[tuple[tuple[Value, Value], ...], Self] = {}
 
     @property
@@ -432,7 +468,10 @@ class Executable:
         return self.program.name
 
     def text(self, level: str = "tile", symbols: Mapping[Any, int] | None = None) -> str:
-        """The program on a level: "tile". `symbols` are sizes, which no text of the executor depends on."""
+        """Return the text of the program on a level: "tile", the only one.
+
+        `symbols` are sizes and have no effect on it.
+        """
         known_level(level, ("tile",), f"{self.name} on the executor")
         return program_text(self.program)
 
@@ -440,14 +479,14 @@ class Executable:
     def __call__(self, *args: Any, debug_logs: dict[str, Any] | None = None, **named: Any) -> Any:
         """Runs the kernel; `debug_logs` receives what tkw.debug_log keeps, as `logs[label]["value"]`."""
         if debug_logs is None and not named:
-            result = self._like_before(args)
+            result = self._repeat_remembered(args)
             if result is not UNLIKE:
                 return result
         if debug_logs is not None and not isinstance(debug_logs, dict):
             raise ArgumentError(f"{self.name}: debug_logs={written(debug_logs, 80)} is no dictionary to receive logs")
-        placed = self._arranged(args, named) if named else args
+        placed = self._by_position(args, named) if named else args
         if debug_logs is None and named:
-            result = self._like_before(tuple(a for a in placed if a is not None))
+            result = self._repeat_remembered(tuple(a for a in placed if a is not None))
             if result is not UNLIKE:
                 return named.get("out") if result is None else result
         try:
@@ -460,29 +499,34 @@ class Executable:
 
     @property
     def launches(self) -> LaunchCache | None:
-        """The launches learnt from calls on the host, by position; None: calls are not launches."""
+        """The launches remembered from calls on the host, by position; None if calls are not launches."""
         return None
 
-    def _like_before(self, args: tuple[Any, ...]) -> Any:
-        """Makes a call that is like one before and returns the outputs that it made; `UNLIKE`: there was none."""
+    def _repeat_remembered(self, args: tuple[Any, ...]) -> Any:
+        """Repeat a remembered call with arguments of the same form, and return the outputs it made; `UNLIKE` if
+        there is none.
+        """
         return UNLIKE
 
-    def _arranged(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
-        """All arguments by position."""
-        form = (len(args), *named)
-        order = self._orders.get(form)
+    def _by_position(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Return all arguments of a call by position, None for outputs left out; `named` are those passed by name."""
+        call_form = (len(args), *named)
+        order = self._orders.get(call_form)
         if order is None:
             names, outputs = ([a.name or "" for a in values] for values in (self.program.args, self.outputs))
             if "out" in named and len(outputs) > 1:  # a tuple of arrays: each is one of the arguments
                 return arranged(self.name, names, outputs, args, named)
             sources = {name: name for name in named}
-            order = self._orders[form] = arranged(self.name, names, outputs, tuple(range(len(args))), sources)
+            order = self._orders[call_form] = arranged(self.name, names, outputs, tuple(range(len(args))), sources)
         return tuple([None if n is None else args[n] if type(n) is int else named[n] for n in order])
 
     def _run(self, args: tuple[Any, ...], logs: dict[str, Any] | None) -> Any:
+        """Check the arguments, run the program, and return the outputs that the call made; `logs` receives what it
+        logs.
+        """
         bound = Arguments(self.program, self.outputs, self.known, args, self.lenient)
         if bound.in_place:
-            return self._in_place(bound)._run(bound.apart, logs)
+            return self._aliased_executable(bound)._run(bound.apart, logs)
         if logs is None and self.program.hooks:
             logs = {}
         if not bound.is_empty:
@@ -492,20 +536,22 @@ class Executable:
         self._finish_logs(bound, logs)
         return bound.finish()
 
-    def _in_place(self, bound: Arguments) -> Self:
-        """The executable of the program in which an output and the inputs that are its array are one argument."""
+    def _aliased_executable(self, bound: Arguments) -> Self:
+        """Return the executable of the program in which an output and the inputs that share its array are one
+        argument.
+        """
         key = tuple(bound.in_place.items())
         alias = self._in_one_array.get(key)
         if alias is None:
-            alias = self._in_one_array[key] = self._of(in_one_array(self.program, bound.in_place))
+            alias = self._in_one_array[key] = self._with_program(in_one_array(self.program, bound.in_place))
         return alias
 
-    def _of(self, program: Program) -> Self:
-        """Another program, made into an executable as this one was."""
+    def _with_program(self, program: Program) -> Self:
+        """Return an executable of another program with the same options."""
         return type(self)(program, self.known, self.lenient)
 
     def _finish_logs(self, bound: Arguments, logs: dict[str, Any] | None) -> None:
-        """Hands what was logged to the author's functions."""
+        """Call the author's printer and handler functions of each `debug_log` with the logged arrays."""
         if logs:
             bound.finish_logs(logs)
         for label, (printer, handler) in self.program.hooks.items():
@@ -516,15 +562,16 @@ class Executable:
 
     @property
     def asm(self) -> str:
-        """The program's text, by Wave's name for what it prints."""
+        """The program's text, under Wave's name."""
         return self.text()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return restored, (self.program, self.lenient)
 
     def __repr__(self) -> str:
-        return self._shown("the executor")
+        return self._repr_on("the executor")
 
-    def _shown(self, where: str) -> str:
-        given = (p for p in self.__signature__.parameters.values() if p.kind is not p.KEYWORD_ONLY)
-        return f"<executable {self.name}({', '.join(f'{p.name}: {p.annotation}' for p in given)}) on {where}>"
+    def _repr_on(self, where: str) -> str:
+        """Return the text of `repr`: the kernel's name, its arguments, and `where` it runs, such as "the executor"."""
+        parameters = (p for p in self.__signature__.parameters.values() if p.kind is not p.KEYWORD_ONLY)
+        return f"<executable {self.name}({', '.join(f'{p.name}: {p.annotation}' for p in parameters)}) on {where}>"

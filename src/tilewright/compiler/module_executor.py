@@ -1,4 +1,4 @@
-"""The executor of a module on a CPU: its entry is made, and bound to arrays; what it cannot say runs by its script."""
+"""The executor of a module on a CPU: one machine-code entry bound to arrays, or launches one by one from Python."""
 
 from __future__ import annotations
 
@@ -25,15 +25,17 @@ Sizes = tuple[tuple[str, int], ...]
 
 
 def executor_of(module: Module, device: Device) -> HostExecutor:
-    """The executor that runs a module on a device."""
+    """Return the object that binds `module` to arrays and runs it on `device`: by one native entry on a CPU, if
+    possible.
+    """
     return NativeExecutor(module, device) if isinstance(device, NativeDevice) else HostExecutor(module, device)
 
 
 class NativeExecutor(EntryExecutor, HostExecutor):
     """A module on a CPU.
 
-    Its script says what it does for some sizes, and is checked once for them; the entry, machine code for all sizes,
-    does it.
+    Its script lists the launches for one set of sizes, and is checked once for them. The entry is machine code that
+    does the same for all sizes.
     """
 
     device: NativeDevice
@@ -45,15 +47,15 @@ class NativeExecutor(EntryExecutor, HostExecutor):
         self._is_one = not any(as_expr(e).symbols for op in self._launches for _, e in self._closed(op))
         """True if one object serves all sizes: none of them decides which program is launched."""
         self._codes: dict[Sizes, EntryCode] = {}
-        self._members = lru_cache(SCRIPTS)(self._member)
+        self._members = lru_cache(SCRIPTS)(self._member_of_sizes)
         self.why_script: str | None = None if device.target.runs else device.target.why_not
-        """Why the module runs by its script: the entry has no words for it. None: it has."""
+        """Why the launches run one by one from Python (the script): no entry can do them. None if one can."""
         for op in self._launches:
             for arg, value in zip(module.programs[op.attrs["program"]].args, op.operands, strict=True):
                 self.why_script = self.why_script or why_copied(module.programs[op.attrs["program"]], arg, value.type)
 
     def prepare(self) -> None:
-        """Makes the machine code now, unless a call decides which programs there are."""
+        """Compile the programs of the module, and the entry unless sizes decide which programs are launched."""
         super().prepare()
         if self.why_script is None and self._is_one:
             self._code(())
@@ -73,33 +75,43 @@ class NativeExecutor(EntryExecutor, HostExecutor):
         """Return the machine-code entry of a module without dynamic sizes; None: the host executor runs it."""
         return None if self.why_script is not None else self._members(())
 
-    def _member(self, sizes: Sizes) -> EntryMember:
+    def _member_of_sizes(self, sizes: Sizes) -> EntryMember:
+        """Return the machine-code entry for `sizes` ((name, number) pairs), after checking each of its launches."""
         script = self.script_of(sizes)
         self._check_launches(script, dict(sizes))
         code = self._code(sizes)
         ops = list(self._host.walk())
-        once = [m for m in script.memory if m.slot in script.held]
+        held_memory = [m for m in script.memory if m.slot in script.held]
         return EntryMember(
             self.name,
             code,
             tuple(n for _, n in sizes),
             tuple(script.once),
-            tuple(once),
+            tuple(held_memory),
             script.lasting,
             frozenset(script.fixed),
-            {number: ops[place].loc for number, place in code.checks.items()},
+            {number: ops[index].loc for number, index in code.checks.items()},
         )
 
     def _check_launches(self, script: Script, values: Mapping[str, int]) -> None:
-        """Raises where a program does not take what it is launched on."""
-        memory = [_like([int(evaluated(e, values)) for e in a.type.shape], a.type.dtype.numpy) for a in self._host.args]
-        memory += [_like(m.shape, m.dtype) for m in script.memory]
+        """Raise an error if a program of the `script` (list of launches) does not take the arrays that it is
+        launched on.
+
+        `values` are the sizes of the call.
+        """
+        memory = [
+            _dummy_array([int(evaluated(e, values)) for e in a.type.shape], a.type.dtype.numpy) for a in self._host.args
+        ]
+        memory += [_dummy_array(m.shape, m.dtype) for m in script.memory]
         for step in (*script.once, *script.each):
             if isinstance(step, Launched):
                 assert isinstance(step.program, NativeProgram)
                 step.program.require([memory[n] for n in step.slots], dict(step.params))
 
     def _code(self, sizes: Sizes) -> EntryCode:
+        """Return the machine code of the entry for `sizes`; compiled once for all sizes if they do not decide what
+        is launched.
+        """
         key = () if self._is_one else sizes
         if key not in self._codes:
             values = dict(sizes)
@@ -114,6 +126,6 @@ class NativeExecutor(EntryExecutor, HostExecutor):
         return self._codes[key]
 
 
-def _like(shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
-    """An array that only has a shape and a type."""
+def _dummy_array(shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
+    """Return an array with a shape and an element type, but with a single element of memory."""
     return np.broadcast_to(np.zeros((), dtype), tuple(shape))

@@ -1,4 +1,4 @@
-"""Tile kernels as machine code: a block program for each set of sizes, made when a call brings them, and kept."""
+"""Tile kernels as machine code: a kernel for each set of sizes, compiled when a call first has them."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from tilewright.runtime.scripts import Whole
 from tilewright.runtime.timing import benchmark
 from tilewright.targets.calls.table import UNLIKE
 from tilewright.targets.cpu.launch_cache import LaunchCache
-from tilewright.targets.gpu.again import Again
+from tilewright.targets.gpu.again import GpuLaunchCache
 from tilewright.targets.names import CPU, INTERPRETER, is_gpu, is_native
 from tilewright.targets.registry import gpu_machine, native
 
-if TYPE_CHECKING:  # a kernel that is found in the cache is not planned
+if TYPE_CHECKING:  # a kernel from the cache needs no planner
     from tilewright.compiler.planned import PlannedKernel
     from tilewright.machine import Machine
     from tilewright.passes.bound_plan import Realised
@@ -49,7 +49,7 @@ if TYPE_CHECKING:  # a kernel that is found in the cache is not planned
 
 Array = np.ndarray[Any, np.dtype[Any]]
 TYPICAL = 2
-"""The least that a dynamic size is planned for: one that is 1 in the first call is to be cut all the same."""
+"""The smallest value that a dynamic size is planned for, so that a size of 1 in the first call is still tiled."""
 LEVELS = ("tile", "plan", "block", "host", "loop", "llvm", "asm")
 
 
@@ -69,45 +69,49 @@ class NativeExecutable(Executable):
         constant: Collection[str] = (),
         machine: Machine | None = None,
     ):
-        self._forget()
+        self._drop_compiled()
         super().__init__(program, known, lenient)
         self.dynamic = tuple(dynamic)
         self.target = target if machine is None else INTERPRETER
         self._constant, self._machine = frozenset(constant), machine
-        self.plan = _plan_of(plan)
+        self.plan = _as_schedule(plan)
         self._grid = is_grid(program)
-        self._free = {op for op in program.walk() if op.name == "iterate" and _is_free(program, op)}
+        self._free_loops = {op for op in program.walk() if op.name == "iterate" and _has_free_tile_size(program, op)}
         self.path = "best"
         self._required, self._reported = required, False
-        self._whole = frozenset() if self._grid else frozenset(v for v in self.outputs if is_written_whole(program, v))
+        self._fully_written = (
+            frozenset() if self._grid else frozenset(v for v in self.outputs if is_written_whole(program, v))
+        )
 
-    def _forget(self) -> None:
-        """Lets go of what was compiled and learnt."""
+    def _drop_compiled(self) -> None:
+        """Drop all compiled kernels and remembered calls."""
         self._kernels: dict[Any, Compiled] = {}
         self._last: Compiled | None = None
-        self._on_gpu, self._on_host = Again(), LaunchCache()
+        self._on_gpu, self._on_host = GpuLaunchCache(), LaunchCache()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Who changes what it is made of, such as its plan, gets kernels made of that."""
+        """Set an attribute; a public one, such as the plan, also drops all compiled kernels."""
         object.__setattr__(self, name, value)
         if not name.startswith("_"):
-            self._forget()
+            self._drop_compiled()
 
-    def _report(self, realised: Realised) -> None:
-        """Warn, once, of products without atoms or of a slow plan; not of those that a given plan asked for."""
-        warned = Required.NOTHING
+    def _report_plan(self, realised: Realised) -> None:
+        """Warn, once per executable, of contractions without atoms or of a slow plan, unless the author's plan
+        asked for them.
+        """
+        warn_of = Required.NOTHING
         if not self._reported:
-            asked = self.plan is not None and any(p.atom is None for p in self.plan.products)
-            warned = (Required.NOTHING if asked else Required.ATOMS) | (
+            plan_has_no_atom = self.plan is not None and any(p.atom is None for p in self.plan.products)
+            warn_of = (Required.NOTHING if plan_has_no_atom else Required.ATOMS) | (
                 Required.FAST if self.plan is None else Required.NOTHING
             )
-        if warned or self._required:
+        if warn_of or self._required:
             from tilewright.compiler.reports import report_plan
 
-            self._reported |= report_plan(self.program, realised, self.machine, self._required, warned)
+            self._reported |= report_plan(self.program, realised, self.machine, self._required, warn_of)
 
-    def _near(self) -> Callable[[Sequence[Any]], Any] | None:
-        """What gives the memory of the GPU that arguments lie on; None where it runs on the host."""
+    def _memory_of_gpu(self) -> Callable[[Sequence[Any]], Any] | None:
+        """Return a function from arrays to the memory of the GPU that they are on; None on a CPU."""
         if not is_gpu(self.target):
             return None
         from tilewright.compiler.device import memory_near
@@ -116,12 +120,12 @@ class NativeExecutable(Executable):
 
     @property
     def machine(self) -> Machine:
-        """The machine that it is planned for."""
+        """The machine that kernels are planned for."""
         if self._machine is None and is_gpu(self.target):
             return gpu_machine(self.target)
         return self._machine or native(self.target if is_native(self.target) else CPU).machine
 
-    def _request(
+    def _request_for(
         self,
         extents: Mapping[Symbol, Size],
         shapes: Mapping[Value, tuple[Size, ...]],
@@ -129,17 +133,20 @@ class NativeExecutable(Executable):
         logs: bool = False,
         opened: OpenSizes | None = None,
     ) -> Request:
-        """Return the request to the passes for these sizes, of which some may be open."""
+        """Return the request to the passes for these sizes and argument shapes, of which `opened` are open (dynamic).
+
+        With `logs` the kernel keeps what `debug_log` records.
+        """
         from tilewright.passes.request import CompileOptions, Request, SizedProgram
         from tilewright.passes.tile.opened import CLOSED
 
-        free = {op for op in self._free if not (logs and _keeps_tiles(self.program, op))}
+        free_loops = {op for op in self._free_loops if not (logs and _logs_show_tile_size(self.program, op))}
         derived = {s: e for s, e in self.known.items() if s not in extents} if self._grid else None
         options = CompileOptions.LOGS if logs else CompileOptions.NONE
         options |= CompileOptions.LENIENT if self.lenient else CompileOptions.NONE
         options |= CompileOptions.NO_BLOCKS if self.path == "general" else CompileOptions.NONE
         return Request(
-            SizedProgram(self.program, extents, shapes, free),
+            SizedProgram(self.program, extents, shapes, free_loops),
             self.machine,
             CLOSED if opened is None else opened,
             derived,
@@ -151,36 +158,42 @@ class NativeExecutable(Executable):
     def compiled(
         self, symbols: Mapping[Symbol, int], shapes: Mapping[Value, tuple[int, ...]], *, logs: bool = False
     ) -> Compiled:
-        """The machine code for these sizes; made once."""
+        """Return the kernel for these sizes (`symbols`) and argument shapes; compiled once.
+
+        A kernel for all values of the dynamic sizes is used if it covers these. With `logs` it keeps what `debug_log`
+        records.
+        """
         if self.dynamic and not logs:
-            longer = self._request(symbols, shapes).longer() if self.lenient else None
-            kernel = self._open(symbols) if longer is None else None
-            if kernel is not None and self._takes(kernel, symbols):
+            longer_argument = self._request_for(symbols, shapes).longer() if self.lenient else None
+            kernel = self._compiled_open(symbols) if longer_argument is None else None
+            if kernel is not None and self._accepts_sizes(kernel, symbols):
                 return kernel
         sizes = tuple(sorted((s.name, n) for s, n in symbols.items()))
         key = (sizes, tuple(shapes[a] for a in self.program.args), logs, environment.threads())
         kernel = self._kernels.get(key)
         if kernel is None:
-            again = self._again(symbols, shapes, logs)
-            plan = partial(self._planned, partial(self._request, symbols, shapes, logs=logs))
+            recipe = self._recipe(symbols, shapes, logs)
+            plan = partial(self._run_passes, partial(self._request_for, symbols, shapes, logs=logs))
             cache_key = None if logs else self._cache_key(symbols, shapes)
-            kernel = self._kernels[key] = self._found(cache_key, again, plan)
+            kernel = self._kernels[key] = self._load_or_plan(cache_key, recipe, plan)
         self._last = kernel
         return kernel
 
-    def _planned(self, asked: Callable[[], Request]) -> PlannedKernel:
-        """A kernel as the passes make it."""
+    def _run_passes(self, make_request: Callable[[], Request]) -> PlannedKernel:
+        """Plan and lower the kernel of the request that `make_request` returns, and report its plan."""
         from tilewright.compiler.planned import PlannedKernel
         from tilewright.passes.pipeline import run
 
-        request = asked()
+        request = make_request()
         realised = run(request, Dump.of(self.name).write)
         if not request.logs:
-            self._report(realised)
+            self._report_plan(realised)
         return PlannedKernel(request, realised, self.target)
 
     def _cache_key(self, symbols: Mapping[Symbol, int], shapes: Mapping[Value, tuple[int, ...]]) -> str | None:
-        """The key under which the cache keeps a kernel for these sizes; None: it keeps none such."""
+        """Return the disk-cache key of the kernel for these sizes; None if it is not cached (other targets, dumps,
+        no cache).
+        """
         if self.target != CPU or environment.dump_folder() is not None or environment.cache_folder() is None:
             return None
         options = {
@@ -193,62 +206,79 @@ class NativeExecutable(Executable):
         sizes = {s.name: n for s, n in symbols.items()}
         return kept.key_for(self.program, sizes, [shapes[a] for a in self.program.args], f"{options}")
 
-    def _found(self, key: str | None, again: tuple[Any, ...], plan: Callable[[], PlannedKernel]) -> Compiled:
-        """A kernel as the cache keeps it, or else planned, and kept."""
+    def _load_or_plan(self, key: str | None, recipe: tuple[Any, ...], plan: Callable[[], PlannedKernel]) -> Compiled:
+        """Return the kernel stored in the disk cache under `key`, or plan it and store it; None as `key` only plans.
+
+        `recipe` is the picklable recipe of the kernel, `plan` plans it.
+        """
         stored = None if key is None else kept.find(key, self.program)
-        kernel = Compiled(self.target, again, plan, stored)
+        kernel = Compiled(self.target, recipe, plan, stored)
         if key is not None and stored is None:
             kept.keep(key, kernel.planned, self.program)
         return kernel
 
-    def _again(
+    def _recipe(
         self, symbols: Mapping[Symbol, int], shapes: Mapping[Value, tuple[int, ...]] | None, logs: bool
     ) -> tuple[Any, ...]:
-        """What makes a member again, in another process too: its sizes go by name, its arguments by place."""
-        named = {s.name: n for s, n in symbols.items()}
-        return self, named, None if shapes is None else [shapes[a] for a in self.program.args], logs
+        """Return the picklable recipe of a kernel: (executable, {size name: number}, argument shapes or None, logs)."""
+        size_of = {s.name: n for s, n in symbols.items()}
+        return self, size_of, None if shapes is None else [shapes[a] for a in self.program.args], logs
 
-    def again(self, named: Mapping[str, int], shapes: list[tuple[int, ...]] | None, logs: bool) -> Compiled:
-        """The member for these sizes; `shapes` are those of the arguments, None where a call tells them."""
+    def remake(self, named: Mapping[str, int], shapes: list[tuple[int, ...]] | None, logs: bool) -> Compiled:
+        """Return the kernel of a recipe: `named` is {size name: number}; `shapes` is None if sizes are dynamic."""
         symbols = {s: named[s.name] for s in (program_symbols(self.program) | set(self.known)) if s.name in named}
         if shapes is None:
-            return self._open(symbols)
+            return self._compiled_open(symbols)
         return self.compiled(symbols, dict(zip(self.program.args, shapes, strict=True)), logs=logs)
 
-    def _open(self, symbols: Mapping[Symbol, int]) -> Compiled:
-        """The machine code for all values of the dynamic sizes: made once for the others, planned for the first."""
-        left = {s: e for s, e in self.known.items() if s not in self.dynamic}
-        fixed = {s: n for s, n in symbols.items() if s not in self.dynamic and not left.get(s, ONE).symbols}
+    def _compiled_open(self, symbols: Mapping[Symbol, int]) -> Compiled:
+        """Return the kernel for all values of the dynamic sizes, compiled once per value of the others, planned for
+        `symbols`.
+        """
+        static = {s: e for s, e in self.known.items() if s not in self.dynamic}
+        fixed = {s: n for s, n in symbols.items() if s not in self.dynamic and not static.get(s, ONE).symbols}
         key = ("open", tuple(sorted((s.name, n) for s, n in fixed.items())), environment.threads())
         kernel = self._kernels.get(key)
         if kernel is None:
-            plan = partial(self._planned, partial(self._open_request, symbols))
-            kernel = self._kernels[key] = Compiled(self.target, self._again(symbols, None, False), plan)
+            plan = partial(self._run_passes, partial(self._open_request, symbols))
+            kernel = self._kernels[key] = Compiled(self.target, self._recipe(symbols, None, False), plan)
         self._last = kernel
         return kernel
 
     def _open_request(self, symbols: Mapping[Symbol, int]) -> Request:
-        """Return the request to the passes: sizes are expressions of those that are dynamic, planned as if typical."""
+        """Return the request to the passes in which sizes are expressions of the dynamic ones, planned for typical
+        values.
+
+        The typical value of a dynamic size is that in a given plan, or the one in `symbols`, at least 2.
+        """
         from tilewright.passes.tile.opened import opened as opened_sizes
 
         extents, names = opened_sizes(symbols, self.program.bindings, self.dynamic)
-        said = {} if self.plan is None else {d.name: d.extent for axis in self.plan.axes for d in axis.digits}
+        planned_extents = (
+            {} if self.plan is None else {d.name: d.extent for axis in self.plan.axes for d in axis.digits}
+        )
         least = {
-            s: max(TYPICAL, int(parameter.lo)) for s, parameter in zip(self._opened(), names.parameters, strict=True)
+            s: max(TYPICAL, int(parameter.lo))
+            for s, parameter in zip(self._open_symbols(), names.parameters, strict=True)
         }
-        larger = {**symbols, **{s: said.get(s.name) or max(symbols[s], least[s]) for s in self.dynamic}}
-        numbers = Substitution(larger)
+        typical_sizes = {
+            **symbols,
+            **{s: planned_extents.get(s.name) or max(symbols[s], least[s]) for s in self.dynamic},
+        }
+        numbers = Substitution(typical_sizes)
         typical = {e: int(numbers(self.known.get(s, s))) for s, e in extents.items() if isinstance(e, Symbol)}
-        images = Substitution(extents)
-        shapes = {a: tuple(number_or(images(d)) for d in _measured(a)) for a in self.program.args}
-        return self._request(extents, shapes, opened=replace(names, typical=typical))
+        in_open_sizes = Substitution(extents)
+        shapes = {a: tuple(number_or(in_open_sizes(d)) for d in _extents_of(a)) for a in self.program.args}
+        return self._request_for(extents, shapes, opened=replace(names, typical=typical))
 
-    def _takes(self, kernel: Compiled, symbols: Mapping[Symbol, int]) -> bool:
-        """Whether a kernel runs for these values of the dynamic sizes: none is empty, or larger than any it is for."""
+    def _accepts_sizes(self, kernel: Compiled, symbols: Mapping[Symbol, int]) -> bool:
+        """True if the kernel can run for these values of its dynamic sizes, which must be in the ranges it was
+        compiled for.
+        """
         from tilewright.ir.binding import allowed
 
-        opened = zip(self._opened(), kernel.parameters, strict=True)
-        return all(symbols[s] in allowed(parameter) for s, parameter in opened)
+        open_sizes = zip(self._open_symbols(), kernel.parameters, strict=True)
+        return all(symbols[s] in allowed(parameter) for s, parameter in open_sizes)
 
     @property
     def object_code(self) -> bytes:
@@ -259,23 +289,28 @@ class NativeExecutable(Executable):
 
     @property
     def last(self) -> Compiled | None:
-        """The kernel for the sizes used last; None before the first."""
+        """The kernel for the sizes used last; None before the first call."""
         return self._last
 
     def explain(self) -> str:
-        """How the program is done, for the sizes used last: its plan, the time it should take, what was refused."""
+        """Return a text on the kernel for the sizes used last: its plan, its predicted time, and the plans that
+        were rejected.
+        """
         if self._last is None:
             return f"{self.name} has no sizes yet: call it first, or ask for text(level, sizes)"
         return self._last.explain()
 
     def benchmark(self, *args: Any, seconds: float = 0.2, **named: Any) -> dict[str, float]:
-        """Seconds of a call on these arguments, outputs too: the shortest, the median, and how many were taken."""
+        """Return the seconds of a launch on these arguments, {"shortest", "median"}, and the number of timed "calls".
+
+        Outputs must be passed too. `seconds` is the time to spend.
+        """
         return benchmark(self.bind(*args, **named), seconds)
 
     def text(self, level: str = "tile", symbols: Mapping[Any, int] | None = None) -> str:
-        """The program on a level: "tile", "plan", "block", "host", "loop", "llvm" or "asm".
+        """Return the program on a level: "tile", "plan", "block", "host", "loop", "llvm" or "asm".
 
-        Below "tile" it is that of the sizes called last, or of these: `symbols` binds those that shapes would tell.
+        Below "tile" it is that of the sizes called last, or of `symbols` ({size: number}).
         """
         if known_level(level, LEVELS, f"{self.name} on {self.target}") == "tile":
             return super().text()
@@ -288,79 +323,85 @@ class NativeExecutable(Executable):
         return self._last.text(level)
 
     def of_sizes(self, symbols: Mapping[Any, int]) -> Compiled:
-        """The kernel for these sizes, which are those that shapes would tell."""
+        """Return the kernel for the sizes in `symbols`, which are those that arguments' shapes would give in a call."""
         named = named_values(symbols, "symbols", "{'M': 64}")
-        every = {s for d in self._measures() if d is not None for s in d.symbols} | set(self.known)
-        refuse_unknown(self.name, named, sorted(s.name for s in every))
+        all_symbols = {s for d in self._argument_extents() if d is not None for s in d.symbols} | set(self.known)
+        refuse_unknown(self.name, named, sorted(s.name for s in all_symbols))
         bindings: dict[Expr, Any] = dict(self.known.items())
-        bindings |= {s: as_expr(named[s.name]) for s in every if s.name in named}
+        bindings |= {s: as_expr(named[s.name]) for s in all_symbols if s.name in named}
         resolved = resolve(bindings)
         numbers = {s: int(e) for s, e in resolved.items() if e.is_constant}
         for s, n in numbers.items():
             if n < s.lo:
                 raise ArgumentError(f"{self.name}: {s} comes out as {n}; it must be at least {s.lo}")
-        images = Substitution(numbers)
+        substitute = Substitution(numbers)
         shapes = {}
         for arg in self.program.args:
             sizes = arg.type.sizes if isinstance(arg.type, MemoryType) else ()
-            measured = [None if d is None else images(d) for d in sizes]
-            left = [str(d) for d in measured if d is None or not d.is_constant]
-            if left:
-                raise ArgumentError(f"{self.name}: the size of {arg.name} is not known: {', '.join(left)}")
-            shapes[arg] = tuple(int(d) for d in measured if d is not None)
+            extents = [None if d is None else substitute(d) for d in sizes]
+            unknown = [str(d) for d in extents if d is None or not d.is_constant]
+            if unknown:
+                raise ArgumentError(f"{self.name}: the size of {arg.name} is not known: {', '.join(unknown)}")
+            shapes[arg] = tuple(int(d) for d in extents if d is not None)
         return self.compiled(numbers, shapes)
 
-    def _measures(self) -> list[Expr | None]:
+    def _argument_extents(self) -> list[Expr | None]:
+        """Return the extents of all arguments as expressions; None for an extent that only an array gives."""
         return [d for a in self.program.args if isinstance(a.type, MemoryType) for d in a.type.sizes]
 
     @eager
     def bind(self, *args: Any, **named: Any) -> Callable[[], None]:
-        """The kernel bound to all its arguments, outputs too: a call of the result runs it on what they hold by then.
+        """Return a function that runs the kernel on these arguments, outputs too, with the values they hold at each
+        call.
 
         Checks and look-ups are done once, here.
         """
-        arranged = self._arranged(args, named)
-        bound = Arguments(self.program, self.outputs, self.known, arranged, self.lenient, self._near())
+        arguments = self._by_position(args, named)
+        bound = Arguments(self.program, self.outputs, self.known, arguments, self.lenient, self._memory_of_gpu())
         if bound.made:
             raise ArgumentError(f"{self.name}: bind takes all arguments, outputs too")
         if bound.in_place:
-            return self._in_place(bound).bind(*bound.apart)
+            return self._aliased_executable(bound).bind(*bound.apart)
         if bound.is_empty:
             return lambda: None
-        launch, _ = self._bound(bound, self.compiled(self._sizes(bound), self._shapes(bound)), [])
+        launch, _ = self._bind_kernel(bound, self.compiled(self._sizes_of_call(bound), self._shapes_of_call(bound)), [])
         return getattr(launch, "alone", launch)
 
-    def _bound(
+    def _bind_kernel(
         self, bound: Arguments, kernel: Compiled, logged: list[Array], passing: bool = False
     ) -> tuple[Callable[[], None], Whole | None]:
-        """A kernel bound to the arguments of a call, and what it consists of where it only launches."""
-        given: list[Any] = [
+        """Return (`kernel` bound to the arguments of a call and to log arrays; its launches for a launch cache, or
+        None).
+
+        `passing` promises that the function is called exactly once, right away.
+        """
+        arrays: list[Any] = [
             value
             if isinstance(value := bound.values[a], DeviceArray)
             else np.asarray(value).astype(a.type.dtype.numpy, copy=False)
             for a in self.program.args
         ]
-        return kernel.running.bind_whole([*given, *logged], self._told(bound, kernel), passing=passing)
+        return kernel.running.bind_whole([*arrays, *logged], self._open_size_values(bound, kernel), passing=passing)
 
     def member(self, bound: Arguments) -> tuple[Compiled, dict[str, int] | None]:
-        """The machine code for the arguments of a call, and the sizes that the call tells it."""
-        kernel = self.compiled(self._sizes(bound), self._shapes(bound))
-        return kernel, self._told(bound, kernel)
+        """Return (the kernel for the arguments of a call, the values of its open sizes or None if it has none)."""
+        kernel = self.compiled(self._sizes_of_call(bound), self._shapes_of_call(bound))
+        return kernel, self._open_size_values(bound, kernel)
 
-    def _told(self, bound: Arguments, kernel: Compiled) -> dict[str, int] | None:
-        """The sizes that stay open in a kernel, by name; None where there are none."""
+    def _open_size_values(self, bound: Arguments, kernel: Compiled) -> dict[str, int] | None:
+        """Return {name: value} of the kernel's open sizes for the arguments of a call; None if it has none."""
         if not kernel.parameters:
             return None
         names = [s.name for s in kernel.parameters]
-        return {name: bound.symbols[s] for name, s in zip(names, self._opened(), strict=True)}
+        return {name: bound.symbols[s] for name, s in zip(names, self._open_symbols(), strict=True)}
 
-    def _opened(self) -> list[Symbol]:
-        """The sizes that are left to calls, in the order of a program's parameters."""
+    def _open_symbols(self) -> list[Symbol]:
+        """Return the dynamic sizes, in the order of a program's parameters."""
         return sorted(self.dynamic, key=lambda s: s.name)
 
-    def _sizes(self, bound: Arguments) -> dict[Symbol, int]:
-        """The sizes of a call; scalar arguments count among them where workgroups and loops depend on them."""
-        asked = {
+    def _sizes_of_call(self, bound: Arguments) -> dict[Symbol, int]:
+        """Return {size: number} of a call; scalar arguments are included if workgroups or loops depend on them."""
+        symbols_of_records = {
             s
             for r in self.program.records
             if r.name in ("workgroup", "tiling", "grid", "reordering")
@@ -369,25 +410,29 @@ class NativeExecutable(Executable):
         }
         sizes = dict(bound.symbols)
         for op in self.program.body.ops if self._grid else ():
-            if op.name == "set_symbol" and op.operands[0] in bound.values and op.attrs["symbol"] in asked:
+            if op.name == "set_symbol" and op.operands[0] in bound.values and op.attrs["symbol"] in symbols_of_records:
                 sizes[op.attrs["symbol"]] = int(bound.values[op.operands[0]])
         return sizes
 
-    def _shapes(self, bound: Arguments) -> dict[Value, tuple[int, ...]]:
+    def _shapes_of_call(self, bound: Arguments) -> dict[Value, tuple[int, ...]]:
+        """Return {argument: shape} of a call; () for scalars."""
         return {a: bound.values[a].shape if isinstance(a.type, MemoryType) else () for a in self.program.args}
 
-    def _is_hooked(self) -> bool:
-        """Whether the author's functions are to be called with what is logged."""
+    def _has_log_hooks(self) -> bool:
+        """True if the author passed a printer or handler function to a `debug_log`."""
         hooks = self.program.hooks
         return bool(hooks) and any(function is not None for pair in hooks.values() for function in pair)
 
     @property
     def launches(self) -> LaunchCache | None:
-        """The launches learnt from calls on the host, by position; None: calls do more."""
-        return None if self.program.hooks and self._is_hooked() else self._on_host
+        """The launches remembered from calls on the host, by position; None if calls do more than launch."""
+        return None if self.program.hooks and self._has_log_hooks() else self._on_host
 
-    def _like_before(self, args: tuple[Any, ...]) -> Any:
-        if self.program.hooks and self._is_hooked():
+    def _repeat_remembered(self, args: tuple[Any, ...]) -> Any:
+        """Repeat a remembered call with arguments of the same form, and return the outputs it made; `UNLIKE` if
+        there is none.
+        """
+        if self.program.hooks and self._has_log_hooks():
             return UNLIKE
         result = self._on_host.call(*args)
         return self._on_gpu.call(*args) if result is UNLIKE else result
@@ -395,49 +440,58 @@ class NativeExecutable(Executable):
     def _run(
         self, args: tuple[Any, ...], logs: dict[str, Any] | None, caller: tuple[Self, Arguments] | None = None
     ) -> Any:
-        """A call that is checked at length; `caller` is who was called, where an input is the array of an output."""
-        bound = Arguments(self.program, self.outputs, self.known, args, self.lenient, self._near(), self._whole)
+        """Check the arguments, run the kernel for their sizes, remember the call, and return the outputs that it made.
+
+        `logs` receives what is logged. `caller` is (the executable that was called, its arguments) if this one is its
+        variant for an input in the array of an output.
+        """
+        bound = Arguments(
+            self.program, self.outputs, self.known, args, self.lenient, self._memory_of_gpu(), self._fully_written
+        )
         if bound.in_place:
-            return self._run_in_place(bound, logs)
-        if logs is None and self._is_hooked():
+            return self._run_aliased(bound, logs)
+        if logs is None and self._has_log_hooks():
             logs = {}
         if not bound.is_empty:
-            kernel = self.compiled(self._sizes(bound), self._shapes(bound), logs=logs is not None)
+            kernel = self.compiled(self._sizes_of_call(bound), self._shapes_of_call(bound), logs=logs is not None)
             logged = kernel.made_logs()
-            launch, whole = self._bound(bound, kernel, logged, passing=True)
+            launch, whole = self._bind_kernel(bound, kernel, logged, passing=True)
             launch()
             if logs is not None:
                 kernel.report_logs(logged, logs)
             else:
-                called, given = caller or (self, bound)
-                called._learn(given, bound.made, launch, whole)
+                called_executable, call_arguments = caller or (self, bound)
+                called_executable._remember(call_arguments, bound.made, launch, whole)
         self._finish_logs(bound, logs)
         return bound.finish()
 
-    def _run_in_place(self, bound: Arguments, logs: dict[str, Any] | None) -> Any:
-        """A call whose inputs are in part the arrays of outputs."""
-        alias = self._in_place(bound)
-        results = alias._like_before(bound.apart) if logs is None else UNLIKE
+    def _run_aliased(self, bound: Arguments, logs: dict[str, Any] | None) -> Any:
+        """Run a call in which some inputs are the arrays of outputs, and return the outputs that it made."""
+        alias = self._aliased_executable(bound)
+        results = alias._repeat_remembered(bound.apart) if logs is None else UNLIKE
         if results is UNLIKE:
             results = alias._run(bound.apart, logs, None if is_gpu(self.target) else (self, bound))
         self._last = alias._last
         return results
 
-    def _learn(self, bound: Arguments, made: Sequence[Any], launch: Any, whole: Whole | None) -> None:
-        """Remembers a call and the outputs it made; others like it are made without looking at arguments at length."""
+    def _remember(self, bound: Arguments, made: Sequence[Any], launch: Any, whole: Whole | None) -> None:
+        """Remember a successful call and the outputs it made, so that later calls of the same form repeat its
+        launch.
+        """
         args = self.program.args
-        given = [v for v, argument in zip(args, bound.given, strict=True) if argument is not None]
-        left_out = [v for v in args if v not in given]
-        plain = [argument for argument in bound.given if argument is not None]
+        passed = [v for v, argument in zip(args, bound.given, strict=True) if argument is not None]
+        left_out = [v for v in args if v not in passed]
+        passed_arguments = [argument for argument in bound.given if argument is not None]
         if is_gpu(self.target):
-            if left_out == list(args[len(given) :]):
-                self._on_gpu.learn(tuple(plain), [getattr(a, "given", a) for a in made], launch)
+            if left_out == list(args[len(passed) :]):
+                self._on_gpu.learn(tuple(passed_arguments), [getattr(a, "given", a) for a in made], launch)
         elif whole is not None and not bound.warned and (not left_out or left_out == list(self.outputs)):
-            place = {v.name: n for n, v in enumerate([*given, *left_out])}
-            outputs = [(a, v not in self._whole) for v, a in zip(left_out, made, strict=True)]
-            self._on_host.learn(plain, outputs, whole, [place[name] for name in whole.names])
+            index_of = {v.name: n for n, v in enumerate([*passed, *left_out])}
+            outputs = [(a, v not in self._fully_written) for v, a in zip(left_out, made, strict=True)]
+            self._on_host.learn(passed_arguments, outputs, whole, [index_of[name] for name in whole.names])
 
-    def _of(self, program: Program) -> Self:
+    def _with_program(self, program: Program) -> Self:
+        """Return an executable of another program with the same options."""
         options = (self.target, self.plan, self.dynamic, self._required, self.lenient)
         executable = type(self)(program, self.known, *options, constant=self._constant, machine=self._machine)
         executable.path = self.path
@@ -446,10 +500,10 @@ class NativeExecutable(Executable):
     def __reduce__(self) -> tuple[Any, ...]:
         dynamic = tuple(s.name for s in self.dynamic)
         made_of = (self.program, self.target, self.plan, dynamic, self._required, self.lenient)
-        return _restored, (*made_of, self._constant, self._machine), {"path": self.path}
+        return _executable_from, (*made_of, self._constant, self._machine), {"path": self.path}
 
     def __repr__(self) -> str:
-        return self._shown(self.target)
+        return self._repr_on(self.target)
 
 
 def kernel_for(
@@ -463,11 +517,11 @@ def kernel_for(
     constant: Collection[str] = (),
     required: Required = Required.NOTHING,
 ) -> Compiled:
-    """A tile kernel for sizes by name, planned and compiled; what is `required` and lacking is an error.
+    """Return a tile kernel planned and compiled for `sizes` ({name: number}).
 
-    Of `dynamic` sizes the given ones are typical: it is planned for them and runs for all. `constant` arguments do not
-    change once they are bound. With a `machine` it is planned for that one, whatever this CPU is, and its block
-    programs run on the interpreter.
+    For `dynamic` sizes the numbers are typical values: the kernel is planned for them and runs for all. `constant`
+    arguments do not change once they are bound. With a `machine` it is planned for that one, and its block programs run
+    on the interpreter. A property that is `required` of the plan and lacking is an error.
 
     >>> from tilewright.kernels.gemm import gemm
     >>> kernel_for(gemm("nn", "f32"), {"M": 3, "N": 4, "K": 5}, target="interpreter", constant=["b"])
@@ -475,19 +529,21 @@ def kernel_for(
     """
     program = kernel.trace()
     program = with_whole_writes(program, resolve(program.bindings))
-    return _restored(program, target, plan, tuple(dynamic), required, False, constant, machine).of_sizes(sizes)
+    return _executable_from(program, target, plan, tuple(dynamic), required, False, constant, machine).of_sizes(sizes)
 
 
 def constant_arguments(executable: NativeExecutable, constant: Collection[str]) -> NativeExecutable:
-    """The executable of the same program whose arguments of these names do not change once they are bound."""
+    """Return an executable of the same program whose arguments named in `constant` do not change once they are
+    bound.
+    """
     names = [a.name or "" for a in executable.program.args]
     if not all(name in names for name in constant):
         raise ArgumentError(f"constant={constant!r}: a list of arguments; {executable.name} takes {', '.join(names)}")
     program, target, plan, dynamic, required, lenient, _, machine = executable.__reduce__()[1]
-    return _restored(program, target, plan, dynamic, required, lenient, tuple(constant), machine)
+    return _executable_from(program, target, plan, dynamic, required, lenient, tuple(constant), machine)
 
 
-def _restored(
+def _executable_from(
     program: Program,
     target: str,
     plan: str | Schedule | None,
@@ -497,15 +553,17 @@ def _restored(
     constant: Collection[str],
     machine: Machine | None,
 ) -> NativeExecutable:
-    """An executable by what made it; machine code is compiled when it is called, or found in the cache."""
+    """Return the executable with these options, also after unpickling; kernels are compiled, or loaded, when it is
+    called.
+    """
     known = resolve(program.bindings)
-    named = {s.name: s for a in program.args for d in getattr(a.type, "dims", ()) for s in d.symbols}
-    opened = [named[name] for name in dynamic]
+    symbol_of = {s.name: s for a in program.args for d in getattr(a.type, "dims", ()) for s in d.symbols}
+    opened = [symbol_of[name] for name in dynamic]
     return NativeExecutable(program, known, target, plan, opened, required, lenient, constant=constant, machine=machine)
 
 
-def _plan_of(plan: str | Schedule | None) -> Schedule | None:
-    """A plan that was given, from its text too."""
+def _as_schedule(plan: str | Schedule | None) -> Schedule | None:
+    """Return a plan, given as text or as a schedule, as a schedule; None stays None."""
     if plan is None:
         return None
     from tilewright.plan.text import as_plan
@@ -513,21 +571,21 @@ def _plan_of(plan: str | Schedule | None) -> Schedule | None:
     return as_plan(plan)
 
 
-def _measured(arg: Value) -> list[Expr]:
-    """The extents of an argument; none of a scalar."""
+def _extents_of(arg: Value) -> list[Expr]:
+    """Return the extents of an argument as expressions; none for a scalar."""
     if not isinstance(arg.type, MemoryType):
         return []
     return [d if size is None else size for d, size in zip(arg.type.dims, arg.type.sizes, strict=True)]
 
 
-def _is_free(program: Program, op: Op) -> bool:
-    """Whether a loop may take tiles of any size: it only accumulates, and over the whole of its axis."""
+def _has_free_tile_size(program: Program, op: Op) -> bool:
+    """True if the loop `op` may have any tile size: it only accumulates, over its whole axis."""
     tiling = tiling_of(program, op.attrs["axis"])
     limited = tiling is not None and ("iters" in tiling.attrs or "start" in tiling.attrs)
     return not op.attrs.get("start") and not limited and accumulates_only(op)
 
 
-def _keeps_tiles(program: Program, op: Op) -> bool:
-    """Whether a loop's tile size shows in what is logged."""
+def _logs_show_tile_size(program: Program, op: Op) -> bool:
+    """True if what is logged depends on the tile size of the loop `op`."""
     tiling = tiling_of(program, op.attrs["axis"])
     return logs_iterations(op) and tiling is not None and "tile" in tiling.attrs

@@ -1,4 +1,4 @@
-"""A kernel as it was planned: what was asked, what the passes made of it, and its module launchable on a target."""
+"""A kernel after planning: the request, the result of the passes, and the module made launchable on a target."""
 
 from __future__ import annotations
 
@@ -22,30 +22,32 @@ from tilewright.targets.names import GPU, is_gpu, is_native
 
 
 class PlannedKernel:
-    """The result of the passes for a kernel; `main` is the block program that does the work, which others prepare."""
+    """The result of the passes for a kernel; `main` is the block program that does the work, others prepare for it."""
 
     def __init__(self, request: Request, realised: Realised, target: str):
         self.request, self.realised, self.module = request, realised, realised.module
         device: Device = InterpretingDevice()
         if is_native(target):
             device = NativeDevice(target, checked=True)
-        elif is_gpu(target):  # programs that pack name no machine; they run where the others do
+        elif is_gpu(target):  # packing programs name no machine; they run where the main program does
             device = GpuDevice(f"{GPU}:{request.machine.name}")
         self.executor = executor_of(self.module, device)
         self.executor.prepare()
         *_, name = self.module.programs
-        found, _ = self.executor.prepared(name, {})
-        assert isinstance(found, NativeProgram | InterpretedProgram | GpuProgram)
-        self.launchable, self.main = found, found.program
+        launchable, _ = self.executor.prepared(name, {})
+        assert isinstance(launchable, NativeProgram | InterpretedProgram | GpuProgram)
+        self.launchable, self.main = launchable, launchable.program
 
     @property
     def member(self) -> EntryMember | None:
-        """The entry of a kernel whose sizes no call tells; None: the kernel does not run by one."""
+        """The machine-code entry of a kernel without dynamic sizes; None if the host executor runs the kernel
+        instead.
+        """
         executor = self.executor
         return executor.member_of_closed_sizes() if isinstance(executor, NativeExecutor) else None
 
     def loop(self) -> Program:
-        """The loop program of `main` for its machine, where it is no machine code."""
+        """Return the loop program of `main` for its machine, for targets without machine code."""
         machine = self.request.machine
         if machine.lanes is not None:
             return lower_waves(self.main, machine)

@@ -1,4 +1,6 @@
-"""The properties of a plan that `compile` is asked to require; without them a kernel warns where it lacks one."""
+"""The properties of a plan that `compile` can be asked to require; otherwise a kernel that lacks one causes a
+warning.
+"""
 
 from __future__ import annotations
 

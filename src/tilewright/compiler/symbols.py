@@ -1,4 +1,4 @@
-"""The symbols that `compile` binds: each must be one that the kernel has."""
+"""Checks that the symbols bound by `compile` are symbols of the kernel."""
 
 from __future__ import annotations
 
@@ -15,31 +15,36 @@ from tilewright.limits import did_you_mean
 
 
 def known_names(program: Program, kernel: Any, bindings: Mapping[Expr, Any]) -> list[str]:
-    """The names that may be bound: symbols of the program, of the kernel's Python text, and of what these are bound to.
+    """Return the names that may be bound: symbols of the program, of the kernel's Python text, and of their bindings.
 
-    A symbol that only places work (`elements_per_thread=LOADS`) is in the Python text and not in the program.
+    The Python text counts because a symbol that is only a hint (`elements_per_thread=LOADS`) is not in the program.
     """
-    own = {s for op in program.walk() for e in op.attrs.get("over", ()) for s in e.symbols}
-    own |= {s for op in program.walk() for s, _ in op.attrs.get("lookups", ())}
-    found = (program_symbols(program) | set(getattr(kernel, "mentioned", ()))) - own
-    found -= {GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE}
+    iterators = {s for op in program.walk() for e in op.attrs.get("over", ()) for s in e.symbols}
+    iterators |= {s for op in program.walk() for s, _ in op.attrs.get("lookups", ())}
+    symbols = (program_symbols(program) | set(getattr(kernel, "mentioned", ()))) - iterators
+    symbols -= {GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE}
     while True:
-        further = {
-            s for key, value in bindings.items() if key in found and isinstance(value, Expr) for s in value.symbols
+        added = {
+            s for key, value in bindings.items() if key in symbols and isinstance(value, Expr) for s in value.symbols
         }
-        if further <= found:
-            return sorted(s.name for s in found)
-        found |= further
+        if added <= symbols:
+            return sorted(s.name for s in symbols)
+        symbols |= added
 
 
 def refuse_unknown(name: str, given: Collection[str], known: Collection[str]) -> None:
-    """Raises for a name that the kernel does not have; `name` is the kernel's."""
-    for each in given:
-        if each not in known and each not in KNOBS:
-            hint = did_you_mean(each, known, 3)
-            raise ArgumentError(f"symbols: {name} has no symbol {each}; it has {', '.join(known) or 'none'}{hint}")
+    """Raise `ArgumentError` for the first name in `given` that is not in `known`; Wave's tuning symbols are allowed.
+
+    `name` is the kernel's, for the error text.
+    """
+    for symbol_name in given:
+        if symbol_name not in known and symbol_name not in KNOBS:
+            hint = did_you_mean(symbol_name, known, 3)
+            raise ArgumentError(
+                f"symbols: {name} has no symbol {symbol_name}; it has {', '.join(known) or 'none'}{hint}"
+            )
 
 
 def bound_names(bindings: Mapping[Expr, Any]) -> list[str]:
-    """The names of the symbols that are bound."""
+    """Return the names of the symbols that are keys of `bindings`."""
     return [s.name for s in bindings if isinstance(s, Symbol)]

@@ -1,7 +1,7 @@
-"""`compile_text`: programs of the block, loop and host levels, from their text to what can be called.
+"""`compile_text`: from the text of a program of the block, loop or host level to an executable.
 
-Targets: "cpu", machine code for the CPU at hand; "cpu:NAME", that for a named machine; and "interpreter", which defines
-what a program means and reports what is wrong with it.
+Targets: "cpu", machine code for this CPU; "cpu:NAME", for a machine by name; "gpu", "cuda" and "gpu:NAME", likewise for
+GPUs; and "interpreter", which defines the meaning of a program and reports its errors.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tilewright.runtime.tensors import Form, as_array, count_writes
 from tilewright.targets.calls.table import UNLIKE
 from tilewright.targets.cpu.entry import EntryMember
 from tilewright.targets.cpu.launch_cache import LaunchCache
-from tilewright.targets.gpu.again import Again
+from tilewright.targets.gpu.again import GpuLaunchCache
 from tilewright.targets.names import CPU, GPU, INTERPRETER
 from tilewright.targets.registry import check_target
 
@@ -52,17 +52,16 @@ def compile_text(
     workers: int | None = None,
     seed: int = 0,
 ) -> TextExecutable:
-    """What the text becomes for a target: call it with arrays, in the order of the first program's arguments.
+    """Return the program in `text` compiled for a target; call it with arrays, in the order of the first program's
+    arguments.
 
     The text holds one block or loop program, or a host program and those it launches. `params` binds the first
-    program's parameters; those with a range (`param M in 1..65536`) may stay open until a call, whose arrays tell
-    them. `target` is "cpu", machine code for the CPU at hand; "cpu:NAME", that for a machine, which can be read
-    everywhere and called where it runs; or "interpreter", which finds races and reads of what nothing wrote, and runs
-    programs for every machine; "gpu" is the GPU at hand, "cuda" too where it is NVIDIA's, "gpu:NAME" code for one that
-    can be read everywhere.
-    `workers` is how many workgroups share the tasks: two on the interpreter, one for each
-    core on a CPU, unless it is given. On the interpreter, `seed` chooses the schedule; the same results must come out
-    for all.
+    program's parameters; those with a range (`param M in 1..65536`) may stay open until a call, whose arrays give their
+    values. `target` is "cpu", machine code for this CPU; "cpu:NAME", for a machine by name, whose text can be read
+    everywhere and which can be called where it runs; "gpu", the GPU in use ("cuda" if it is NVIDIA's), and "gpu:NAME"
+    likewise; or "interpreter", which finds races and reads of unwritten memory, and runs programs for every machine.
+    `workers` is the number of workgroups that share the tasks (None: two on the interpreter, one per core on a CPU). On
+    the interpreter, `seed` chooses the order in which waves run; correct programs give the same results for all.
 
     >>> import numpy as np
     >>> double = compile_text('''block double(%x: in global f32 (M, N), %y: out global f32 (M, N))
@@ -91,7 +90,7 @@ def compile_text(
 
 
 def restored(text: str, target: str, params: dict[str, int], workers: int | None, seed: int) -> TextExecutable:
-    """An executable by what made it; machine code is compiled again, or found in the cache."""
+    """Return an executable from its program text and options; used for unpickling."""
     return compile_text(text, target, params, workers=workers, seed=seed)
 
 
@@ -119,62 +118,63 @@ class TextExecutable:
             self.main = self._launchable.program
             if isinstance(self._launchable, NativeProgram):
                 self._launchable.make()
-        self._open, self._params = bool(open_sizes(self.main)), params
+        self._has_open_sizes, self._params = bool(open_sizes(self.main)), params
         types = {a.name or "": str(a.type) for a in self.main.args}
         self.__signature__ = signature_of(types, self._outputs, ["params"])
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Calls after a change, as of its workers, are made anew."""
+        """Set an attribute; a public one, such as `workers`, also drops remembered calls."""
         object.__setattr__(self, name, value)
         if not name.startswith("_"):
             on_gpu = isinstance(self.__dict__.get("device"), GpuDevice)
-            self._like_before: Again | LaunchCache = Again() if on_gpu else LaunchCache()
+            self._remembered: GpuLaunchCache | LaunchCache = GpuLaunchCache() if on_gpu else LaunchCache()
 
     @property
     def _outputs(self) -> list[str]:
+        """The names of the outputs, arguments with the role `out`."""
         return [a.name or "" for a in self.main.args if a.type.role == "out"]
 
     @property
     def logs(self) -> list[tuple[str, Array]]:
-        """What debug_log kept on the interpreter, by label."""
+        """(label, array) of each `debug_log`, on the interpreter; empty on other targets."""
         return self.device.logs if isinstance(self.device, InterpretingDevice) else []
 
     @property
     def executor(self) -> HostExecutor | None:
-        """The executor of a host program; None where the text is one block or loop program."""
+        """The executor of a host program; None if the text is one block or loop program."""
         return self._executor
 
     @property
     def launchable(self) -> Any:
-        """The launchable form of a block or loop program; None where the text has a host program."""
+        """The launchable form of a block or loop program; None if the text has a host program."""
         return self._launchable
 
     @property
     def _kernel(self) -> Any:
-        """The machine code of a block or loop program; None where there is none."""
+        """The machine code of a block or loop program; None if there is none."""
         return None if self._launchable is None else self._launchable.kernel
 
     @property
     def why_script(self) -> str | None:
-        """Why calls copy arrays or launch programs one by one, where one native call does not do all of it."""
-        why: str | None = getattr(self._executor or self._launchable, "why_script", None)
-        return why
+        """The reason why calls copy arrays or launch programs one by one; None if one native call does everything."""
+        reason: str | None = getattr(self._executor or self._launchable, "why_script", None)
+        return reason
 
     @property
     def launches(self) -> LaunchCache | None:
-        """The launches learnt from calls on the host, by position; None: calls run elsewhere."""
-        return self._like_before if isinstance(self._like_before, LaunchCache) else None
+        """The launches remembered from calls on the host, by position; None if calls run elsewhere."""
+        return self._remembered if isinstance(self._remembered, LaunchCache) else None
 
     @property
     def name(self) -> str:
-        """The first program's name."""
+        """The name of the first program."""
         return self.main.name
 
     def text(self, level: str | None = None) -> str:
-        """The program on a level, its parameters bound; None: all programs as they came.
+        """Return the programs on a level, with parameters bound; None: all programs as they were given.
 
-        On a CPU or GPU also the levels it became: "loop", "llvm" and "asm"; on GPUs by their makers' names too, "ptx"
-        and, where a disassembler is installed, "sass".
+        On a CPU or GPU the levels below are available too: "loop", "llvm" and "asm", on NVIDIA GPUs "ptx" and, if a
+        disassembler is installed, "sass".
         """
         programs = [self.main, *(p for p in self.programs.values() if p.name != self.main.name)]
         if level is None:
@@ -188,7 +188,7 @@ class TextExecutable:
 
     @property
     def object_code(self) -> bytes:
-        """The object code that a block or loop program became."""
+        """The object code of a block or loop program; raise `ArgumentError` if there is none."""
         if self._kernel is None:
             raise ArgumentError(f"{self.name} is no machine code on {self.target}")
         code: bytes = self._kernel.object
@@ -202,83 +202,87 @@ class TextExecutable:
         as `out=`, which is returned.
         """
         if not named and params is None:
-            result = self._like_before.call(*args)
+            result = self._remembered.call(*args)
             if result is not UNLIKE:
                 return result
         arrays, left_out = self._arguments(args, params, named)
         form, kinds = Form([*args, *named.values()]), {a.name: a.type.dtype for a in self.main.args}
         for name in left_out:
             form.require(kinds[name], f"{self.name}: the output {name}")
-        launch, whole = self._bound(arrays, params, passing=True)
+        launch, whole = self._bind_arrays(arrays, params, passing=True)
         launch()
         self._count_writes(args, named)
         results = [a.given if isinstance(a := arrays[name], DeviceArray) else form.of(a) for name in left_out]
         if not named and params is None:
-            if isinstance(self._like_before, Again):
-                self._like_before.learn(args, results, launch)
+            if isinstance(self._remembered, GpuLaunchCache):
+                self._remembered.learn(args, results, launch)
             elif whole is not None and len(args) + len(left_out) == len(arrays):
-                place = {name: n for n, name in enumerate(arrays)}  # in the order of arguments, then those made
-                self._like_before.learn(
-                    args, [(arrays[name], True) for name in left_out], whole, [place[name] for name in whole.names]
+                index_of = {name: n for n, name in enumerate(arrays)}  # passed arguments first, then new outputs
+                self._remembered.learn(
+                    args, [(arrays[name], True) for name in left_out], whole, [index_of[name] for name in whole.names]
                 )
         return results[0] if len(results) == 1 else tuple(results) or named.get("out")
 
     def _count_writes(self, args: tuple[Any, ...], named: Mapping[str, Any] | None = None) -> None:
-        """Tells torch of the tensors that a call wrote to."""
-        given = dict(zip((a.name or "" for a in self.main.args), args, strict=False)) | dict(named or {})
-        mine = {a.name for a in self.main.args if a.type.role != "in"} | {"out"}
-        count_writes(a for name, a in given.items() if name in mine)
+        """Increment torch's write counters of the tensors that a call wrote to."""
+        argument_of = dict(zip((a.name or "" for a in self.main.args), args, strict=False)) | dict(named or {})
+        written_names = {a.name for a in self.main.args if a.type.role != "in"} | {"out"}
+        count_writes(a for name, a in argument_of.items() if name in written_names)
 
     @eager
     def bind(self, *args: Any, params: Mapping[str, int] | None = None, **named: Any) -> Any:
-        """The program bound to arrays: what is done once is done now; a call of the result launches it.
+        """Return a function that launches the program on these arrays; work on constant arguments is done once, now.
 
-        `params` gives open parameters that no shape of the arguments tells.
+        `params` gives open parameters that no argument's shape gives. Outputs must be passed too.
         """
         arrays, left_out = self._arguments(args, params, named)
         if left_out:
             raise ArgumentError(f"{self.name}: bind takes all arguments; {', '.join(left_out)} is missing")
-        launch, _ = self._bound(arrays, params)
+        launch, _ = self._bind_arrays(arrays, params)
         return getattr(launch, "alone", launch)
 
     def _arguments(
         self, args: tuple[Any, ...], params: Mapping[str, int] | None, named: Mapping[str, Any]
     ) -> tuple[dict[str, Any], list[str]]:
+        """Return ({argument name: array}, names of the outputs that were left out, for which new arrays were made).
+
+        `args` are the arguments by position, `named` those by name, `params` the open parameters that no shape gives.
+        """
         names = [a.name or "" for a in self.main.args]
         if named:
             args = arranged(self.name, names, self._outputs, args, named)
         if len(args) > len(names):
             raise ArgumentError(f"{self.name} takes {len(names)} arguments ({', '.join(names)}), not {len(args)}")
-        given = {
+        passed = {
             name: self._array(a, f"{self.name}: argument {name}")
             for a, name in zip(args, names, strict=False)
             if a is not None or name not in self._outputs
         }
-        arrays: dict[str, Any] = dict(given)
+        arrays: dict[str, Any] = dict(passed)
         self._check_written(arrays)
         left_out = [a for a in self.main.args if a.name not in arrays]
         for arg in left_out:
             if arg.type.role != "out":
                 raise ArgumentError(f"{self.name}: the argument {arg.name} is missing")
-        known = sizes_of(self.main, arrays, params) if left_out and self._open else {}
+        sizes = sizes_of(self.main, arrays, params) if left_out and self._has_open_sizes else {}
         for arg in left_out:
-            if self._open:
-                shape = tuple(extent(e, known, arg.name or "", dim) for dim, e in enumerate(arg.type.shape))
+            if self._has_open_sizes:
+                shape = tuple(extent(e, sizes, arg.name or "", dim) for dim, e in enumerate(arg.type.shape))
             else:
-                shape = tuple(_number(e, arg.name) for e in arg.type.shape)
+                shape = tuple(_closed_extent(e, arg.name) for e in arg.type.shape)
             arrays[arg.name or ""] = (
-                made_like(list(given.values()), shape, arg.type.dtype, self.device.near)
+                made_like(list(passed.values()), shape, arg.type.dtype, self.device.near)
                 if isinstance(self.device, GpuDevice)
                 else maker(shape, arg.type.dtype.numpy, zeroed=True)()
             )
         return arrays, [a.name or "" for a in left_out]
 
     def _array(self, argument: Any, where: str) -> Any:
-        """The argument as its device takes it: an array of numpy's, or one that lies on a GPU."""
+        """Return an argument as an array of the device: on a GPU, or numpy's. `where` names it in errors."""
         return array_of(argument, where) if isinstance(self.device, GpuDevice) else as_array(argument, where)
 
     def _check_written(self, arrays: Mapping[str, Any]) -> None:
-        """Raises where what is written coincides with itself or with another argument."""
+        """Raise `ArgumentError` if an array that is written overlaps itself or another argument."""
         written = [a.name or "" for a in self.main.args if a.type.role != "in" and a.name in arrays]
         for name in written:
             output = arrays[name]
@@ -291,57 +295,63 @@ class TextExecutable:
                         "give them memory of their own"
                     )
 
-    def _bound(
+    def _bind_arrays(
         self, arrays: dict[str, Any], params: Mapping[str, int] | None, passing: bool = False
     ) -> tuple[Any, Whole | None]:
-        """The program bound to arrays, and what it consists of where each call only launches on these very arrays."""
-        if params and not self._open:
+        """Return (the program bound to `arrays`; its launches as data for a launch cache, None if a call does more).
+
+        `passing` promises that the function is called exactly once, right away.
+        """
+        if params and not self._has_open_sizes:
             raise ArgumentError(f"params: {self.name} has no open parameters; compile_text binds the others")
         args = self.main.args
-        given = [arrays[a.name or ""] for a in args]
+        ordered_arrays = [arrays[a.name or ""] for a in args]
         try:
             if self._executor is not None:
-                launch, whole = self._executor.bind_whole(given, params, passing=passing)
-                return (launch if isinstance(self.device, GpuDevice) else _shown(launch)), whole
+                launch, whole = self._executor.bind_whole(ordered_arrays, params, passing=passing)
+                return (launch if isinstance(self.device, GpuDevice) else _without_traceback(launch)), whole
             assert self._launchable is not None
-            launch = self._launchable.launch(given, self.workers, params)
+            launch = self._launchable.launch(ordered_arrays, self.workers, params)
         except ProgramError as fault:
             raise fault.with_traceback(None) from None
         if self._kernel is None:
-            return _shown(launch), None
+            return _without_traceback(launch), None
         names, written = tuple(a.name or "" for a in args), tuple(a.type.role != "in" for a in args)
-        return launch, Whole(names, tuple(given), written, ((launch, tuple(range(len(given)))),))
+        return launch, Whole(names, tuple(ordered_arrays), written, ((launch, tuple(range(len(ordered_arrays)))),))
 
     def member(self, *args: Any, params: Mapping[str, int] | None = None) -> tuple[EntryMember, dict[str, Any]]:
-        """Return the entry for arrays such as these, and the arrays of a call, outputs too, by name; for CPUs.
+        """Return (the machine-code entry for these arrays, {argument name: array} of the call with new outputs);
+        CPUs only.
 
         Nothing is run and no element is read.
         """
         arrays, _ = self._arguments(args, params, {})
-        given = [arrays[a.name or ""] for a in self.main.args]
-        made: NativeExecutor | NativeProgram = self._executor or self._launchable  # type: ignore[assignment]
-        member = made.member(given, params)
+        ordered_arrays = [arrays[a.name or ""] for a in self.main.args]
+        runner: NativeExecutor | NativeProgram = self._executor or self._launchable  # type: ignore[assignment]
+        member = runner.member(ordered_arrays, params)
         if member is None:
-            raise ArgumentError(f"{self.name}: {made.why_script}, which tilewright.jax does not do")
+            raise ArgumentError(f"{self.name}: {runner.why_script}, which tilewright.jax does not do")
         return member, arrays
 
     def parameters(self) -> dict[str, int | range | None]:
-        """The parameters of the first program, and their defaults; of an open one, the numbers that it may be."""
-        known = parameters(self.programs[self.main.name])
-        return {s.name: n if s.upper is None else self._params.get(s.name, allowed(s)) for s, n in known.items()}
+        """Return {parameter: default value} of the first program; for an open parameter, the range of its values."""
+        all_parameters = parameters(self.programs[self.main.name])
+        return {
+            s.name: n if s.upper is None else self._params.get(s.name, allowed(s)) for s, n in all_parameters.items()
+        }
 
     def __reduce__(self) -> tuple[Any, ...]:
         text = "\n".join(map(str, self.programs.values()))
         return restored, (text, self.target, self._params, self.workers, self.seed)
 
     def __repr__(self) -> str:
-        given = ", ".join(f"{a.name}: {a.type}" for a in self.main.args)
+        arguments = ", ".join(f"{a.name}: {a.type}" for a in self.main.args)
         why = f"; {self.why_script}" if self.why_script else ""
-        return f"<executable {self.name}({given}) on {self.target}{why}>"
+        return f"<executable {self.name}({arguments}) on {self.target}{why}>"
 
 
-def _shown(action: Callable[[], None]) -> Callable[[], None]:
-    """The action, its faults without the frames of the interpreter."""
+def _without_traceback(action: Callable[[], None]) -> Callable[[], None]:
+    """Return `action` with the interpreter's frames removed from the tracebacks of its errors."""
 
     def run() -> None:
         try:
@@ -352,7 +362,8 @@ def _shown(action: Callable[[], None]) -> Callable[[], None]:
     return run
 
 
-def _number(e: Any, name: str | None) -> int:
+def _closed_extent(e: Any, name: str | None) -> int:
+    """Return the extent `e` of the argument `name` as a number; raise `ArgumentError` if only its array can tell."""
     try:
         return int(e)
     except (TypeError, ValueError) as fault:

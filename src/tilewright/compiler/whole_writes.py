@@ -1,4 +1,6 @@
-"""Writes of tiles that lack dimensions of their memory, and other operations that leave out or add a dimension."""
+"""Broadcasts before writes of tiles that lack dimensions of their memory, and checks of missing dimensions
+elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -13,20 +15,21 @@ from tilewright.ir.tile import TILE, loose
 
 
 def with_whole_writes(program: Program, known: Mapping[Symbol, Expr]) -> Program:
-    """The program, with a broadcast before each write of a tile that lacks dimensions of its memory.
+    """Return the program with a broadcast before each write of a tile that lacks dimensions of its memory.
 
-    Dimensions that constraints cut to one coordinate are left as they are: the write is at that coordinate. Any other
-    operation that leaves out or adds a dimension which is not cut so raises `DimensionMismatch`.
+    Dimensions that constraints tile to a single coordinate are left alone: the write is at that coordinate. Any other
+    operation that lacks or adds a dimension which is not tiled so raises `DimensionMismatch`. `known` are symbol
+    values.
     """
     if all(loose(op) is None for op in program.walk()):
         return program
-    tasks, loops = (_cut_to_one(program, known, name) for name in ("workgroup", "tiling"))
+    tasks, loops = (_single_coordinate_dims(program, known, name) for name in ("workgroup", "tiling"))
     walked = {op.attrs["axis"] for op in program.walk() if op.name == "iterate" and op.attrs.get("start")}
-    return replace(program, body=_written(program.body, tasks | walked, loops))
+    return replace(program, body=_with_broadcasts(program.body, tasks | walked, loops))
 
 
-def _cut_to_one(program: Program, known: Mapping[Symbol, Expr], name: str) -> set[Expr]:
-    """The dimensions that constraints of a name cut to one coordinate."""
+def _single_coordinate_dims(program: Program, known: Mapping[Symbol, Expr], name: str) -> set[Expr]:
+    """Return the dimensions with a tile size of 1 in the constraint records called `name`."""
     bound = Substitution(known)
     return {
         record.attrs["dim"]
@@ -35,28 +38,32 @@ def _cut_to_one(program: Program, known: Mapping[Symbol, Expr], name: str) -> se
     }
 
 
-def _written(block: Block, single: set[Expr], loops: set[Expr]) -> Block:
-    """The block with its writes whole: dimensions of `single` are cut to one coordinate, those of `loops` are so within
-    a loop over them."""
+def _with_broadcasts(block: Block, single: set[Expr], loops: set[Expr]) -> Block:
+    """Return the block with broadcasts before writes that lack dimensions.
+
+    Dimensions in `single` have a single coordinate here; those in `loops` have one inside a loop over them.
+    """
     ops: list[Op] = []
     for op in block.ops:
-        found = loose(op)
-        around = single | ({op.attrs["axis"]} & loops if op.name == "iterate" else set())
-        if found is None or found[0] <= around:
-            ops.append(_with_blocks(op, around, loops))
+        missing = loose(op)
+        single_inside = single | ({op.attrs["axis"]} & loops if op.name == "iterate" else set())
+        if missing is None or missing[0] <= single_inside:
+            ops.append(_with_nested_broadcasts(op, single_inside, loops))
             continue
         if op.name != "write" or not set(op.operands[0].type.dims) < set(op.operands[1].type.dims):
-            raise DimensionMismatch(found[1], op.loc)
+            raise DimensionMismatch(missing[1], op.loc)
         tile, memory = op.operands[0], op.operands[1].type
         dims = tuple(d for d in memory.dims if d in tile.type.dims or d not in single)
-        whole = Value(TileType(tile.type.dtype, dims))
-        ops.append(Op(TILE.ops["broadcast"], (tile,), {"to": dims}, (whole,), loc=op.loc))
-        ops.append(Op(op.spec, (whole, *op.operands[1:]), op.attrs, loc=op.loc))
+        broadcast_tile = Value(TileType(tile.type.dtype, dims))
+        ops.append(Op(TILE.ops["broadcast"], (tile,), {"to": dims}, (broadcast_tile,), loc=op.loc))
+        ops.append(Op(op.spec, (broadcast_tile, *op.operands[1:]), op.attrs, loc=op.loc))
     return Block(block.args, ops)
 
 
-def _with_blocks(op: Op, single: set[Expr], loops: set[Expr]) -> Op:
-    """The operation, with its blocks written again; its results stay the same values."""
+def _with_nested_broadcasts(op: Op, single: set[Expr], loops: set[Expr]) -> Op:
+    """Return the operation with broadcasts added in its nested blocks; its results stay the same values."""
     if not op.blocks:
         return op
-    return Op(op.spec, op.operands, op.attrs, op.results, tuple(_written(b, single, loops) for b in op.blocks), op.loc)
+    return Op(
+        op.spec, op.operands, op.attrs, op.results, tuple(_with_broadcasts(b, single, loops) for b in op.blocks), op.loc
+    )

@@ -1,4 +1,4 @@
-"""Kernels for CPUs as files: an object or a shared library, a C header and a manifest."""
+"""Export of kernels for CPUs: an object or a shared library, a C header and a manifest."""
 
 from __future__ import annotations
 
@@ -24,21 +24,23 @@ from tilewright.targets.cpu.objects import shared_library
 def export_cpu(
     source: ExportSource, name: str, path: Path, form: tuple[str, str], *, tvm_ffi: bool = False
 ) -> Exported:
-    """Writes the code in a format, with its suffix, then the header, then the manifest.
+    """Write a kernel's code, header and manifest, and return their paths.
 
-    With `tvm_ffi` the code also holds the function that TVM-FFI calls.
+    `form` is the format and the suffix of the code's file, `name` the kernel's name in C. `tvm_ffi`: the code also has
+    the function that TVM-FFI calls.
     """
     machine: Machine = source.device.target.machine
 
     def launched(op: Any) -> Any:
+        """Return the machine code and the conditions of a launch operation's program."""
         program = source.launchable(op)
         return program.kernel, program.conditions
 
     written = exported_object(name, source.host, launched, machine, tvm_ffi=tvm_ffi)
-    kind, suffix = form
-    place = path.with_suffix(suffix)
-    code = written.code if kind == "object" else shared_library(written.code, place.name)
-    manifest = common_manifest(source, name, kind, place, code, machine) | _interface(written.entry)
+    file_format, suffix = form
+    code_file = path.with_suffix(suffix)
+    code = written.code if file_format == "object" else shared_library(written.code, code_file.name)
+    manifest = common_manifest(source, name, file_format, code_file, code, machine) | _interface(written.entry)
     manifest["tvm_ffi"] = f"{PREFIX}{name}" if tvm_ffi else None
     manifest["machine"] |= {
         "architectures": [*family_of(machine).architectures] or [str(written.options.triple).partition("-")[0]],
@@ -51,15 +53,15 @@ def export_cpu(
     for argument in manifest["arguments"]:
         argument |= {"bound": argument["name"] in bound, "called": argument["name"] in called}
     header = path.with_suffix(".h")
-    write_whole(place, code)
+    write_whole(code_file, code)
     write_whole(header, header_text(manifest).encode())
-    listed = path.with_suffix(".json")
-    write_whole(listed, manifest_text(manifest).encode())
-    return Exported(place, header, listed, manifest)
+    manifest_file = path.with_suffix(".json")
+    write_whole(manifest_file, manifest_text(manifest).encode())
+    return Exported(code_file, header, manifest_file, manifest)
 
 
 def _interface(entry: WrittenEntry) -> dict[str, Any]:
-    """Return the manifest's entries of memory and codes."""
+    """Return the manifest's entries about lent memory, workers and error codes."""
     most = Substitution({COUNT: entry.most_workers})
     kept, workspace = (most(e) for e in (entry.kept_bytes, entry.workspace_bytes))
     return {

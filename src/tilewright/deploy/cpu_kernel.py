@@ -1,4 +1,4 @@
-"""A loaded kernel for a CPU: its functions are called with the addresses of arrays."""
+"""Loaded kernels for CPUs: their C functions are called with the addresses of arrays."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class LoadedCpuKernel(LoadedKernel):
-    """An exported kernel on this CPU."""
+    """An exported kernel, loaded on this CPU; `workers` None: one for each core."""
 
     def __init__(self, path: Path, manifest: Mapping[str, Any], workers: int | None):
         self.library = KernelLibrary(path, manifest)
@@ -31,11 +31,17 @@ class LoadedCpuKernel(LoadedKernel):
         self._last: tuple[bytes, Array, Array] | None = None
 
     def launch(self, bound: Arguments, sizes: Mapping[str, int], *, passing: bool) -> Call:
-        """The functions bound to arrays; what is done once is done now."""
+        """Return a call that runs the kernel on checked arguments; `NAME_bind` runs now.
+
+        `sizes` are the open sizes by name, in the manifest's order. `passing`: the call is made once, now.
+        """
         return _Launch(self, bound, np.array(list(sizes.values()), np.int64), passing)
 
     def memory(self, sizes: Array, passing: bool) -> tuple[Array, Array]:
-        """Memory lent to a call: what it keeps, and its workspace; that of the last `passing` call is used again."""
+        """Return the memory `kept`, which `bind` fills, and the workspace of a call, as arrays of bytes.
+
+        Consecutive `passing` calls with equal `sizes` (an array of i64) share their memory.
+        """
         key = sizes.tobytes()
         if not passing or self._last is None or self._last[0] != key:
             memory = self.library.kept(sizes), self.library.workspace(sizes, self.workers)
@@ -45,11 +51,11 @@ class LoadedCpuKernel(LoadedKernel):
         return self._last[1:]
 
     def is_written(self, name: str) -> bool:
-        """Whether an argument is written."""
+        """True if the kernel writes the argument `name`."""
         return name in self._written
 
     def refuse(self, code: int) -> None:
-        """Raises what a code stands for."""
+        """Raise the error of a code that a function returned; nothing for 0."""
         if code == 0:
             return
         says = self.manifest["errors"].get(str(code), f"its code returned {code}")
@@ -59,7 +65,7 @@ class LoadedCpuKernel(LoadedKernel):
 
 
 class _Launch:
-    """A kernel bound to arguments; unless it is `passing`, it has memory of its own, and threads take turns."""
+    """A call of a kernel on checked arguments, with a lock; unless `passing`, it has memory of its own."""
 
     def __init__(self, kernel: LoadedCpuKernel, bound: Arguments, sizes: Array, passing: bool):
         self.kernel, self._lock = kernel, Lock()
@@ -79,7 +85,7 @@ class _Launch:
             kernel.refuse(kernel.library.bind(self._lent))
 
     def __call__(self) -> None:
-        """Runs the kernel on what its arguments hold now."""
+        """Run the kernel on the current contents of its arguments, and copy back arguments that had to be copied."""
         with self._lock:
             for array, placed, _ in self._copies:
                 placed[...] = array

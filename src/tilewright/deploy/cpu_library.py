@@ -1,4 +1,4 @@
-"""The functions of an exported kernel, in this process: a library as it is, or an object, linked here."""
+"""Loading of an exported kernel's C functions into this process, from a library or an object that is linked here."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from tilewright.targets.cpu.own_pool import ENTRIES
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Lent = tuple[int, int, int, int, Any]
-"""The addresses of the buffers' pointers, of sizes, of `kept` and of the workspace, and the pool."""
+"""The arguments of a C function: addresses of the buffers' pointers, sizes, `kept` and workspace, and the pool."""
 
 
 def require_machine(manifest: Mapping[str, Any]) -> None:
-    """Raises where the code of a manifest does not run on this CPU; the message names what is missing."""
+    """Raise TargetError if this CPU or system cannot run the code of a manifest; the message names what is missing."""
     name, machine = manifest["name"], manifest["machine"]
     here = platform.machine()
     if here not in machine["architectures"]:
@@ -45,7 +45,7 @@ def require_machine(manifest: Mapping[str, Any]) -> None:
 
 
 class LibraryPool:
-    """The code of the worker pool in a library."""
+    """The machine code of the worker pool in a kernel's library; `name` is the kernel's."""
 
     def __init__(self, library: ctypes.CDLL, name: str):
         self._library, self._name = library, name
@@ -55,15 +55,16 @@ class LibraryPool:
         ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(self._address("pool_setup"))(*calls)
 
     def address(self, name: str) -> int:
-        """The address of a function of `targets/cpu/pool`."""
+        """Return the address of a function that `targets/cpu/pool` calls `name`."""
         return self._address(ENTRIES[name])
 
     def _address(self, what: str) -> int:
+        """Return the address of the library's function NAME_`what`."""
         return ctypes.cast(self._library[f"{self._name}_{what}"], ctypes.c_void_p).value or 0
 
 
 class KernelLibrary:
-    """The loaded functions of a kernel; buffers and sizes are those of the C interface."""
+    """The loaded C functions of a kernel; buffers and sizes are those of docs/deploying.md."""
 
     def __init__(self, path: Path, manifest: Mapping[str, Any]):
         self.manifest, name = manifest, manifest["name"]
@@ -76,10 +77,15 @@ class KernelLibrary:
         self._kept_bytes = self._function(f"{name}_kept_bytes", ctypes.c_int64, 1)
         self._workspace_bytes = self._function(f"{name}_workspace_bytes", ctypes.c_int64, 1, ctypes.c_int32)
         self.pool = LibraryPool(self._library, name) if hasattr(self._library, f"{name}_pool_run") else None
-        """The code of the worker pool; None where the library brings none."""
+        """The machine code of the worker pool; None if the library has none."""
         self.binds = any(argument["bound"] for argument in manifest["arguments"])
 
     def _function(self, name: str, result: Any = ctypes.c_int32, pointers: int = 5, *more: Any) -> Any:
+        """Return a function of the library; raise ManifestError if it is missing.
+
+        `result` is its C type, `pointers` the number of its pointer arguments, `more` the types of the arguments after
+        them.
+        """
         try:
             function = self._library[name]
         except AttributeError:
@@ -88,19 +94,19 @@ class KernelLibrary:
         return function
 
     def kept(self, sizes: Array) -> Array:
-        """Memory for what is done once."""
+        """Allocate the memory that `bind` fills and calls read, for an array of sizes."""
         return empty((max(1, self._kept_bytes(sizes.ctypes.data)),), np.uint8)
 
     def workspace(self, sizes: Array, workers: int) -> Array:
-        """Memory for one call at a time."""
+        """Allocate the workspace of one call at a time, for an array of sizes."""
         return empty((max(1, self._workspace_bytes(sizes.ctypes.data, workers)),), np.uint8)
 
     def bind(self, lent: Lent) -> int:
-        """Does what is done once; gives a code."""
+        """Call `NAME_bind` and return its error code."""
         return int(self._bind(*lent))
 
     def call(self, lent: Lent) -> int:
-        """A call; gives a code."""
+        """Call the kernel and return its error code."""
         return int(self._call(*lent))
 
 
@@ -108,7 +114,9 @@ _opened_before = count()
 
 
 def _own_path(handle: int) -> str:
-    """A path of an open file that no other has had: the system takes a path that it knows for the library it loaded.
+    """Return a path of an open file that was never used before.
+
+    The system takes a path that it knows for the library that was loaded from it.
 
     >>> _own_path(7) != _own_path(7)
     True
@@ -118,7 +126,7 @@ def _own_path(handle: int) -> str:
 
 
 def _opened(code: bytes, name: str) -> ctypes.CDLL:
-    """A library in this process, from a file that has no name."""
+    """Return a library, loaded from its bytes through an anonymous file; `name` is for errors."""
     handle = os.memfd_create(f"tilewright-{name}")
     try:
         with open(handle, "wb", closefd=False) as file:

@@ -1,4 +1,4 @@
-"""`export`: a kernel as files that run without the compiler."""
+"""`export`: writes a kernel as files that run without the compiler."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from tilewright.limits import written
 from tilewright.targets.names import CPU
 
 SUFFIXES = {"object": ".o", "shared": ".so"}
-"""The formats that a kernel for a CPU can be exported in, and their files."""
+"""The file formats of kernels for CPUs, and their suffixes."""
 GPU_SUFFIXES = {"ptx": ".ptx", "cubin": ".cubin"}
-"""The same for a GPU."""
+"""The file formats of kernels for GPUs, and their suffixes."""
 OF_TILE_KERNELS = ("plan", "dynamic", "constant", "require_fast")
-"""Options of kernels that are planned."""
+"""Options of `export` that only kernels without a fixed schedule take: tile kernels."""
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _WORDS = re.compile(
     "auto|bool|break|case|catch|char|class|const|continue|default|delete|do|double|else|enum|extern|false|float|for|goto|"
     "if|inline|int|long|main|namespace|new|operator|private|protected|public|register|restrict|return|short|signed|sizeof|"
     "static|struct|switch|template|this|throw|true|try|typedef|union|unsigned|using|virtual|void|volatile|while"
 )
-"""Words that C or C++ keeps for itself."""
+"""Keywords of C and C++."""
 
 
 def export(
@@ -50,19 +50,19 @@ def export(
     tvm_ffi: bool = False,
     require_fast: bool = False,
 ) -> Exported:
-    """Writes a kernel as files that run without the compiler: `tilewright.load` takes them, and C calls them.
+    """Write a kernel as files that run without the compiler: `tilewright.load` takes them, and C calls them.
 
-    `kernel` is one that was compiled, with the sizes it was called with last, or with `sizes`; or a kernel, a tile
-    program or a text, which is compiled for `target` ("cpu", or another machine by name, "cpu:x86.avx512") with
-    `plan`, `dynamic` sizes, and arguments that are `constant`: those are packed once, by the function that binds.
+    `kernel` is a compiled kernel, exported for `sizes` or those of its last call; or a kernel, a tile program or a
+    text. The latter are compiled for `target` ("cpu", or another machine by name, "cpu:x86.avx512") with `plan` and
+    `dynamic` sizes. Arguments that are `constant` are packed once, by the function that binds.
 
-    With `require_fast` a plan that is predicted far above its roofline is an error, as `compile` has it.
+    With `require_fast` a plan that is predicted far above its roofline is an error, as in `compile`.
 
-    `path` names the code; header and manifest lie beside it, with the suffixes .h and .json. `format` is "object" (.o),
-    for a linker, or "shared" (.so), a library that is loaded as it is; for a GPU "ptx", or "cubin" where NVIDIA's
-    assembler is installed. Without one, the suffix of the
-    path tells it. `name` is what C calls the kernel. With `tvm_ffi` code for a CPU also has the function
-    `__tvm_ffi_NAME`, which TVM-FFI finds and calls. docs/deploying.md describes all of it.
+    `path` names the code's file; header and manifest are next to it, with the suffixes .h and .json. `format` is
+    "object" (.o), for a linker, or "shared" (.so), a library to be loaded; for a GPU "ptx", or "cubin" if NVIDIA's
+    assembler is installed. Without it, the suffix of `path` decides. `name` is the kernel's name in C. With `tvm_ffi`
+    code for a CPU also has the function `__tvm_ffi_NAME`, which TVM-FFI finds and calls. docs/deploying.md describes
+    all of it.
 
     >>> import numpy as np, tempfile, tilewright
     >>> gemm = tilewright.kernels.gemm("nn", "f32")
@@ -73,24 +73,24 @@ def export(
     array([[6., 6.],
            [6., 6.]], dtype=float32)
     """
-    place = named_path(path)
+    code_path = named_path(path)
     if not isinstance(tvm_ffi, bool):
         raise ArgumentError(f"tvm_ffi={written(tvm_ffi, 60)}: True or False")
     if not isinstance(require_fast, bool):
         raise ArgumentError(f"require_fast={written(require_fast, 60)}: True or False")
     compiled = _compiled(kernel, sizes, target, plan, dynamic, constant, require_fast)
     source = source_of(compiled)
-    called = _c_name(source.name if name is None else name)
+    c_name = _c_name(source.name if name is None else name)
     if isinstance(source.device, GpuDevice):
         if tvm_ffi:
             raise ArgumentError(
-                f"tvm_ffi=True: {called} is for a GPU, whose launches are no machine code; leave it out"
+                f"tvm_ffi=True: {c_name} is for a GPU, whose launches are no machine code; leave it out"
             )
-        return export_gpu(source, called, place, _format(place, format, GPU_SUFFIXES))
-    return export_cpu(source, called, place, _format(place, format, SUFFIXES), tvm_ffi=tvm_ffi)
+        return export_gpu(source, c_name, code_path, _format(code_path, format, GPU_SUFFIXES))
+    return export_cpu(source, c_name, code_path, _format(code_path, format, SUFFIXES), tvm_ffi=tvm_ffi)
 
 
-# -- what is exported ---------------------------------------------------------------------------------------
+# -- compilation --------------------------------------------------------------------------------------------
 
 
 def _compiled(
@@ -102,6 +102,7 @@ def _compiled(
     constant: Collection[str],
     require_fast: bool,
 ) -> Compiled | TextExecutable:
+    """Return the kernel, compiled if it is not; raise ArgumentError for arguments of `export` that do not fit it."""
     for key, value in (("dynamic", dynamic), ("constant", constant)):
         if isinstance(value, str) or not isinstance(value, Collection):
             raise ArgumentError(f"{key}={written(value, 60)}: a list of names, as in {key}=['M']")
@@ -110,9 +111,9 @@ def _compiled(
     options = {"target": target, "plan": plan, "dynamic": tuple(dynamic) or None, "constant": tuple(constant) or None}
     options["require_fast"] = require_fast or None
     if isinstance(kernel, Compiled | TextExecutable | Executable):
-        said = [f"{key}={written(value, 60)}" for key, value in options.items() if value is not None]
-        if said:
-            raise ArgumentError(f"{', '.join(said)}: {kernel.name} is compiled already; say so when it is compiled")
+        stated = [f"{key}={written(value, 60)}" for key, value in options.items() if value is not None]
+        if stated:
+            raise ArgumentError(f"{', '.join(stated)}: {kernel.name} is compiled already; say so when it is compiled")
     if isinstance(kernel, Compiled | TextExecutable):
         if sizes is not None:
             raise ArgumentError(f"sizes={written(sizes, 60)}: {kernel.name} has its sizes already; leave them out")
@@ -120,9 +121,9 @@ def _compiled(
     if isinstance(kernel, Executable):
         return _of_executable(kernel, sizes)
     if isinstance(kernel, str) and not kernel.lstrip().startswith("tile"):
-        given = {k if isinstance(k, str) else getattr(k, "name", str(k)): v for k, v in (sizes or {}).items()}
+        parameters = {k if isinstance(k, str) else getattr(k, "name", str(k)): v for k, v in (sizes or {}).items()}
         _refuse(options, OF_TILE_KERNELS, "a text of the block, loop or host level")
-        return compile_text(kernel, target or CPU, given)
+        return compile_text(kernel, target or CPU, parameters)
     from tilewright.block.kernel import BlockKernel
 
     if isinstance(kernel, BlockKernel):
@@ -135,12 +136,14 @@ def _compiled(
 
 
 def _refuse(options: Mapping[str, Any], names: Collection[str], what: str) -> None:
+    """Raise ArgumentError if an option in `names` is set; `what` describes the kernel, which takes none of them."""
     for key in names:
         if options[key] is not None:
             raise ArgumentError(f"{key}={written(options[key], 60)}: {what} says itself how it is done; leave it out")
 
 
 def _of_executable(executable: Executable, sizes: Mapping[Any, int] | None) -> Compiled:
+    """Return an executable's kernel for `sizes`, or for those of its last call; raise ArgumentError without any."""
     if not isinstance(executable, NativeExecutable):
         raise ArgumentError(
             f"{executable.name} is no machine code: it runs on the executor; compile it for target='cpu'"
@@ -151,15 +154,16 @@ def _of_executable(executable: Executable, sizes: Mapping[Any, int] | None) -> C
         names = sorted(
             {s.name for a in executable.program.args for d in getattr(a.type, "dims", ()) for s in d.symbols}
         )
-        left = [n for n in names if n not in {s.name for s in executable.known}]
-        if left:
-            example = ", ".join(f"{n!r}: 64" for n in left)
+        unknown = [n for n in names if n not in {s.name for s in executable.known}]
+        if unknown:
+            example = ", ".join(f"{n!r}: 64" for n in unknown)
             raise ArgumentError(f"{executable.name} has no sizes yet: give them, sizes={{{example}}}")
         return executable.of_sizes({})
     return executable.last
 
 
 def _c_name(name: Any) -> str:
+    """Return the name if it is an identifier of C and no keyword, else raise ArgumentError."""
     if not isinstance(name, str) or not _NAME.fullmatch(name) or _WORDS.fullmatch(name):
         raise ArgumentError(
             f"name={written(name, 60)}: C needs a name of letters, digits and _ that is no word of C's own"
@@ -168,15 +172,18 @@ def _c_name(name: Any) -> str:
 
 
 def _format(path: Path, asked: str | None, known: Mapping[str, str]) -> tuple[str, str]:
-    """The format that is asked for, or that the path's suffix says, and its suffix."""
-    there = ", ".join(f"{kind!r} ({suffix})" for kind, suffix in known.items())
+    """Return the file format and its suffix; raise ArgumentError if it is unknown or the path has another suffix.
+
+    `asked` is the format argument of `export`; None: the path's suffix decides. `known` maps formats to suffixes.
+    """
+    formats = ", ".join(f"{kind!r} ({suffix})" for kind, suffix in known.items())
     if asked is None:
-        told = {"": next(iter(known)), **{suffix: kind for kind, suffix in known.items()}}.get(path.suffix)
-        if told is None:
-            raise ArgumentError(f"path={str(path)!r}: the suffix {path.suffix} tells no format; there is {there}")
-        asked = told
+        by_suffix = {"": next(iter(known)), **{suffix: kind for kind, suffix in known.items()}}.get(path.suffix)
+        if by_suffix is None:
+            raise ArgumentError(f"path={str(path)!r}: the suffix {path.suffix} tells no format; there is {formats}")
+        asked = by_suffix
     if asked not in known:
-        raise ArgumentError(f"format={written(asked, 60)}: there is {there}")
+        raise ArgumentError(f"format={written(asked, 60)}: there is {formats}")
     if path.suffix not in ("", known[asked]):
         raise ArgumentError(f"path={str(path)!r}: a file of the format {asked!r} ends in {known[asked]}")
     return asked, known[asked]

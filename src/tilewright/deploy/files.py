@@ -1,4 +1,4 @@
-"""Files that appear whole: written beside their place, then moved there in one step."""
+"""Atomic writing of files: a temporary file is renamed when it is complete."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tilewright.limits import written
 
 
 def named_path(path: object) -> Path:
-    """The path of a file that a caller names; raises where it names none.
+    """Return a caller's file path as a Path; raise ArgumentError if it is none.
 
     >>> named_path("")
     Traceback (most recent call last):
@@ -24,18 +24,18 @@ def named_path(path: object) -> Path:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Writes a file; a reader sees the old one or the new one, and a process that is killed leaves no part of one."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.part")
+    """Write a file atomically: a reader sees the old or the new content, also if this process is killed."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.part")
     try:
-        with beside.open("wb") as file:
+        with temporary.open("wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(path)
+        temporary.replace(path)
     except OSError as fault:
         raise ArgumentError(
             f"path: {path} cannot be written: {fault.strerror}; name a file in a folder that can"
         ) from None
     finally:
         with suppress(OSError):
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)

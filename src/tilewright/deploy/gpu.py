@@ -1,4 +1,4 @@
-"""Kernels for GPUs as files: the code of each program, and a manifest of its launches."""
+"""Export of kernels for GPUs: the code of each program, and a manifest with the host program that launches them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ from tilewright.targets.registry import stored_kernels
 
 
 def export_gpu(source: ExportSource, name: str, path: Path, form: tuple[str, str]) -> Exported:
-    """Writes the assembly of each program and the manifest; the main program's file is that of the path."""
-    kind, suffix = form
+    """Write the code of each program and the manifest, and return the paths.
+
+    `form` is the format and the suffix of code files. `path` is the file of the main program, the last one launched.
+    """
+    file_format, suffix = form
     launched: dict[str, Any] = {}
     for op in source.host.walk():
         if op.name == "launch":
@@ -34,13 +37,13 @@ def export_gpu(source: ExportSource, name: str, path: Path, form: tuple[str, str
     stored, maker = stored_kernels(machine)
     rows, codes = [], {}
     for program, launchable in launched.items():
-        place = path.with_suffix(suffix) if program == main else path.with_suffix(f".{program}{suffix}")
-        codes[program] = code = stored.code_of(launchable.kernel, kind)
-        write_whole(place, code)
+        code_file = path.with_suffix(suffix) if program == main else path.with_suffix(f".{program}{suffix}")
+        codes[program] = code = stored.code_of(launchable.kernel, file_format)
+        write_whole(code_file, code)
         rows.append(
             {
                 "name": program,
-                "file": place.name,
+                "file": code_file.name,
                 "bytes": len(code),
                 "sha256": digest(code),
                 "head": str(_head(launchable.program)),
@@ -48,19 +51,19 @@ def export_gpu(source: ExportSource, name: str, path: Path, form: tuple[str, str
                 "conditions": [[str(c.that), c.reason] for c in launchable.kernel.conditions],
             }
         )
-    place = path.with_suffix(suffix)
-    manifest = common_manifest(source, name, kind, place, codes[main], machine)
+    code_file = path.with_suffix(suffix)
+    manifest = common_manifest(source, name, file_format, code_file, codes[main], machine)
     for argument in manifest["arguments"]:
         argument["alignment"] = stored.ALIGNMENT
     manifest["machine"] |= {"maker": maker, "cores": machine.limits.cores}
     manifest |= {"host": str(source.host), "programs": rows}
-    listed = path.with_suffix(".json")
-    write_whole(listed, manifest_text(manifest).encode())
-    return Exported(place, None, listed, manifest)
+    manifest_file = path.with_suffix(".json")
+    write_whole(manifest_file, manifest_text(manifest).encode())
+    return Exported(code_file, None, manifest_file, manifest)
 
 
 def _head(program: Program) -> Program:
-    """A program without what it does: its arguments and its parameters."""
-    whole = inlined(program)
-    records = [r for r in whole.records if r.name in ("param", "require")]
-    return replace(whole, body=Block((), []), records=records)
+    """Return a program without operations: its arguments, parameters and requirements."""
+    expanded = inlined(program)
+    records = [r for r in expanded.records if r.name in ("param", "require")]
+    return replace(expanded, body=Block((), []), records=records)

@@ -1,4 +1,4 @@
-"""A loaded kernel for a GPU: its host program runs here, its programs are launched through the driver."""
+"""Loaded kernels for GPUs: the host program runs in Python, its programs are launched through the driver."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tilewright.runtime.host import HostExecutor
 
 
 def _stored_module(path: Path, maker: str) -> Any:
-    """Return the module that loads stored code for a maker's GPUs; raises where there is none."""
+    """Return the module that loads stored code for a maker's GPUs; raise ManifestError if there is none."""
     package = f"tilewright.targets.{maker}"
     module = f"{package}.stored"
     if not maker.isidentifier() or find_spec(package) is None or find_spec(module) is None:
@@ -31,7 +31,7 @@ def _stored_module(path: Path, maker: str) -> Any:
 
 
 class LoadedGpuKernel(LoadedKernel):
-    """An exported kernel on a GPU; arrays of the host are copied there and back."""
+    """An exported kernel, loaded on a GPU; host arrays are copied to the GPU and back."""
 
     def __init__(self, path: Path, manifest: Mapping[str, Any]):
         name, machine = manifest["name"], manifest["machine"]
@@ -59,14 +59,18 @@ class LoadedGpuKernel(LoadedKernel):
         super().__init__(path, manifest)
 
     def _near(self, arrays: Sequence[Any]) -> Any:
+        """Return the memory of the GPU that arrays are on."""
         return self._device.near(arrays)
 
     def launch(self, bound: Arguments, sizes: Mapping[str, int], *, passing: bool) -> Call:
-        """The host program bound to arrays."""
-        given: list[Any] = [
+        """Return a call that runs the host program on checked arguments.
+
+        `sizes` are the open sizes by name; `passing`: the call is made once, now.
+        """
+        arrays: list[Any] = [
             value
             if isinstance(value := bound.values[a], DeviceArray)
             else np.asarray(value).astype(a.type.dtype.numpy, copy=False)
             for a in self.arguments
         ]
-        return self._executor.bind(given, dict(sizes) or None, passing=passing)
+        return self._executor.bind(arrays, dict(sizes) or None, passing=passing)

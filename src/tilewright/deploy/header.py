@@ -1,4 +1,4 @@
-"""The C header of an exported kernel."""
+"""Text of the C header of an exported kernel."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ enum {{
 
 
 def header_text(manifest: Mapping[str, Any]) -> str:
-    """The header of a kernel for a CPU, from its manifest."""
+    """Return the C header of a kernel for a CPU, from its manifest."""
     name = manifest["name"]
     guard = f"TILEWRIGHT_{name.upper()}_H"
     lines = [
@@ -69,29 +69,30 @@ def header_text(manifest: Mapping[str, Any]) -> str:
 
 
 def _buffer(argument: Mapping[str, Any]) -> str:
-    """An argument in words."""
+    """Return the header's comment about an argument: role, type, shape, alignment, and when it is read."""
     shape = ", ".join(map(str, argument["shape"]))
     when = "" if argument["called"] else ", read by bind only" if argument["bound"] else ", not read"
     return f"{argument['role']}: {argument['type']} ({shape}), at a multiple of {argument['alignment']} bytes{when}"
 
 
 def _functions(manifest: Mapping[str, Any]) -> list[str]:
+    """Return the header's lines that declare the kernel's functions."""
     name = manifest["name"]
     sizes = "the sizes" if manifest["sizes"] else "sizes may be NULL"
     bound = ", ".join(a["name"] for a in manifest["arguments"] if a["bound"])
     once = f"reads {bound} and fills `kept`; other buffers may be NULL" if bound else "does nothing"
-    given = "void *const *buffers, const int64_t *sizes"
+    inputs = "void *const *buffers, const int64_t *sizes"
     return [
         f"/* The bytes of `kept` and of `workspace` with a pool of so many workers; {sizes}. */",
         f"int64_t {name}_kept_bytes(const int64_t *sizes);",
         f"int64_t {name}_workspace_bytes(const int64_t *sizes, int32_t workers);",
         "",
         f"/* What is done once for constant arguments: {once}. */",
-        f"int32_t {name}_bind({given}, void *kept, void *workspace, const tw_pool *pool);",
+        f"int32_t {name}_bind({inputs}, void *kept, void *workspace, const tw_pool *pool);",
         "",
         "/* A call. Threads may call at the same time, each with a workspace of its own; they may share `kept`.",
         "   Without a pool (NULL) all is done on the calling thread. */",
-        f"int32_t {name}({given}, const void *kept, void *workspace, const tw_pool *pool);",
+        f"int32_t {name}({inputs}, const void *kept, void *workspace, const tw_pool *pool);",
         "",
         "/* The sentence of a code. */",
         f"const char *{name}_message(int32_t code);",

@@ -1,4 +1,4 @@
-"""A loaded kernel: what is the same for all kinds of code, above all the checks of arguments."""
+"""The base class of loaded kernels for CPUs and GPUs: calls, and checks of their arguments."""
 
 from __future__ import annotations
 
@@ -25,22 +25,23 @@ Call = Callable[[], None]
 
 
 class LoadedArguments(Arguments):
-    """The arguments of a call of a loaded kernel: checked as those of a compiled one; nothing is done in place."""
+    """The checked arguments of a call of a loaded kernel; an input that is the same array as an output is refused."""
 
-    def _why_apart(self, output: Value, other: Value) -> str | None:
+    def _why_not_shared(self, output: Value, other: Value) -> str | None:
+        """Return why an output and another argument that overlap must not; an exported kernel never works in place."""
         if not is_same_array(self.values[output], self.values[other]):
-            return super()._why_apart(output, other)
+            return super()._why_not_shared(output, other)
         return "an exported kernel does nothing in place"
 
 
 class LoadedKernel(ABC):
-    """An exported kernel: call it with arrays. Outputs that are left out are made and returned.
+    """An exported kernel that is called with arrays; outputs that are left out are allocated and returned.
 
-    Arguments are checked as those of the compiled kernel are. Threads may call it at the same time; they take turns.
+    Arguments are checked like those of the compiled kernel. Several threads may call it; a lock serialises them.
     """
 
     near: Callable[[Sequence[Any]], Any] | None = None
-    """The function that gives the memory of the device that arrays lie on; None: they are the host's."""
+    """Returns the memory of the device that arrays are on; None: the host's."""
 
     def __init__(self, path: Path, manifest: Mapping[str, Any]):
         self.manifest = manifest
@@ -54,21 +55,28 @@ class LoadedKernel(ABC):
 
     @property
     def name(self) -> str:
-        """The kernel's name."""
+        """Return the kernel's name."""
         return str(self.manifest["name"])
 
     @property
     def arguments(self) -> Sequence[Value]:
-        """The arguments that calls are checked against."""
+        """Return the arguments of the tile program that calls are checked against."""
         return self._program.args
 
     @abstractmethod
     def launch(self, bound: Arguments, sizes: Mapping[str, int], *, passing: bool) -> Call:
-        """The call that runs the kernel on arguments; `passing`: once and now, while no other thread is in here."""
+        """Return a call that runs the kernel on checked arguments.
+
+        `sizes` are the open sizes by name. `passing`: the call is made once, now, while no other thread is in this
+        kernel.
+        """
 
     @eager
     def __call__(self, *args: Any, params: Mapping[str, int] | None = None, **named: Any) -> Any:
-        """Runs the kernel; `params` gives sizes that no shape of the arguments tells. `out=` is returned."""
+        """Run the kernel and return the outputs that were left out, or `out`.
+
+        `params` gives sizes that no shape of the arguments determines.
+        """
         bound = self._checked(args, params, named)
         if not bound.is_empty:
             with self._lock:
@@ -79,7 +87,10 @@ class LoadedKernel(ABC):
 
     @eager
     def bind(self, *args: Any, params: Mapping[str, int] | None = None, **named: Any) -> Call:
-        """The kernel bound to all its arguments: what is done once is done now; a call of the result runs it."""
+        """Return a call that runs the kernel on these arguments, outputs too; `NAME_bind` runs now.
+
+        `params` gives sizes that no shape of the arguments determines.
+        """
         bound = self._checked(args, params, named)
         if bound.made:
             raise ArgumentError(f"{self.name}: bind takes all arguments, outputs too")
@@ -88,6 +99,7 @@ class LoadedKernel(ABC):
     # -- arguments ----------------------------------------------------------------------------------------
 
     def _checked(self, args: tuple[Any, ...], params: Mapping[str, int] | None, named: Mapping[str, Any]) -> Arguments:
+        """Return the checked arguments of a call; raise ArgumentError if they do not fit the exported kernel."""
         names = [a.name or "" for a in self._program.args]
         if named or len(self._optional) != len(self._outputs):
             args = arranged(self.name, names, self._optional, args, named)
@@ -97,15 +109,15 @@ class LoadedKernel(ABC):
         bound = LoadedArguments(self._program, self._outputs, known, args, lenient, self.near)
         for value, argument in zip(self._program.args, self.manifest["arguments"], strict=True):
             array = bound.values[value]
-            shape, given = argument["shape"], tuple(getattr(array, "shape", np.shape(array)))
-            if all(isinstance(n, int) for n in shape) and given != tuple(shape):
+            shape, actual = argument["shape"], tuple(getattr(array, "shape", np.shape(array)))
+            if all(isinstance(n, int) for n in shape) and actual != tuple(shape):
                 raise ArgumentError(
-                    f"{self.name}: argument {value.name} has shape {given}; it was exported for {tuple(shape)}"
+                    f"{self.name}: argument {value.name} has shape {actual}; it was exported for {tuple(shape)}"
                 )
         return bound
 
     def _given(self, params: Mapping[str, int] | None) -> dict[Any, int]:
-        """The sizes that `params` gives, by their symbols."""
+        """Return the sizes in `params` by their symbols; raise ArgumentError for unknown names and invalid values."""
         if params is not None and not isinstance(params, Mapping):
             raise ArgumentError(f"params={written(params, 60)}: a dictionary of sizes, {{'M': 64}}")
         symbols = {s.name: s for a in self._program.args for d in getattr(a.type, "dims", ()) for s in d.symbols}
@@ -123,11 +135,11 @@ class LoadedKernel(ABC):
         return values
 
     def _sizes(self, bound: Arguments, params: Mapping[str, int] | None) -> dict[str, int]:
-        """The open sizes of a call, by name, in the order of the manifest."""
-        told = {s.name: n for s, n in bound.symbols.items()}
+        """Return the open sizes of a call, by name, in the order of the manifest."""
+        by_symbol = {s.name: n for s, n in bound.symbols.items()}
         values = {}
         for row in self.manifest["sizes"]:
-            number = (params or {}).get(row["name"], told.get(row["symbol"]))
+            number = (params or {}).get(row["name"], by_symbol.get(row["symbol"]))
             if number is None:
                 raise ArgumentError(f"{self.name} needs a value for {row['name']}, which no shape tells: give params=")
             values[row["name"]] = int(number)
@@ -139,7 +151,10 @@ class LoadedKernel(ABC):
 
 
 def _signature(path: Path, manifest: Mapping[str, Any]) -> Program:
-    """The head of the program that calls are checked against."""
+    """Return the head of the tile program that calls are checked against, from a manifest.
+
+    Raise ManifestError if it is invalid; `path` is for the error.
+    """
     try:
         program = parse_tile(manifest["signature"])
     except (ParseError, ProgramError) as fault:

@@ -1,4 +1,4 @@
-"""`load`: an exported kernel, to be called on arrays as a compiled one is; the compiler is not needed."""
+"""`load`: loads an exported kernel, which is then called like a compiled one, without the compiler."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tilewright.limits import WORKERS, written
 
 
 def load(path: str | os.PathLike[str], *, workers: int | None = None) -> LoadedKernel:
-    """An exported kernel, ready to be called on arrays; neither the compiler nor LLVM is loaded.
+    """Return an exported kernel, ready to be called on arrays; neither the compiler nor LLVM is loaded.
 
-    `path` is its code, its manifest, or both without the suffix. `workers` is how many threads a call on a CPU may use:
-    one for each core unless it is given. A machine that lacks what the code needs is refused (`TargetError`), and so
-    are files that are missing, cut off, changed, or of another version (`ManifestError`).
+    `path` is its code, its manifest, or both without the suffix. `workers` is the number of threads of a call on a CPU;
+    None: one for each core. TargetError is raised if the machine lacks what the code needs, ManifestError for files
+    that are missing, truncated, changed, or of another version.
 
     >>> load("nowhere/gemm.o")
     Traceback (most recent call last):
@@ -25,12 +25,12 @@ def load(path: str | os.PathLike[str], *, workers: int | None = None) -> LoadedK
     """
     if workers is not None and (type(workers) is not int or not 1 <= workers <= WORKERS.most):
         raise ArgumentError(f"workers={written(workers)}: an integer of at least 1; {WORKERS.rule}")
-    place = named_path(path)
-    manifest = read_manifest(place)
+    file = named_path(path)
+    manifest = read_manifest(file)
     if manifest["kind"] in ("ptx", "cubin"):
         from tilewright.deploy.gpu_kernel import LoadedGpuKernel
 
-        return LoadedGpuKernel(place, manifest)
+        return LoadedGpuKernel(file, manifest)
     from tilewright.deploy.cpu_kernel import LoadedCpuKernel
 
-    return LoadedCpuKernel(place, manifest, workers)
+    return LoadedCpuKernel(file, manifest, workers)

@@ -1,17 +1,17 @@
-"""The manifest of an exported kernel: a JSON file that says what the code takes, where it runs, and what it is.
+"""The manifest of an exported kernel: a JSON file about its arguments, its machine and its code.
 
 | key | holds |
 |---|---|
 | `format`, `version` | the version of this format, of the package that wrote it |
 | `name`, `kind` | the kernel's name; "object", "shared", "ptx" or "cubin" |
-| `file`, `bytes`, `sha256` | the code beside it, its size and its hash |
-| `machine` | name, `architectures`, `features` that the code needs; `triple` as LLVM says it |
+| `file`, `bytes`, `sha256` | the code's file, its size and its hash |
+| `machine` | name, `architectures`, `features` that the code needs; LLVM's `triple` |
 | `arguments` | in order: `name`, `type`, `shape`, `role`, `alignment`; when it is read: `bound` (once), `called` |
-| `sizes` | in order, those that a call tells: `name`, `symbol`, `least`, `most`, `step` |
-| `alignment`, `kept_bytes`, `workspace_bytes`, `workers` | of memory that a caller lends; null where sizes tell them |
-| `errors` | the sentence of each code that the functions return |
-| `signature`, `outputs`, `optional`, `lenient` | what calls from Python are checked against |
-| `tvm_ffi` | of code for a CPU: the symbol that TVM-FFI looks for, or null |
+| `sizes` | in order, the sizes that calls determine: `name`, `symbol`, `least`, `most`, `step` |
+| `alignment`, `kept_bytes`, `workspace_bytes`, `workers` | of memory that a caller lends; null if it depends on sizes |
+| `errors` | the message of each error code that the functions return |
+| `signature`, `outputs`, `optional`, `lenient` | for the checks of calls from Python |
+| `tvm_ffi` | CPUs only: the symbol that TVM-FFI looks for, or null |
 | `plan` | the text of the plan |
 """
 
@@ -45,7 +45,7 @@ COMMON: dict[str, Any] = {
     "lenient": bool,
     "plan": str,
 }
-"""The keys of every manifest: types, lists of what is in them, dictionaries with the keys they must have."""
+"""The keys of every manifest with their types: [T] is a list of T, a dictionary gives the required keys."""
 OF_CPUS: dict[str, Any] = {
     "machine": {"architectures": [str], "triple": str},
     "arguments": [{"bound": bool, "called": bool}],
@@ -58,7 +58,7 @@ OF_CPUS: dict[str, Any] = {
 
 
 DEEPEST = 100
-"""Brackets within brackets, at most, of what is read as a manifest."""
+"""The deepest nesting of brackets that is parsed as a manifest."""
 OF_GPUS: dict[str, Any] = {
     "machine": {"maker": str, "cores": int},
     "host": str,
@@ -79,7 +79,9 @@ KINDS = {"object": OF_CPUS, "shared": OF_CPUS, "ptx": OF_GPUS, "cubin": OF_GPUS}
 
 
 def misfit(value: Any, form: Any, where: str) -> str | None:
-    """The place in a manifest where a value has not the form it should have; None where all of it has.
+    """Return the first entry of a manifest that has the wrong type, as text; None if all are right.
+
+    `form` is the type: a class or tuple of classes, [T] for a list, or a dictionary. `where` is the path of `value`.
 
     >>> misfit({"a": [1, "x"]}, {"a": [int]}, "m")
     "m.a[1] = 'x'"
@@ -87,69 +89,69 @@ def misfit(value: Any, form: Any, where: str) -> str | None:
     if isinstance(form, dict):
         if not isinstance(value, dict):
             return f"{where} = {written(value, 60)}"
-        parts = [(value.get(key), inner, f"{where}.{key}".removeprefix(".")) for key, inner in form.items()]
+        children = [(value.get(key), inner, f"{where}.{key}".removeprefix(".")) for key, inner in form.items()]
     elif isinstance(form, list):
         if not isinstance(value, list):
             return f"{where} = {written(value, 60)}"
-        parts = [(each, form[0], f"{where}[{place}]") for place, each in enumerate(value)]
+        children = [(item, form[0], f"{where}[{index}]") for index, item in enumerate(value)]
     else:
         fits = isinstance(value, form) and (not isinstance(value, bool) or form is bool)
         return None if fits else f"{where} = {written(value, 60)}"
-    return next(filter(None, (misfit(*part) for part in parts)), None)
+    return next(filter(None, (misfit(*child) for child in children)), None)
 
 
 def manifest_text(manifest: Mapping[str, Any]) -> str:
-    """A manifest as it is written."""
+    """Return a manifest as JSON text."""
     return json.dumps(manifest, indent=1) + "\n"
 
 
 def digest(data: bytes) -> str:
-    """The hash of a file."""
+    """Return the SHA-256 hash of a file's content."""
     return hashlib.sha256(data).hexdigest()
 
 
 def manifest_path(path: Path) -> Path:
-    """The manifest of an exported file: it lies beside it."""
+    """Return the path of the manifest that belongs to an exported file."""
     return path if path.suffix == ".json" else path.with_suffix(".json")
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """The manifest of a path, read and checked; raises where it is none that this version knows."""
-    place = manifest_path(path)
+    """Return the manifest of an exported file, checked; raise ManifestError if this version cannot read it."""
+    file = manifest_path(path)
     try:
-        text = place.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8")
     except OSError as fault:
         raise ManifestError(
-            f"{place}: {fault.strerror}; an exported kernel has its manifest beside it: copy both files"
+            f"{file}: {fault.strerror}; an exported kernel has its manifest beside it: copy both files"
         ) from None
     except UnicodeDecodeError:
-        raise ManifestError(f"{place} is no text, so it is no manifest; export the kernel again") from None
+        raise ManifestError(f"{file} is no text, so it is no manifest; export the kernel again") from None
     try:
         manifest = json.loads(text if _depth(text) < DEEPEST else "")
     except json.JSONDecodeError as fault:
-        raise ManifestError(f"{place} is no JSON, or cut off ({fault}); export the kernel again") from None
+        raise ManifestError(f"{file} is no JSON, or cut off ({fault}); export the kernel again") from None
     if not isinstance(manifest, dict) or "format" not in manifest:
-        raise ManifestError(f"{place} is no manifest of an exported kernel")
+        raise ManifestError(f"{file} is no manifest of an exported kernel")
     if manifest["format"] != FORMAT:
         raise ManifestError(
-            f"{place} has the format {written(manifest['format'], 40)}, written by version "
+            f"{file} has the format {written(manifest['format'], 40)}, written by version "
             f"{written(manifest.get('version'), 40)}; this version reads format {FORMAT}: export the kernel again"
         )
-    wrong = misfit(manifest, COMMON, "")
-    if wrong is None and manifest["kind"] not in KINDS:
-        wrong = f"kind = {written(manifest['kind'], 40)}"
-    if wrong is None:
-        wrong = misfit(manifest, KINDS[manifest["kind"]], "")
-    for row in [manifest, *manifest.get("programs", ())] if wrong is None else ():
+    invalid = misfit(manifest, COMMON, "")
+    if invalid is None and manifest["kind"] not in KINDS:
+        invalid = f"kind = {written(manifest['kind'], 40)}"
+    if invalid is None:
+        invalid = misfit(manifest, KINDS[manifest["kind"]], "")
+    for row in [manifest, *manifest.get("programs", ())] if invalid is None else ():
         if Path(row["file"]).name != row["file"]:
-            wrong = f"file = {row['file']!r}"
-    if wrong is not None:
-        raise ManifestError(f"{place}: {wrong} is not what a manifest holds there; export the kernel again")
+            invalid = f"file = {row['file']!r}"
+    if invalid is not None:
+        raise ManifestError(f"{file}: {invalid} is not what a manifest holds there; export the kernel again")
     return manifest
 
 
 def _depth(text: str) -> int:
-    """How deep the brackets of a text are nested."""
+    """Return the nesting depth of brackets in a text."""
     deepest = depth = 0
     for mark in re.findall(r"[\[\]{}]", text):
         depth += 1 if mark in "[{" else -1
@@ -158,19 +160,20 @@ def _depth(text: str) -> int:
 
 
 def read_code(path: Path, manifest: Mapping[str, Any]) -> bytes:
-    """The code of a manifest; raises where the file is not the one that was written."""
-    place = manifest_path(path).parent / manifest["file"]
+    """Return the code that a manifest names; raise ManifestError if the file is not the one that was exported.
+
+    `path` is that of any of the kernel's files.
+    """
+    file = manifest_path(path).parent / manifest["file"]
     try:
-        data: bytes = place.read_bytes()
+        data: bytes = file.read_bytes()
     except OSError as fault:
-        raise ManifestError(f"{place}: {fault.strerror}; the manifest names it: copy both files") from None
+        raise ManifestError(f"{file}: {fault.strerror}; the manifest names it: copy both files") from None
     if len(data) != manifest["bytes"]:
         raise ManifestError(
-            f"{place} has {len(data)} bytes, and its manifest says {manifest['bytes']}: it is cut off, or another "
+            f"{file} has {len(data)} bytes, and its manifest says {manifest['bytes']}: it is cut off, or another "
             "file; export the kernel again"
         )
     if digest(data) != manifest["sha256"]:
-        raise ManifestError(
-            f"{place} was changed after it was written: its hash is not the manifest's; export it again"
-        )
+        raise ManifestError(f"{file} was changed after it was written: its hash is not the manifest's; export it again")
     return data

@@ -1,4 +1,4 @@
-"""The parts of an export: a host program, the machine code of its launches, and what a call is checked against."""
+"""The input of an export: a host program, the machine code of its launches, and the signature of calls."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tilewright.runtime.host import HostExecutor
 
 @dataclass(frozen=True)
 class Exported:
-    """The files of an exported kernel: its code, its C header (CPUs only) and its manifest, which `manifest` holds."""
+    """The paths of an exported kernel's code, C header (CPUs only) and manifest, and the content of the manifest."""
 
     code: Path
     header: Path | None
@@ -37,11 +37,10 @@ class Exported:
 
 @dataclass(frozen=True)
 class ExportSource:
-    """A host program that can be exported; `launchable` gives what a device made of a launch.
+    """A host program to be exported, with the compiled programs of its launches.
 
-    `signature` is the head of the tile program that calls are checked against; of its `outputs` a call may leave the
-    `optional` ones out. `symbols` has the symbol in it for each
-    size of the host program.
+    `signature` is the head of the tile program that calls are checked against. Of its `outputs` a call may leave the
+    `optional` ones out. `symbols` maps each size of the host program to the name of the signature's symbol for it.
     """
 
     name: str
@@ -56,16 +55,17 @@ class ExportSource:
     symbols: Mapping[str, str]
 
     def launchable(self, op: Op) -> Any:
-        """The launchable form of a launch: it has `kernel`, `program` and `conditions`."""
+        """Return the compiled program of a launch; it has `kernel`, `program` and `conditions`."""
         return self.launches[op]
 
 
 def source_of(compiled: Compiled | TextExecutable) -> ExportSource:
-    """Return the source of an export of a compiled kernel; raises where it is no machine code."""
+    """Return the ExportSource of a compiled kernel; raise ArgumentError if the kernel is not machine code."""
     return _of_kernel(compiled) if isinstance(compiled, Compiled) else _of_text(compiled)
 
 
 def _of_kernel(compiled: Compiled) -> ExportSource:
+    """Return the ExportSource of a compiled tile kernel; raise ArgumentError if it logs or is not machine code."""
     if compiled.logs:
         raise ArgumentError(
             f"{compiled.name} logs values (tkw.debug_log), which an exported kernel does not: leave them out"
@@ -78,7 +78,7 @@ def _of_kernel(compiled: Compiled) -> ExportSource:
     numbers: dict[Any, Expr] = {
         s: as_expr(named[s.name]) for s in _symbols(program, executable.known) if s.name in named and s not in opened
     }
-    if opened:  # what follows from sizes that stay open is not a number
+    if opened:  # expressions of open sizes are not numbers
         numbers = {s: e for s, e in numbers.items() if not executable.known.get(s, e).symbols & set(opened)}
     images = Substitution(numbers)
     known = {**{s: images(e) for s, e in executable.known.items()}, **numbers}
@@ -104,11 +104,13 @@ def _of_kernel(compiled: Compiled) -> ExportSource:
 
 
 def _symbols(program: Program, known: Mapping[Symbol, Expr]) -> set[Symbol]:
+    """Return the symbols in the types of a program's arguments, and those in `known`."""
     kinds = [a.type for a in program.args if isinstance(a.type, MemoryType)]
     return {s for kind in kinds for e in kind.expressions() for s in e.symbols} | set(known)
 
 
 def _of_text(executable: TextExecutable) -> ExportSource:
+    """Return the ExportSource of a program compiled from a text of the block, loop or host level."""
     main, device = executable.main, executable.device
     _require_code(device, executable.name, executable.target)
     if executable.executor is not None:
@@ -128,24 +130,24 @@ def _of_text(executable: TextExecutable) -> ExportSource:
 
 
 def _plain(e: Expr) -> Expr:
-    """An extent in symbols that only have names."""
+    """Return an extent in which symbols are replaced by new ones without definitions and ranges, of the same names."""
     while any(s.definition is not None for s in e.symbols):
         e = Substitution({s: s.definition for s in e.symbols if s.definition is not None})(e)
     return Substitution({s: symbol(s.name, 0) for s in e.symbols})(e)
 
 
 def _launches(executor: HostExecutor) -> dict[Op, Any]:
-    """The launchable form of each launch."""
+    """Return the compiled program of each launch; raise ArgumentError if its code depends on a call's sizes."""
     launches = {}
     for op in executor.module.host.walk():
         if op.name != "launch":
             continue
-        late = {s.name for s in open_parameters(executor.module.programs[op.attrs["program"]])}
-        settings = {name: e for name, e in op.attrs.get("settings", ()) if name not in late}
-        left = [f"{name} = {e}" for name, e in settings.items() if as_expr(e).symbols]
-        if left:
+        passed = {s.name for s in open_parameters(executor.module.programs[op.attrs["program"]])}
+        settings = {name: e for name, e in op.attrs.get("settings", ()) if name not in passed}
+        texts = [f"{name} = {e}" for name, e in settings.items() if as_expr(e).symbols]
+        if texts:
             raise ArgumentError(
-                f"launch {op.attrs['program']}: {', '.join(left)} depends on a call's sizes, and makes other code for "
+                f"launch {op.attrs['program']}: {', '.join(texts)} depends on a call's sizes, and makes other code for "
                 "each; bind its parameters, or give it a range (`param M in 1..4096`)"
             )
         launches[op], _ = executor.prepared(op.attrs["program"], {n: int(as_expr(e)) for n, e in settings.items()})
@@ -153,6 +155,7 @@ def _launches(executor: HostExecutor) -> dict[Op, Any]:
 
 
 def _require_code(device: Any, name: str, target: str) -> None:
+    """Raise ArgumentError, with the kernel's `name` and `target`, unless the device runs machine code."""
     if not isinstance(device, NativeDevice | GpuDevice):
         raise ArgumentError(f"{name} is no machine code on {target}; compile it for 'cpu', 'cpu:NAME' or 'gpu:NAME'")
 
@@ -160,7 +163,10 @@ def _require_code(device: Any, name: str, target: str) -> None:
 def common_manifest(
     source: ExportSource, name: str, kind: str, place: Path, code: bytes, machine: Machine
 ) -> dict[str, Any]:
-    """Return the entries that manifests of all kinds of code have."""
+    """Return the manifest entries that kernels for CPUs and GPUs share.
+
+    `kind` is the format of the code, `place` its file, `code` its content.
+    """
     sizes = []
     for s in open_sizes(source.host):
         numbers = allowed(s)

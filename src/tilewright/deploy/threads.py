@@ -1,7 +1,7 @@
-"""Threads for loaded kernels: a pool as the C interface takes it.
+"""The worker pool of loaded kernels, as the C interface takes it.
 
-An exported object brings the machine code of the worker pool, so its launches cost what those of a compiled kernel do.
-All loaded kernels share the threads of one pool, whose code is that of the kernel that was loaded first.
+An exported object contains the machine code of the worker pool, so its launches are as fast as those of a compiled
+kernel. All loaded kernels share one pool; its code is that of the kernel that was loaded first.
 """
 
 from __future__ import annotations
@@ -20,41 +20,41 @@ _RUN = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p,
 
 
 class PoolStruct(ctypes.Structure):
-    """`tw_pool`."""
+    """The C structure `tw_pool`."""
 
     _fields_ = (("context", ctypes.c_void_p), ("run", ctypes.c_void_p), ("workers", ctypes.c_int32))
 
 
 class LoadedCode(PoolCode, Protocol):
-    """The code of the pool in a loaded library; `run` is the address of what a `tw_pool` has under that name."""
+    """The machine code of the pool in a loaded library; `run` is the address of the function `run` of `tw_pool`."""
 
     run: int
 
 
 class LoadedPool:
-    """Threads that run machine code of a loaded library."""
+    """A pool of `workers` threads that run the pool code of a loaded library."""
 
     def __init__(self, workers: int, code: LoadedCode):
         self.pool = Pool(workers, code)
         self.struct = PoolStruct(self.pool.address, code.run, self.pool.workers)
 
     def ready(self) -> None:
-        """Starts the threads anew in a forked process."""
+        """Start the threads again if this process was forked after they started."""
         if self.pool.owner != os.getpid():
             self.pool.start()
 
     def after_fork(self) -> None:
-        """In a forked process there are no threads."""
+        """Forget the parent's threads, in a forked process."""
         self.pool.after_fork()
 
     def stop(self) -> None:
-        """Ends the threads."""
+        """End the threads."""
         if self.pool.owner == os.getpid():
             self.pool.stop()
 
 
 class PythonPool:
-    """Threads of Python, for code that brings none; the calling thread is worker 0."""
+    """A pool of Python threads, for libraries without pool code; the calling thread is worker 0."""
 
     def __init__(self, workers: int):
         self.workers = workers
@@ -63,17 +63,18 @@ class PythonPool:
         self.after_fork()
 
     def ready(self) -> None:
-        """Nothing is missing."""
+        """Do nothing: the threads start on demand."""
 
     def after_fork(self) -> None:
-        """In a forked process there are no threads."""
+        """Create a new thread pool, in a forked process."""
         self._threads = ThreadPoolExecutor(max(1, self.workers - 1), "tilewright-loaded")
 
     def stop(self) -> None:
-        """Ends the threads."""
+        """End the threads."""
         self._threads.shutdown()
 
     def _run(self, _: int | None, task: int, argument: int, workers: int) -> None:
+        """Call the C function `task` with `argument` once for each worker, in parallel, and wait for all."""
         call = _TASK(task)
         others = [self._threads.submit(call, argument, worker) for worker in range(1, workers)]
         call(argument, 0)
@@ -86,9 +87,9 @@ _lock = threading.Lock()
 
 
 def thread_pool(workers: int, code: LoadedCode | None) -> Any:
-    """The pool of this process with so many workers, as C takes it: a pointer, or None for one worker.
+    """Return a pointer to this process's `tw_pool` with `workers` threads; None for one worker.
 
-    `code` is that of a library that brings its own.
+    `code` is the pool code of a library; None: Python threads are used.
     """
     if workers == 1:
         return None
@@ -103,6 +104,7 @@ def thread_pool(workers: int, code: LoadedCode | None) -> Any:
 
 
 def _after_fork() -> None:
+    """Reset the lock and all pools, in a forked process."""
     global _lock
     _lock = threading.Lock()
     for pool in _pools.values():

@@ -1,1 +1,1 @@
-"""Interpreters: the executor gives tile programs their meaning, in numpy."""
+"""Interpreters of all levels; the executor, in numpy, defines what a tile program means."""

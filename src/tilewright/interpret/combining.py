@@ -1,4 +1,4 @@
-"""Combining elements: multiplication, reductions, scans, the largest few."""
+"""Interpret operations that combine elements: mma, reductions, scans, topk."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ _COMBINE: dict[str, Any] = {"sum": np.add, "prod": np.multiply, "max": np.maximu
 
 
 def mma(run: Run, op: Op) -> tuple[TileValue, ...]:
-    """acc + the sum of products over what both factors have and the accumulator lacks, in the wide type.
+    """Return the result of an `mma`: the accumulator plus the sum of products over the dimensions that both operands
+    have and the accumulator lacks, in the accumulator's wide type.
 
-    With `blocks`, its last dimension and the last of those are so many blocks each, and only elements of blocks with
-    the same number are multiplied.
+    Attribute `blocks` makes a grouped product: the accumulator's last dimension and the last reduced dimension consist
+    of that many blocks, and only blocks with the same number are multiplied.
     """
     a, b, acc = run.tiles(op)
     parts = common_parts([a, b, acc])
@@ -39,22 +40,22 @@ def mma(run: Run, op: Op) -> tuple[TileValue, ...]:
                 f"mma: {d} is in one factor only, but is {parts[d][1] - parts[d][0]} wide here", op.loc
             )
     if op.attrs.get("accumulate") is not None:
-        return (_rounded_each_time(a, b, acc, parts),)
-    carried = acc.dtype.accumulator.numpy
+        return (_sum_with_rounding(a, b, acc, parts),)
+    wide_type = acc.dtype.accumulator.numpy
     if a.dtype is dtypes.f64 or b.dtype is dtypes.f64:
-        carried = np.dtype(np.float64)
-    exact = carried.kind == "i" and max(a.dtype.bits, b.dtype.bits) <= 16
-    compute = np.dtype(np.float64) if exact else np.dtype(np.int64) if carried.kind == "i" else carried
+        wide_type = np.dtype(np.float64)
+    exact = wide_type.kind == "i" and max(a.dtype.bits, b.dtype.bits) <= 16
+    compute = np.dtype(np.float64) if exact else np.dtype(np.int64) if wide_type.kind == "i" else wide_type
     arrays = [spread(t, t.dims, parts, t.array).astype(compute) for t in (a, b)]
     if op.attrs.get("precision") == "tf32":
         arrays = [_tf32(x) for x in arrays]
     with np.errstate(all="ignore"):
         total = _products(run, op, arrays, (a, b, acc), parts)
-        if carried.kind == "i":
+        if wide_type.kind == "i":
             total = total.astype(np.int64)
         total = total + spread(acc, acc.dims, parts, acc.accumulated).astype(total.dtype)
     starts = tuple(parts[d][0] for d in acc.dims)
-    return (accumulator(acc.dtype, acc.dims, starts, total.astype(carried)),)
+    return (accumulator(acc.dtype, acc.dims, starts, total.astype(wide_type)),)
 
 
 def _products(
@@ -64,7 +65,9 @@ def _products(
     tiles: tuple[TileValue, ...],
     parts: dict[Expr, tuple[int, int]],
 ) -> Array:
-    """The sums of products, of factors over these parts; block by block, where there are several."""
+    """Return the sums of products of `arrays`, the operands A and B over the coordinates in `parts`; with `blocks`,
+    block by block. `tiles` are A, B and the accumulator.
+    """
     blocks = op.attrs.get("blocks", 1)
     a, b, acc = tiles
     if blocks == 1:
@@ -75,31 +78,39 @@ def _products(
             raise ExecutionError(f"mma: blocks={blocks} do not divide {d}, which is {run.number(d, op)}", op.loc)
     total = np.zeros([parts[d][1] - parts[d][0] for d in acc.dims], arrays[0].dtype)
     for number in range(blocks):
-        own = {}
+        block_slices = {}
         for d in dims:
-            each, (first, end) = run.number(d, op) // blocks, parts[d]
-            own[d] = slice(max(0, number * each - first), max(0, min(end, (number + 1) * each) - first))
-        some = [x[tuple(own.get(d, slice(None)) for d in t.dims)] for x, t in zip(arrays, (a, b), strict=True)]
-        total[..., own[dims[0]]] = _contracted(some, (a.dims, b.dims), acc.dims)
+            block_size, (first, end) = run.number(d, op) // blocks, parts[d]
+            block_slices[d] = slice(
+                max(0, number * block_size - first), max(0, min(end, (number + 1) * block_size) - first)
+            )
+        block_operands = [
+            x[tuple(block_slices.get(d, slice(None)) for d in t.dims)] for x, t in zip(arrays, (a, b), strict=True)
+        ]
+        total[..., block_slices[dims[0]]] = _contracted(block_operands, (a.dims, b.dims), acc.dims)
     return total
 
 
 def _contracted(arrays: list[Array], dims: tuple[tuple[Expr, ...], ...], out: tuple[Expr, ...]) -> Array:
-    """The sums of products over what both arrays have and `out` lacks, over the dimensions `out`, as one product of
-    matrices for each place of the dimensions that all three have."""
+    """Return the contraction of two arrays with dimensions `dims` to the dimensions `out`: one matrix product for each
+    coordinate of the dimensions that all three have. Dimensions that both arrays have and `out` lacks are summed.
+    """
     a, b = dims
     batch = [d for d in out if d in a and d in b]
     rows, columns = [d for d in out if d in a and d not in b], [d for d in out if d in b and d not in a]
     summed = [d for d in a if d in b and d not in out]
     sizes = {d: n for array, of in zip(arrays, dims, strict=True) for d, n in zip(of, array.shape, strict=True)}
-    widths = [prod(sizes[d] for d in some) for some in (rows, summed, columns)]
+    widths = [prod(sizes[d] for d in group) for group in (rows, summed, columns)]
 
     def matrices(array: Array, of: tuple[Expr, ...], first: list[Expr], second: list[Expr]) -> Array:
-        alone = tuple(n for n, d in enumerate(of) if d not in (*batch, *first, *second))  # they are one wide
-        kept = [d for n, d in enumerate(of) if n not in alone]
-        order = [kept.index(d) for d in (*batch, *first, *second)]
-        shape = [prod(sizes[d] for d in some) for some in (first, second)]
-        return array.squeeze(alone).transpose(order).reshape([sizes[d] for d in batch] + shape)
+        """Return `array`, whose dimensions are `of`, as an array of matrices with shape (*batch, size of `first`, size
+        of `second`), where `first` and `second` are groups of dimensions.
+        """
+        unit_axes = tuple(n for n, d in enumerate(of) if d not in (*batch, *first, *second))  # they are one wide
+        remaining = [d for n, d in enumerate(of) if n not in unit_axes]
+        order = [remaining.index(d) for d in (*batch, *first, *second)]
+        shape = [prod(sizes[d] for d in group) for group in (first, second)]
+        return array.squeeze(unit_axes).transpose(order).reshape([sizes[d] for d in batch] + shape)
 
     left, right = matrices(arrays[0], a, rows, summed), matrices(arrays[1], b, summed, columns)
     product = np.matmul(left, right) if widths[1] else np.zeros((*left.shape[:-1], widths[2]), left.dtype)
@@ -107,27 +118,29 @@ def _contracted(arrays: list[Array], dims: tuple[tuple[Expr, ...], ...], out: tu
     return product.reshape([sizes[d] for d in order]).transpose([order.index(d) for d in out])
 
 
-def _rounded_each_time(a: TileValue, b: TileValue, acc: TileValue, parts: dict[Expr, tuple[int, int]]) -> TileValue:
-    """The sum of products in the accumulator's own type: each product is added exactly, and the sum rounded.
-
-    Products come in ascending order, so that the sum is the same for every tile size of a loop.
+def _sum_with_rounding(a: TileValue, b: TileValue, acc: TileValue, parts: dict[Expr, tuple[int, int]]) -> TileValue:
+    """Return the `mma` result in the accumulator's own type over coordinates `parts`: each product is added exactly,
+    and the sum is rounded after each. Products are added in ascending order, so the result does not depend on a loop's
+    tile size.
     """
-    beside = tuple(d for d in dict.fromkeys((*a.dims, *b.dims)) if d not in acc.dims)
-    factors = [spread(t, (*acc.dims, *beside), parts, t.array.astype(np.float64)) for t in (a, b)]
+    reduced_dims = tuple(d for d in dict.fromkeys((*a.dims, *b.dims)) if d not in acc.dims)
+    operands = [spread(t, (*acc.dims, *reduced_dims), parts, t.array.astype(np.float64)) for t in (a, b)]
     sizes = tuple(parts[d][1] - parts[d][0] for d in acc.dims)
     total = np.broadcast_to(round_to(spread(acc, acc.dims, parts, acc.accumulated), acc.dtype), sizes)
-    kept = len(acc.dims)
-    for place in np.ndindex(*(parts[d][1] - parts[d][0] for d in beside)):
-        left, right = (x[(..., *np.minimum(place, np.subtract(x.shape[kept:], 1)))] for x in factors)
+    rank = len(acc.dims)
+    for indices in np.ndindex(*(parts[d][1] - parts[d][0] for d in reduced_dims)):
+        left, right = (x[(..., *np.minimum(indices, np.subtract(x.shape[rank:], 1)))] for x in operands)
         with np.errstate(all="ignore"):
             total = round_to(total.astype(np.float64) + left * right, acc.dtype)
     return TileValue(acc.dtype, acc.dims, tuple(parts[d][0] for d in acc.dims), total)
 
 
 def reduce(run: Run, op: Op) -> tuple[TileValue, ...]:
-    """The sum, maximum, minimum or product along a dimension, with an accumulator if there is one."""
+    """Return the sum, product, maximum or minimum of the operands along a dimension, combined with an accumulator if
+    there is one.
+    """
     tiles = run.tiles(op)
-    carried = tiles.pop() if op.attrs.get("acc") else None
+    accumulator_tile = tiles.pop() if op.attrs.get("acc") else None
     kind: TileType = op.results[0].type
     dim = op.attrs["dim"]
     parts = common_parts(tiles)
@@ -140,11 +153,11 @@ def reduce(run: Run, op: Op) -> tuple[TileValue, ...]:
         if array.shape[-1] == 0 and op.name in ("max", "min"):
             continue
         with np.errstate(all="ignore"):
-            found = combine.reduce(array, axis=-1, dtype=wide)
-            total = found if total is None else combine(total, found)
-    if carried is not None:
-        inner = {d: parts.get(d, carried.part(d)) for d in kind.dims}
-        start = spread(carried, kind.dims, inner, carried.accumulated).astype(wide)
+            partial = combine.reduce(array, axis=-1, dtype=wide)
+            total = partial if total is None else combine(total, partial)
+    if accumulator_tile is not None:
+        inner = {d: parts.get(d, accumulator_tile.part(d)) for d in kind.dims}
+        start = spread(accumulator_tile, kind.dims, inner, accumulator_tile.accumulated).astype(wide)
         total = start if total is None else combine(total, start)
     if total is None:
         raise ExecutionError(f"{op.name} over {dim}: there is nothing to combine", op.loc)
@@ -152,7 +165,7 @@ def reduce(run: Run, op: Op) -> tuple[TileValue, ...]:
 
 
 def scan(run: Run, op: Op) -> tuple[TileValue, ...]:
-    """The running sum, product, maximum or minimum along a dimension, from a start if there is one."""
+    """Return the running sum, product, maximum or minimum along a dimension, from a start value if there is one."""
     tile, *start = run.tiles(op)
     axis = tile.dims.index(op.attrs["dim"])
     wide = tile.dtype.accumulator.numpy
@@ -161,20 +174,22 @@ def scan(run: Run, op: Op) -> tuple[TileValue, ...]:
         total = combine.accumulate(tile.array.astype(wide), axis=axis, dtype=wide)
     if start:
         parts = {d: tile.part(d) for d in tile.dims}
-        carried = start[0]
-        if op.attrs["dim"] in carried.dims:  # a start given as a tile along the dimension: its last element counts
-            place = carried.dims.index(op.attrs["dim"])
-            last = np.take(carried.accumulated, [-1], axis=place)
-            before = last.transpose([carried.dims.index(d) for d in tile.dims])
+        start_tile = start[0]
+        if op.attrs["dim"] in start_tile.dims:  # a start given as a tile along the dimension: its last element counts
+            axis_of_start = start_tile.dims.index(op.attrs["dim"])
+            last = np.take(start_tile.accumulated, [-1], axis=axis_of_start)
+            start_values = last.transpose([start_tile.dims.index(d) for d in tile.dims])
         else:
-            before = spread(carried, tile.dims, parts, carried.accumulated)
+            start_values = spread(start_tile, tile.dims, parts, start_tile.accumulated)
         with np.errstate(all="ignore"):
-            total = combine(total, before.astype(wide))
+            total = combine(total, start_values.astype(wide))
     return (TileValue(tile.dtype, tile.dims, tile.starts, round_to(total, tile.dtype)),)
 
 
 def topk(run: Run, op: Op) -> tuple[TileValue, ...]:
-    """The largest elements along a dimension, and where they are; the lower place wins a tie, NaN is the largest."""
+    """Return the largest elements along a dimension in descending order, as many as attribute `count`, and their
+    indices. The lower index wins a tie; NaN counts as the largest.
+    """
     (tile,) = run.tiles(op)
     values, places = op.results
     axis = tile.dims.index(op.attrs["dim"])
@@ -187,17 +202,17 @@ def topk(run: Run, op: Op) -> tuple[TileValue, ...]:
     else:
         order = np.argsort(~tile.array, axis=axis, kind="stable")
     order = np.take(order, np.arange(count), axis=axis)
-    found = np.take_along_axis(tile.array, order, axis)
+    largest = np.take_along_axis(tile.array, order, axis)
     starts = tuple(0 if i == axis else s for i, s in enumerate(tile.starts))
-    where = (order + tile.starts[axis]).astype(np.int32)
+    indices = (order + tile.starts[axis]).astype(np.int32)
     return (
-        TileValue(tile.dtype, values.type.dims, starts, found),
-        TileValue(dtypes.i32, places.type.dims, starts, where),
+        TileValue(tile.dtype, values.type.dims, starts, largest),
+        TileValue(dtypes.i32, places.type.dims, starts, indices),
     )
 
 
 def _tf32(array: Array) -> Array:
-    """f32 numbers rounded to ten bits of fraction."""
+    """Return f32 numbers rounded to the ten fraction bits of TF32."""
     bits = array.astype(np.float32).view(np.uint32)
     rounded = bits + 0xFFF + ((bits >> 13) & 1)
     return np.where(np.isfinite(array), (rounded & 0xFFFFE000).view(np.float32), array)

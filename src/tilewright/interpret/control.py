@@ -1,4 +1,4 @@
-"""Loops over tiles, while loops, conditions."""
+"""Interpret loops over tiles, while loops and conditionals."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ _EFFECTS = ("write", "atomic_add", "atomic_min", "atomic_max", "set_symbol", "de
 
 
 def iterate(run: Run, op: Op) -> tuple[TileValue, ...]:
-    """The body once for each tile of the axis, in order; once for all where the tile size does not matter."""
+    """Execute the body once for each tile of the axis, in order, and return the carried values. If the tile size does
+    not affect the result, one tile covers the whole axis.
+    """
     if op.attrs.get("start"):
         return _while_loop(run, op)
     axis: Expr = op.attrs["axis"]
@@ -53,8 +55,11 @@ def iterate(run: Run, op: Op) -> tuple[TileValue, ...]:
 def _run_tiles(
     run: Run, op: Op, axis: Expr, tiles: list[tuple[int, int]], carried: list[TileValue]
 ) -> tuple[TileValue, ...]:
+    """Execute the body of the loop `op` for each range (first, end) in `tiles` of `axis`, starting from `carried`, and
+    return the carried values.
+    """
     (body,) = op.blocks
-    outside = run.parts.get(axis)
+    outer_part = run.parts.get(axis)
     for number, (first, last) in enumerate(tiles):
         if last <= first:
             continue
@@ -63,10 +68,10 @@ def _run_tiles(
         for arg, tile in zip(body.args, carried, strict=True):
             run.values[arg] = tile
         carried = [run.conform(tile, arg.type.dims, op) for tile, arg in zip(run.block(body), body.args, strict=True)]
-    if outside is None:
+    if outer_part is None:
         run.parts.pop(axis, None)
     else:
-        run.parts[axis] = outside
+        run.parts[axis] = outer_part
     results = []
     for tile, value in zip(carried, op.results, strict=True):
         if axis in tile.dims:
@@ -78,7 +83,9 @@ def _run_tiles(
 
 
 def _check_any_tile(run: Run, op: Op, axis: Expr, first: int, size: int, carried: list[TileValue]) -> None:
-    """That two tile sizes give the same, within rounding: the author promised that all do."""
+    """Raise an ExecutionError if two tile sizes of a loop with `any_tile` give different results beyond rounding: the
+    author promised that all are equal. The loop runs over coordinates `first` to `size` of `axis`.
+    """
     half = max(1, (size - first + 1) // 2)
     results = [
         _run_tiles(run, op, axis, [(k, min(k + step, size)) for k in range(first, size, step)], carried)
@@ -97,36 +104,41 @@ def _check_any_tile(run: Run, op: Op, axis: Expr, first: int, size: int, carried
 
 
 def _while_loop(run: Run, op: Op) -> tuple[TileValue, ...]:
+    """Execute a while loop: the body as long as its condition holds, with the loop's axis set by the body. Return the
+    carried values.
+    """
     start, *carried = run.tiles(op)
     axis: Any = op.attrs["axis"]
     (body,) = op.blocks
-    outside = run.bound.get(axis)
+    outer_value = run.bound.get(axis)
     run.bound[axis] = start
     run.walking.add(axis)
     while _holds(run, op, carried):
-        before = run.bound[axis]
+        previous = run.bound[axis]
         for arg, tile in zip(body.args, carried, strict=True):
             run.values[arg] = tile
         carried = list(run.block(body))
-        if run.bound[axis] is before:
+        if run.bound[axis] is previous:
             raise ExecutionError(f"while loop over {axis}: the body never sets it by tkw.set_symbol", op.loc)
     run.walking.discard(axis)
-    if outside is None:
+    if outer_value is None:
         del run.bound[axis]
     else:
-        run.bound[axis] = outside
+        run.bound[axis] = outer_value
     return tuple(carried)
 
 
 def _holds(run: Run, op: Op, carried: list[TileValue]) -> bool:
-    """The condition of a while loop now; GET_ITER_ARG(n) in it is the n-th carried value."""
-    for place, tile in enumerate(carried):
-        run.bound[symbol(f"GET_ITER_ARG_{place}")] = tile
+    """True if the condition of a while loop holds now; GET_ITER_ARG(n) in it stands for carried value number n."""
+    for number, tile in enumerate(carried):
+        run.bound[symbol(f"GET_ITER_ARG_{number}")] = tile
     return bool(run.number(op.attrs["condition"], op))
 
 
 def conditional(run: Run, op: Op) -> tuple[TileValue, ...]:
-    """The body where the condition holds: not at all, as a whole, or element by element."""
+    """Execute the body of a conditional if the condition holds anywhere, and return its results where it holds and the
+    other values elsewhere. Writes in the body are masked by the condition.
+    """
     (body,) = op.blocks
     if "when" in op.attrs:
         otherwise = run.tiles(op)
@@ -148,10 +160,10 @@ def conditional(run: Run, op: Op) -> tuple[TileValue, ...]:
     if np.all(condition.array):
         return run.block(body) if op.results else (run.block(body), ())[1]
     with run.masked_by(condition):
-        found = run.block(body)
+        body_results = run.block(body)
     results = []
-    for yes, no in zip(found, otherwise, strict=True):
-        parts = common_parts([yes, no, condition])
-        arrays = [spread(t, yes.dims, parts, t.array) for t in (condition, yes, no)]
-        results.append(run.made(TileType(yes.dtype, yes.dims), parts, np.where(*arrays)))
+    for when_true, when_false in zip(body_results, otherwise, strict=True):
+        parts = common_parts([when_true, when_false, condition])
+        arrays = [spread(t, when_true.dims, parts, t.array) for t in (condition, when_true, when_false)]
+        results.append(run.made(TileType(when_true.dtype, when_true.dims), parts, np.where(*arrays)))
     return tuple(results)

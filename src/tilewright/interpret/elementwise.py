@@ -1,4 +1,4 @@
-"""What each element-by-element operation computes, on numpy arrays in the type arithmetic is done in."""
+"""Numpy functions of the elementwise operations, on arrays in the type in which arithmetic is done."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _erf = np.vectorize(erf, otypes=[np.float64])
 
 
 def _divide(a: Array, b: Array) -> Array:
-    """Floats divide; integers divide towards zero, as machines do."""
+    """Return a / b; integers are divided towards zero, as by machines."""
     if np.issubdtype(a.dtype, np.integer):
         quotient = np.floor_divide(np.abs(a.astype(np.int64)), np.abs(b.astype(np.int64)))
         return (np.sign(a).astype(np.int64) * np.sign(b).astype(np.int64) * quotient).astype(a.dtype)
@@ -23,19 +23,22 @@ def _divide(a: Array, b: Array) -> Array:
 
 
 def _round_half_away(a: Array) -> Array:
+    """Return `a` rounded to the nearest integer, halves away from zero."""
     return np.copysign(np.floor(np.abs(a) + 0.5), a)
 
 
 def _sigmoid(a: Array) -> Array:
+    """Return 1 / (1 + exp(-a))."""
     return 1 / (1 + np.exp(-a))
 
 
 def _shift_left(a: Array, b: Array) -> Array:
+    """Return `a` shifted left by `b` bits."""
     return np.left_shift(a, b)
 
 
 def fused(a: Array, b: Array, c: Array) -> Array:
-    """a*b + c, rounded once.
+    """Return a*b + c in the type of the arguments, rounded once for f32 and f64.
 
     >>> third = np.float32(1 / 3)
     >>> float(fused(third, np.float32(3), np.float32(-1))), float(third * np.float32(3) - np.float32(1))
@@ -46,17 +49,18 @@ def fused(a: Array, b: Array, c: Array) -> Array:
         if a.dtype != np.float64:
             return np.asarray(a * b + c)
         return np.asarray(_fused_doubles(a, b, c), np.float64)
-    product, more = a.astype(np.float64) * b, c.astype(np.float64)  # the product is exact
-    total = product + more
-    back = total - product
-    lost = (product - (total - back)) + (more - back)
-    even = (total.view(np.int64) & 1) == 0
-    # what was lost is kept as the last bit, so that the second rounding sees on which side of a half the sum lies
-    odd = np.where(even & (lost != 0) & np.isfinite(total), np.nextafter(total, np.copysign(np.inf, lost)), total)
+    product, addend = a.astype(np.float64) * b, c.astype(np.float64)  # the product is exact
+    total = product + addend
+    added = total - product
+    error = (product - (total - added)) + (addend - added)
+    is_even = (total.view(np.int64) & 1) == 0
+    # round to odd: the last bit records the error, so that the second rounding knows on which side of a half the sum is
+    odd = np.where(is_even & (error != 0) & np.isfinite(total), np.nextafter(total, np.copysign(np.inf, error)), total)
     return np.asarray(odd, np.float32)
 
 
 def _fused_double(a: float, b: float, c: float) -> float:
+    """Return a*b + c for Python floats, rounded once, by rational arithmetic."""
     if not np.isfinite([a, b, c]).all():
         return a * b + c
     exact = Fraction(a) * Fraction(b) + Fraction(c)

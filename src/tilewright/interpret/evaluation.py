@@ -1,4 +1,4 @@
-"""Integer expressions as Python functions: an interpreter evaluates the same few again and again."""
+"""Integer expressions compiled to Python functions: an interpreter evaluates the same few many times."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from tilewright.algebra.expr import (
 )
 from tilewright.errors import DivisionByZero, ExpressionError
 
-_made: dict[Expr, tuple[Callable[..., Any], tuple[str, ...]]] = {}
+_compiled: dict[Expr, tuple[Callable[..., Any], tuple[str, ...]]] = {}
 
 
 def evaluated(e: Expr, values: Mapping[str, Any]) -> Any:
-    """The value of e for values of its symbols by name: ints, or numpy arrays that go together.
+    """Return the value of `e` for `values` of its symbols by name: ints, or numpy arrays of shapes that broadcast.
 
     >>> from tilewright.algebra.expr import index
     >>> m = index("m", 100)
@@ -39,55 +39,59 @@ def evaluated(e: Expr, values: Mapping[str, Any]) -> Any:
     """
     if type(e) is Const:
         return e.value
-    function, ordered = _made.get(e) or _make(e)
+    function, names = _compiled.get(e) or _compile(e)
     try:
-        return function(*[values[name] for name in ordered])
+        return function(*[values[name] for name in names])
     except KeyError as fault:
         raise ExpressionError(f"no value is given for the symbol {fault.args[0]}") from None
     except ZeroDivisionError:
-        raise DivisionByZero(f"{e} divides by 0{_where(ordered, values)}") from None
+        raise DivisionByZero(f"{e} divides by 0{_values_text(names, values)}") from None
     except OverflowError:
-        raise ExpressionError(f"{e} does not fit 64 bits{_where(ordered, values)}") from None
+        raise ExpressionError(f"{e} does not fit 64 bits{_values_text(names, values)}") from None
 
 
 def names_in(e: Expr) -> tuple[str, ...]:
-    """The names of the symbols that an expression depends on, through definitions."""
-    _, names = _made.get(e) or _make(e)
+    """Return the names of the symbols on which `e` depends, directly or through definitions."""
+    _, names = _compiled.get(e) or _compile(e)
     return names
 
 
-def _make(e: Expr) -> tuple[Callable[..., Any], tuple[str, ...]]:
-    """A function that evaluates e, and the names of its arguments."""
+def _compile(e: Expr) -> tuple[Callable[..., Any], tuple[str, ...]]:
+    """Return (a function that evaluates `e`, the names of its arguments), and remember both."""
     names: set[str] = set()
-    source = _source(e, names)
+    source = _python_source(e, names)
     ordered = tuple(sorted(names))
     arguments = ", ".join(f"s_{name}" for name in ordered)  # a symbol may be called `in`
-    function = eval(f"lambda {arguments}: {source}", {"_min": _min, "_max": _max, "_divisor": _divisor})
-    found = _made[e] = function, ordered
-    return found
+    function = eval(f"lambda {arguments}: {source}", {"_min": _min, "_max": _max, "_require_nonzero": _require_nonzero})
+    compiled = _compiled[e] = function, ordered
+    return compiled
 
 
-def _where(names: tuple[str, ...], values: Mapping[str, Any]) -> str:
-    """The values of symbols, for messages; arrays are left out."""
+def _values_text(names: tuple[str, ...], values: Mapping[str, Any]) -> str:
+    """Return the integer values of the symbols `names` as text for a message, such as ", where m = 3"."""
     shown = ", ".join(f"{name} = {values[name]}" for name in names if isinstance(values[name], int))
     return f", where {shown}" if shown else ""
 
 
-def _divisor(b: Any) -> Any:
+def _require_nonzero(b: Any) -> Any:
+    """Return `b`. Raise a ZeroDivisionError if it is an array with a zero; Python raises the error for ints itself."""
     if isinstance(b, np.ndarray) and not b.all():
         raise ZeroDivisionError
     return b
 
 
 def _min(*args: Any) -> Any:
+    """Return the minimum of `args`, ints or arrays."""
     return min(args) if all(isinstance(a, int) for a in args) else _fold(np.minimum, args)
 
 
 def _max(*args: Any) -> Any:
+    """Return the maximum of `args`, ints or arrays."""
     return max(args) if all(isinstance(a, int) for a in args) else _fold(np.maximum, args)
 
 
 def _fold(function: Callable[[Any, Any], Any], args: tuple[Any, ...]) -> Any:
+    """Return `args` combined from left to right by `function` of two arguments."""
     total = args[0]
     for a in args[1:]:
         total = function(total, a)
@@ -97,24 +101,25 @@ def _fold(function: Callable[[Any, Any], Any], args: tuple[Any, ...]) -> Any:
 _SIGNS: dict[type[Expr], str] = {FloorDiv: "//", Mod: "%", Exact: "//", Xor: "^", Product: "*", And: "&", Or: "|"}
 
 
-def _source(e: Expr, names: set[str]) -> str:
+def _python_source(e: Expr, names: set[str]) -> str:
+    """Return Python source that evaluates `e`, and add the names of its symbols to `names`; symbol m becomes s_m."""
     if isinstance(e, Const):
         return f"({e.value})"
     if isinstance(e, Symbol):
         if e.definition is not None:
-            return _source(e.definition, names)
+            return _python_source(e.definition, names)
         names.add(e.name)
         return f"s_{e.name}"
     if isinstance(e, Sum):
-        terms = [f"{c}*{_source(t, names)}" if c != 1 else _source(t, names) for t, c in e.terms]
+        terms = [f"{c}*{_python_source(t, names)}" if c != 1 else _python_source(t, names) for t, c in e.terms]
         return "(" + " + ".join([*terms, *([str(e.constant)] if e.constant else [])]) + ")"
     if isinstance(e, AtLeastZero):
-        return f"({_source(e.operand, names)} >= 0)"
+        return f"({_python_source(e.operand, names)} >= 0)"
     if isinstance(e, IsZero):
-        return f"({_source(e.operand, names)} == 0)"
-    parts = [_source(part, names) for part in e.parts]
+        return f"({_python_source(e.operand, names)} == 0)"
+    parts = [_python_source(part, names) for part in e.parts]
     if isinstance(e, Min | Max):
         return f"{'_min' if isinstance(e, Min) else '_max'}({', '.join(parts)})"
     if isinstance(e, FloorDiv | Mod | Exact) and not isinstance(e.right, Const):
-        parts[1] = f"_divisor({parts[1]})"
+        parts[1] = f"_require_nonzero({parts[1]})"
     return "(" + f" {_SIGNS[type(e)]} ".join(parts) + ")"

@@ -1,17 +1,17 @@
-"""The executor: what a tile program means, in numpy.
+"""The executor, in numpy: it defines what a tile program means.
 
-A logical program runs once, on whole tensors. A grid program runs workgroup by workgroup, in ascending id; there
-each constrained dimension is cut to the workgroup's tile. Inside `iterate` a dimension is cut to the current tile.
-Elements outside the iteration are never read, combined or written.
+A logical program runs once, on whole tensors. A grid program runs workgroup by workgroup, in ascending id; each
+constrained dimension is restricted to the workgroup's tile. Inside `iterate` a dimension is restricted to the current
+tile. Elements outside are never read, combined or written.
 
-| file                        | subject                                                                  |
-|-----------------------------|--------------------------------------------------------------------------|
-| run, tiles                  | the state of one execution; arrays that know which coordinates they hold |
-| making, forming, elementwise| tiles from nothing; tiles from tiles, element by element                 |
-| memory                      | reads, writes, atomics, logs                                             |
-| combining                   | mma, reductions, running sums                                            |
-| control, loops              | loops and conditions; which tile sizes are meaning                       |
-| grid, joining               | workgroups; which of them run together                                   |
+| file                        | subject                                                                 |
+|-----------------------------|-------------------------------------------------------------------------|
+| run, tiles                  | the state of one execution; arrays that know the coordinates they cover |
+| making, forming, elementwise| tiles from constants; elementwise functions of tiles                    |
+| memory                      | reads, writes, atomics, logs                                            |
+| combining                   | mma, reductions, scans                                                  |
+| control, loops              | loops and conditionals; loops whose tile size affects the result        |
+| grid, joining               | workgroups; which of them run as one                                    |
 """
 
 from __future__ import annotations
@@ -37,27 +37,28 @@ def execute(
     *,
     lenient: bool = False,
 ) -> None:
-    """Runs the program: `arguments` are numpy arrays, written in place, and numbers.
+    """Run `program` on `arguments`: numpy arrays, which are written in place, and numbers.
 
-    `symbols` binds every symbol that the program needs; `derived` those that depend on the workgroup; `logs` receives
-    what debug_log keeps. With `lenient`, symbols that set_symbol sets may be negative, whatever their range.
+    `symbols` has the value of every symbol that the program needs, `derived` the symbols that depend on the workgroup;
+    `logs` receives what debug_log records. With `lenient`, symbols that set_symbol sets may lie outside their range.
     """
     run = Run(program, HANDLERS, dict(symbols), logs, dict(derived or {}), lenient=lenient)
-    for value, given in arguments.items():
+    for value, argument in arguments.items():
         if isinstance(value.type, MemoryType):
-            run.memory[value] = given
+            run.memory[value] = argument
         else:
-            run.values[value] = scalar_value(given, value.type.dtype)
+            run.values[value] = scalar_value(argument, value.type.dtype)
     for op in program.body.ops:  # scalar arguments that bind symbols count in constraints too
         if op.name == "set_symbol" and op.operands[0] in arguments:
             making.set_symbol(run, op)
     run.given = dict(run.bound)
-    for ids, together in workgroups(program, run):
-        run.workgroup(ids, together)
+    for ids, joined_count in workgroups(program, run):
+        run.workgroup(ids, joined_count)
         run.block(program.body)
 
 
 def _nothing(run: Run, op: Op) -> tuple[TileValue, ...]:
+    """Execute a `barrier`: nothing, since the executor runs one operation at a time. Return no values."""
     return ()
 
 

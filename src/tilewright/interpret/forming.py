@@ -1,4 +1,4 @@
-"""Changing tiles element by element: arithmetic, element types, dimensions, choices."""
+"""Interpret elementwise operations and changes of element type or dimensions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tilewright.ir.core import Op, TileType
 
 
 def elementwise(run: Run, op: Op) -> tuple[TileValue, ...]:
-    """An operation of the tables, on the coordinates that all operands hold."""
+    """Return the result of an elementwise operation on the coordinates that all operands have."""
     tiles = run.tiles(op)
     result: TileType = op.results[0].type
     parts = common_parts(tiles)
@@ -35,7 +35,7 @@ def elementwise(run: Run, op: Op) -> tuple[TileValue, ...]:
     if dtype is dtypes.bool_ and op.name in ("add", "mul", "sub"):
         raise ProgramError(f"{op.name} of bool tiles: use &, | or select", op.loc)
     numbers = numbers_of(tiles)
-    if numbers is not None:  # a function of what is filled is filled: it has no end of its own
+    if numbers is not None:  # the result on filled tiles is a filled tile, which has no extent of its own
         number = function(*[computable(x, t.dtype) for x, t in zip(numbers, tiles, strict=True)])
         return (run.filled(result, parts, round_to(np.asarray(number), result.dtype)),)
     arrays = [spread(t, result.dims, parts, computable(t.array, t.dtype)) for t in tiles]
@@ -43,31 +43,33 @@ def elementwise(run: Run, op: Op) -> tuple[TileValue, ...]:
 
 
 def cast(run: Run, op: Op) -> tuple[TileValue, ...]:
-    """The same numbers in another element type."""
+    """Return the tile with its numbers converted to another element type."""
     (tile,) = run.tiles(op)
-    to = op.attrs["dtype"]
+    dtype = op.attrs["dtype"]
     array = tile.array
-    if tile.dtype.is_float and to.kind == "int":
-        array = _towards_zero(computable(array, tile.dtype), to)
-    array = round_to(array, to)
+    if tile.dtype.is_float and dtype.kind == "int":
+        array = _towards_zero(computable(array, tile.dtype), dtype)
+    array = round_to(array, dtype)
     if tile.number is not None and array.size:
-        return (filled(TileType(to, tile.dims), tile.starts, array.shape, np.asarray(array[(0,) * array.ndim])),)
-    return (TileValue(to, tile.dims, tile.starts, array),)
+        return (filled(TileType(dtype, tile.dims), tile.starts, array.shape, np.asarray(array[(0,) * array.ndim])),)
+    return (TileValue(dtype, tile.dims, tile.starts, array),)
 
 
 def bitcast(run: Run, op: Op) -> tuple[TileValue, ...]:
-    """The same bits in another element type."""
+    """Return the tile with its bits reinterpreted as another element type."""
     (tile,) = run.tiles(op)
-    to = op.attrs["dtype"]
-    array = _same_bits(np.asarray(tile.array, order="C"), tile.dtype, to)
+    dtype = op.attrs["dtype"]
+    array = _same_bits(np.asarray(tile.array, order="C"), tile.dtype, dtype)
     starts = tile.starts
-    if starts and to.bits != tile.dtype.bits:
-        starts = (*starts[:-1], starts[-1] * tile.dtype.bits // to.bits)
-    return (TileValue(to, op.results[0].type.dims, starts, array),)
+    if starts and dtype.bits != tile.dtype.bits:
+        starts = (*starts[:-1], starts[-1] * tile.dtype.bits // dtype.bits)
+    return (TileValue(dtype, op.results[0].type.dims, starts, array),)
 
 
 def _same_bits(array: Array, dtype: dtypes.DType, to: dtypes.DType) -> Array:
-    """The bits of a line's elements as another type; of two that share a byte, the lower four bits come first."""
+    """Return `array`, of type `dtype`, reinterpreted as type `to`; with 4-bit types, the lower half of a byte comes
+    first.
+    """
     if 4 not in (dtype.bits, to.bits) or dtype.bits == to.bits:
         return array.view(to.numpy)
     codes = array.view(np.uint8)
@@ -78,7 +80,9 @@ def _same_bits(array: Array, dtype: dtypes.DType, to: dtypes.DType) -> Array:
 
 
 def repeat(run: Run, op: Op) -> tuple[TileValue, ...]:
-    """Each element of a dimension several times in a row, along a dimension that is so much longer."""
+    """Return the tile with each element along a dimension repeated `times` times, over a dimension that is as much
+    longer.
+    """
     (tile,) = run.tiles(op)
     axis, times = tile.dims.index(op.attrs["dim"]), op.attrs["times"]
     starts = tuple(s * times if n == axis else s for n, s in enumerate(tile.starts))
@@ -86,7 +90,7 @@ def repeat(run: Run, op: Op) -> tuple[TileValue, ...]:
 
 
 def broadcast(run: Run, op: Op) -> tuple[TileValue, ...]:
-    """The tile over more dimensions, or the same in another order."""
+    """Return the tile repeated over more dimensions, or with its dimensions in another order."""
     (tile,) = run.tiles(op)
     kind: TileType = op.results[0].type
     parts = {d: tile.part(d) if d in tile.dims else run.part(d) for d in kind.dims}
@@ -96,7 +100,7 @@ def broadcast(run: Run, op: Op) -> tuple[TileValue, ...]:
 
 
 def reshape(run: Run, op: Op) -> tuple[TileValue, ...]:
-    """The same elements, last dimension fastest, over other dimensions."""
+    """Return the tile's elements, last dimension fastest, over other dimensions of the same total size."""
     (tile,) = run.tiles(op)
     kind: TileType = op.results[0].type
     starts, shape = run.starts_and_shape(kind.dims)
@@ -106,7 +110,7 @@ def reshape(run: Run, op: Op) -> tuple[TileValue, ...]:
 
 
 def select(run: Run, op: Op) -> tuple[TileValue, ...]:
-    """One tile where a condition holds, another elsewhere."""
+    """Return one tile's elements where a condition holds, another's elsewhere."""
     tiles = run.tiles(op)
     kind: TileType = op.results[0].type
     parts = common_parts(tiles)
@@ -118,7 +122,7 @@ def select(run: Run, op: Op) -> tuple[TileValue, ...]:
 
 
 def extract(run: Run, op: Op) -> tuple[TileValue, ...]:
-    """One element."""
+    """Return one element of a tile as a tile without dimensions."""
     (tile,) = run.tiles(op)
     offsets = [run.number(e, op) for e in op.attrs["offset"]]
     flat = tile.array.reshape(-1)[offsets[0]] if len(offsets) == 1 else tile.array[tuple(offsets)]
@@ -126,8 +130,10 @@ def extract(run: Run, op: Op) -> tuple[TileValue, ...]:
 
 
 def _towards_zero(array: Array, to: dtypes.DType) -> Array:
-    """Floats without their fraction, kept within the range of an integer type; what is no number becomes 0."""
+    """Return floats rounded towards zero and clamped to the range of the integer type `to`; NaN becomes 0."""
     low, high = (-8, 7) if to.bits == 4 else (np.iinfo(to.numpy).min, np.iinfo(to.numpy).max)
-    whole = np.where(np.isnan(array), 0, np.trunc(array)).astype(np.float64)
-    inside = (whole > low) & (whole < high)  # beyond, the limit itself: floats may not hold it
-    return np.where(inside, np.where(inside, whole, 0).astype(np.int64), np.where(whole <= low, low, high))
+    truncated = np.where(np.isnan(array), 0, np.trunc(array)).astype(np.float64)
+    in_range = (truncated > low) & (
+        truncated < high
+    )  # a float may not represent the limit exactly, so it is inserted as an integer
+    return np.where(in_range, np.where(in_range, truncated, 0).astype(np.int64), np.where(truncated <= low, low, high))

@@ -1,4 +1,4 @@
-"""Workgroups: which programs have them, in what order they run, and that threads are not among them."""
+"""Workgroups of tile programs: which programs have them, and in what order they run."""
 
 from __future__ import annotations
 
@@ -12,33 +12,34 @@ from tilewright.ir.core import Program
 from tilewright.ir.tile import loose
 from tilewright.lang.symbols import THREADS, WORKGROUPS
 
-if TYPE_CHECKING:  # whether a program has workgroups is asked of kernels that nothing interprets
+if TYPE_CHECKING:  # `is_grid` is also called for kernels that are never interpreted
     from tilewright.interpret.run import Run
 
 
 def is_grid(program: Program) -> bool:
-    """Whether the program's constraints are part of its meaning.
+    """True if the program is a grid program: its workgroup and tile constraints affect its result.
 
-    So they are where it mentions workgroups, shares memory, or has a while loop whose start differs from element to
-    element: then each workgroup ends its loop when it is done.
+    They do if it uses workgroup ids, shared memory, explicit starts or iteration counts, or a while loop that starts at
+    different values for different elements: then each workgroup ends its loop on its own.
     """
     for record in program.records:
         if record.name == "grid" or "iters" in record.attrs or "start" in record.attrs:
             return True
-        if any(_mentions(e) for e in _expressions(record.attrs)):
+        if any(_uses_workgroup_id(e) for e in _expressions(record.attrs)):
             return True
-    if any(_mentions(e) for e in program.bindings.values() if isinstance(e, Expr)):
+    if any(_uses_workgroup_id(e) for e in program.bindings.values() if isinstance(e, Expr)):
         return True
     return any(
         op.name == "allocate"
         or (op.name == "iterate" and op.attrs.get("start") and op.operands[0].type.dims)
         or loose(op) is not None
-        or any(map(_mentions, _expressions(op.attrs)))
+        or any(map(_uses_workgroup_id, _expressions(op.attrs)))
         for op in program.walk()
     )
 
 
 def _expressions(attrs: Mapping[str, Any]) -> Iterator[Expr]:
+    """Yield the integer expressions in the attribute values `attrs`, also inside nested tuples."""
     for value in attrs.values():
         if isinstance(value, Expr):
             yield value
@@ -51,12 +52,13 @@ def _expressions(attrs: Mapping[str, Any]) -> Iterator[Expr]:
                         yield from (x for x in e if isinstance(x, Expr))
 
 
-def _mentions(e: Expr) -> bool:
+def _uses_workgroup_id(e: Expr) -> bool:
+    """True if `e` contains a workgroup id."""
     return any(s in WORKGROUPS for s in e.symbols)
 
 
 def refuse_threads(program: Program) -> None:
-    """Raises where a thread's identity is used: a tile program has no threads."""
+    """Raise an OutOfScope error if the program uses a thread id: a tile program has no threads."""
     for op in [*program.records, *program.walk()]:
         for e in _expressions(op.attrs):
             for s in e.symbols:
@@ -65,17 +67,16 @@ def refuse_threads(program: Program) -> None:
 
 
 def workgroups(program: Program, run: Run) -> Iterator[tuple[tuple[int, ...] | None, Mapping[int, int]]]:
-    """The ids of the workgroups in ascending order, first grid dimension fastest; None once for a logical program.
-
-    Beside the ids of each, how many run together with it along dimensions of the grid (see `joining`).
+    """Yield (ids of a workgroup, how many run as one from it on along each grid dimension), in ascending order, first
+    grid dimension fastest. A logical program yields (None, {}) once. See `joining`.
     """
     if not is_grid(program):
         yield None, {}
         return
     sizes: dict[int, int] = {}
-    persistent = [record for record in program.records if record.name == "grid"]
-    if persistent:  # a fixed number of workgroups, which share the work among themselves
-        yield from (((i,), {}) for i in range(run.number(persistent[0].attrs["count"])))
+    grid_records = [record for record in program.records if record.name == "grid"]
+    if grid_records:  # a fixed number of workgroups, which share the work among themselves
+        yield from (((i,), {}) for i in range(run.number(grid_records[0].attrs["count"])))
         return
     for record in program.records:
         if record.name == "workgroup" and record.attrs.get("primary", True):
@@ -88,7 +89,7 @@ def workgroups(program: Program, run: Run) -> Iterator[tuple[tuple[int, ...] | N
     counts = [sizes.get(i, 1) for i in range(max(sizes, default=0) + 1)]
     from tilewright.interpret.joining import joined
 
-    together = joined(program, run, counts)
-    steps = [range(0, n, together.get(place, 1)) for place, n in enumerate(counts)]
+    joined_counts = joined(program, run, counts)
+    steps = [range(0, n, joined_counts.get(grid_dim, 1)) for grid_dim, n in enumerate(counts)]
     for ids in product(*reversed(steps)):
-        yield tuple(reversed(ids)), together
+        yield tuple(reversed(ids)), joined_counts

@@ -1,4 +1,6 @@
-"""Copies that lanes start, each with its own addresses: they go on by themselves, and land at a barrier."""
+"""Interpret per-lane asynchronous copies (as cp.async), in which each lane has its own addresses; a barrier waits for
+them.
+"""
 
 from __future__ import annotations
 
@@ -18,71 +20,84 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def copy_lanes(agent: Agent, op: Op) -> Steps:
-    """Each lane starts; `land` says which barrier sees to the end."""
+    """Start a `copy_lanes` for the wave `agent`: an asynchronous copy of a contiguous run by each lane, from a tensor
+    to shared memory. A later `land` names the barrier that waits for it.
+    """
     yield None
     tensor, shared = (agent.handles[v] for v in op.operands)
     shape, lanes = box(op.attrs["over"], op.name)
     values = {**agent.values, **lanes}
 
     def every(name: str) -> Array:
-        found = np.asarray(evaluated(op.attrs[name], values)) != 0 if name in op.attrs else np.ones((), bool)
-        return np.broadcast_to(found, shape)
+        """Return the condition that attribute `name` gives for each (lane, value); True everywhere without the
+        attribute.
+        """
+        condition = np.asarray(evaluated(op.attrs[name], values)) != 0 if name in op.attrs else np.ones((), bool)
+        return np.broadcast_to(condition, shape)
 
-    active, inside = every("when"), every("inside")
-    there = np.broadcast_to(np.asarray(evaluated(op.attrs["there"][0], values)), shape)
-    outside = active & inside & ((there < 0) | (there >= tensor.buffer.data.size))
-    if outside.any():
+    active, in_bounds = every("when"), every("inside")
+    source_elements = np.broadcast_to(np.asarray(evaluated(op.attrs["there"][0], values)), shape)
+    invalid = active & in_bounds & ((source_elements < 0) | (source_elements >= tensor.buffer.data.size))
+    if invalid.any():
         raise OutOfBoundsFault(
-            f"{at_line(op)} reads element {int(there[outside][0])} of {tensor.buffer.name}, which has "
+            f"{at_line(op)} reads element {int(source_elements[invalid][0])} of {tensor.buffer.name}, which has "
             f"{tensor.buffer.data.size}",
             op.loc,
         )
-    to = near(agent, op, shared, op.attrs["over"], op.attrs["at"][0], active)
-    _require_whole_runs(agent, op, there, to, active, inside)
+    target_elements = near(agent, op, shared, op.attrs["over"], op.attrs["at"][0], active)
+    _require_whole_runs(agent, op, source_elements, target_elements, active, in_bounds)
     clock = agent.clock.fork()
 
     def finish() -> None:
-        brought = np.zeros(shape, tensor.buffer.data.dtype)
-        chosen = active & inside
-        brought[chosen] = tensor.buffer.read(there[chosen], clock, op)
-        shared.buffer.write(to[active], brought[active], clock, op)
-        landed(agent, shared.buffer, to[active], clock)
+        """Copy the active elements, with zeros for those out of bounds; the scheduler calls this at some later time."""
+        values = np.zeros(shape, tensor.buffer.data.dtype)
+        copied = active & in_bounds
+        values[copied] = tensor.buffer.read(source_elements[copied], clock, op)
+        shared.buffer.write(target_elements[active], values[active], clock, op)
+        landed(agent, shared.buffer, target_elements[active], clock)
 
     copying = Copying(finish, op, clock)
     agent.worker.copies.append(copying)
     agent.started.setdefault("lanes", []).append(copying)
 
 
-def _require_whole_runs(agent: Agent, op: Op, there: Array, to: Array, active: Array, inside: Array) -> None:
-    """That a lane's values are one run on both sides, aligned, of which the tensor lacks the end at most."""
-    count = there.shape[1]
+def _require_whole_runs(
+    agent: Agent, op: Op, source_elements: Array, target_elements: Array, active: Array, in_bounds: Array
+) -> None:
+    """Raise a ProtocolFault unless each lane's elements are one contiguous, aligned run on both sides, of which only
+    the end may be out of bounds. All arrays are indexed [lane, value]; `active` marks the elements that are copied at
+    all.
+    """
+    count = source_elements.shape[1]
     step = np.arange(count)
-    chosen = active[:, 0]
-    begun = inside[:, 0]
+    active_lanes = active[:, 0]
+    has_elements = in_bounds[:, 0]
     if (
         (active != active[:, :1]).any()
-        or (to != to[:, :1] + step)[chosen].any()
-        or (to[chosen, 0] % count).any()
-        or (inside[:, 1:] & ~inside[:, :-1])[chosen].any()
-        or ((there != there[:, :1] + step) & inside)[chosen].any()
-        or (there[chosen & begun, 0] % count).any()
+        or (target_elements != target_elements[:, :1] + step)[active_lanes].any()
+        or (target_elements[active_lanes, 0] % count).any()
+        or (in_bounds[:, 1:] & ~in_bounds[:, :-1])[active_lanes].any()
+        or ((source_elements != source_elements[:, :1] + step) & in_bounds)[active_lanes].any()
+        or (source_elements[active_lanes & has_elements, 0] % count).any()
     ):
         raise ProtocolFault(f"{at_line(op)}: a lane's {count} values are no aligned run of {op.attrs['by']}", op.loc)
 
 
 def land(agent: Agent, op: Op) -> Steps:
-    """What the wave's lanes have begun to copy lands at the barrier, before its phase is complete."""
+    """Execute a `land` for the wave `agent`: make the current phase of a barrier wait for all per-lane copies that the
+    wave has started.
+    """
     yield None
     lane_order.act(agent)
     started = agent.started.setdefault("lanes", [])
     for copy in started:
         copy.covered = True
-    under_way = [copy for copy in started if not copy.done]
+    in_flight = [copy for copy in started if not copy.done]
     barrier = barrier_of(agent, op)
     barrier.knows += [copy.clock.known for copy in started if copy.done]
-    if under_way:
-        barrier.await_copies(under_way)
-    agent.started["lanes"] = under_way
+    if in_flight:
+        barrier.await_copies(in_flight)
+    agent.started["lanes"] = in_flight
 
 
 HANDLERS: dict[str, Any] = {"copy_lanes": copy_lanes, "land": land}

@@ -1,8 +1,7 @@
-"""Lanes of a wave on the interpreter: who loaded and stored which element since they met last.
+"""Order between the lanes of a wave: which lane loaded and stored each element since the lanes last synchronised.
 
-A wave does its operations in order, and so does each of its lanes; between lanes there is no order but at `together`,
-at a barrier and at whatever else all of them wait for. On a machine the lanes mostly go in step, so that a missing
-`together` goes unnoticed until they do not.
+A wave executes its operations in order, and so does each lane; lanes are ordered only by `together`, a barrier, or
+another wait of all lanes. On a machine the lanes mostly run in step, so a missing `together` often goes unnoticed.
 """
 
 from __future__ import annotations
@@ -23,7 +22,9 @@ SEVERAL = -1
 
 
 class LaneTrace:
-    """For every element of a buffer: the time, between two meetings of a wave, and the lane that touched it then."""
+    """For every element of a buffer, the interval between two synchronisations of a wave in which it was last stored
+    and loaded, and the lane that did so.
+    """
 
     def __init__(self, size: int):
         self.stored_in, self.loaded_in = (np.zeros(size, np.int64) for _ in range(2))
@@ -31,49 +32,55 @@ class LaneTrace:
 
 
 def _trace(agent: Agent, buffer: Buffer) -> LaneTrace:
+    """Return the record of which lane last stored and loaded each element of `buffer`, creating it at the first
+    call.
+    """
     key = ("lanes", id(buffer.data))
-    found: LaneTrace | None = agent.worker.shared.get(key)
-    if found is None:
-        found = agent.worker.shared[key] = LaneTrace(buffer.data.size)
-    return found
+    trace: LaneTrace | None = agent.worker.shared.get(key)
+    if trace is None:
+        trace = agent.worker.shared[key] = LaneTrace(buffer.data.size)
+    return trace
 
 
-def _now(agent: Agent) -> int:
+def _current_interval(agent: Agent) -> int:
+    """Return the number of the current interval between two synchronisations of the wave's lanes."""
     if "time" not in agent.started:
         agent.started["time"] = [next(_TIMES)]
-    found: int = agent.started["time"][0]
-    return found
+    interval: int = agent.started["time"][0]
+    return interval
 
 
 def meet(agent: Agent) -> None:
-    """The lanes of a wave meet."""
+    """Synchronise the lanes of the wave: a new interval begins, and no lane is waiting."""
     agent.started.pop("time", None)
     agent.started.pop("waited", None)
 
 
 def act(agent: Agent) -> None:
-    """Each lane does something that one of them may not go ahead of."""
-    _now(agent)
+    """Record that each lane does something of its own, so that one lane may not act for all before they synchronise."""
+    _current_interval(agent)
 
 
 def waited(agent: Agent) -> None:
-    """The lanes wait for a phase, each by itself."""
+    """Record that each lane waits for a barrier's phase on its own, so that lanes may pass it at different times."""
     agent.started["waited"] = [True]
 
 
 def go_on(agent: Agent) -> None:
-    """All lanes do something at once, and so have ended waiting."""
+    """Record that all lanes execute an instruction together, so that none still waits for a barrier."""
     agent.started.pop("waited", None)
 
 
 def together(agent: Agent, op: Op) -> Steps | None:
-    """The lanes of the wave meet."""
+    """Execute a `together`: synchronise the lanes of the wave."""
     meet(agent)
     return None
 
 
 def require_met(agent: Agent, op: Op) -> None:
-    """Raises where one lane speaks for others that have touched memory since they met last."""
+    """Raise a RaceFault if one lane executes `op` for all while others have loaded or stored since the lanes last
+    synchronised.
+    """
     if "time" in agent.started:
         raise RaceFault(
             f"{at_line(op)} is done by one lane for all, and others have loaded or stored since the lanes met last: "
@@ -84,7 +91,7 @@ def require_met(agent: Agent, op: Op) -> None:
 
 
 def require_passed(agent: Agent, op: Op) -> None:
-    """Raises where one lane goes on, while others may still look at the phase that all wait for."""
+    """Raise a RaceFault if one lane executes `op` while others may still wait for a phase that it lets pass."""
     if "waited" in agent.started:
         raise RaceFault(
             f"{at_line(op)} is done by one lane, and others may still wait for a phase that it lets pass: "
@@ -94,32 +101,68 @@ def require_passed(agent: Agent, op: Op) -> None:
 
 
 def loaded(agent: Agent, buffer: Buffer, places: Array, active: Array, op: Op) -> None:
-    """Lanes, the first axis of the places, load elements."""
-    trace, now, (at, lane) = _trace(agent, buffer), _now(agent), _flat(places, active)
-    _require(trace.stored_in[at] == now, trace.stored_by[at] != lane, at, "loads", "stored", buffer, op)
-    again = (trace.loaded_in[at] == now) & (trace.loaded_by[at] != lane)
-    trace.loaded_in[at], trace.loaded_by[at] = now, lane
-    trace.loaded_by[at[again | (trace.loaded_by[at] != lane)]] = SEVERAL
+    """Record a load of `places`, the element number for each (lane, value); `active` selects those loaded. Raise a
+    RaceFault if another lane stored an element since the lanes last synchronised.
+    """
+    trace, interval, (elements, lane) = _trace(agent, buffer), _current_interval(agent), _flat(places, active)
+    _require_same_lane(
+        trace.stored_in[elements] == interval,
+        trace.stored_by[elements] != lane,
+        elements,
+        "loads",
+        "stored",
+        buffer,
+        op,
+    )
+    loaded_by_others = (trace.loaded_in[elements] == interval) & (trace.loaded_by[elements] != lane)
+    trace.loaded_in[elements], trace.loaded_by[elements] = interval, lane
+    trace.loaded_by[elements[loaded_by_others | (trace.loaded_by[elements] != lane)]] = SEVERAL
 
 
 def stored(agent: Agent, buffer: Buffer, places: Array, active: Array, op: Op) -> None:
-    """Lanes, the first axis of the places, store elements."""
-    trace, now, (at, lane) = _trace(agent, buffer), _now(agent), _flat(places, active)
-    _require(trace.stored_in[at] == now, trace.stored_by[at] != lane, at, "stores", "stored", buffer, op)
-    _require(trace.loaded_in[at] == now, trace.loaded_by[at] != lane, at, "stores", "loaded", buffer, op)
-    trace.stored_in[at], trace.stored_by[at] = now, lane
+    """Record a store of `places`, the element number for each (lane, value); `active` selects those stored. Raise a
+    RaceFault if another lane loaded or stored an element since the lanes last synchronised.
+    """
+    trace, interval, (elements, lane) = _trace(agent, buffer), _current_interval(agent), _flat(places, active)
+    _require_same_lane(
+        trace.stored_in[elements] == interval,
+        trace.stored_by[elements] != lane,
+        elements,
+        "stores",
+        "stored",
+        buffer,
+        op,
+    )
+    _require_same_lane(
+        trace.loaded_in[elements] == interval,
+        trace.loaded_by[elements] != lane,
+        elements,
+        "stores",
+        "loaded",
+        buffer,
+        op,
+    )
+    trace.stored_in[elements], trace.stored_by[elements] = interval, lane
 
 
 def _flat(places: Array, active: Array) -> tuple[Array, Array]:
+    """Return (element numbers, lanes) of the active entries of `places`, whose first axis is the lane, as flat
+    arrays.
+    """
     lanes = np.broadcast_to(np.arange(places.shape[0]).reshape(-1, *[1] * (places.ndim - 1)), places.shape)
     return places[active], lanes[active]
 
 
-def _require(same: Array, other: Array, at: Array, does: str, did: str, buffer: Buffer, op: Op) -> None:
-    wrong = same & other
-    if wrong.any():
+def _require_same_lane(
+    same_interval: Array, other_lane: Array, at: Array, does: str, did: str, buffer: Buffer, op: Op
+) -> None:
+    """Raise a RaceFault if one of the elements `at` was accessed in the current interval (`same_interval`) by another
+    lane (`other_lane`). `does` and `did` are the verbs for the message.
+    """
+    races = same_interval & other_lane
+    if races.any():
         raise RaceFault(
-            f"{at_line(op)} {does} element {int(at[wrong][0])} of {buffer.name}, which another lane of the wave {did} "
+            f"{at_line(op)} {does} element {int(at[races][0])} of {buffer.name}, which another lane of the wave {did} "
             "since the lanes met last: `together` is missing",
             op.loc,
         )

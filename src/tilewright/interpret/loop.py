@@ -25,58 +25,69 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(eq=False)
 class Vector:
-    """A register of one wave, and whether it was ever written."""
+    """A vector register of one wave, whether it was ever written, and the asynchronous products that use it."""
 
     data: Array
     name: str
     initialised: bool = False
     writing: list[Copying] = field(default_factory=list)
-    """Products under way that change it; `reading`, those that take it as a factor. A settled one is covered."""
+    """Asynchronous products that write it (`reading`: that read it). A product is covered once it was waited for."""
     reading: list[Copying] = field(default_factory=list)
 
     def read(self, op: Op) -> Array:
-        """Its lanes."""
+        """Return the lanes' values. Raise a fault if the vector was never written, or if an asynchronous product may
+        still write it.
+        """
         self._require_settled(op, self.writing, "reads")
         return self.taken(op)
 
     def taken(self, op: Op) -> Array:
-        """Its lanes, for a product under way."""
+        """Return the lanes' values for an asynchronous product. Raise an UninitialisedFault if the vector was never
+        written.
+        """
         if not self.initialised:
             raise UninitialisedFault(f"{at_line(op)} reads %{self.name}, which nothing wrote", op.loc)
         return self.data
 
     def write(self, values: Any, op: Op | None = None) -> None:
-        """Its lanes become the values."""
+        """Set the lanes to `values`. If `op` is given, raise a RaceFault if an asynchronous product still uses the
+        vector.
+        """
         if op is not None:
             self._require_settled(op, [*self.writing, *self.reading], "changes")
         self.become(values)
 
     def become(self, values: Any) -> None:
-        """Its lanes become the values, by a product under way."""
+        """Set the lanes to `values` without a check, as the result of an asynchronous product."""
         self.data[...] = values
         self.initialised = True
 
     def start(self, op: Op, copying: Copying, writes: bool) -> None:
-        """A product begins that changes it, or takes it as a factor."""
+        """Record that the asynchronous product `copying` writes the vector (`writes`) or reads it. Raise a RaceFault if
+        it reads what another product may still write.
+        """
         if not writes:
             self._require_settled(op, self.writing, "reads")
-        under_way = self.writing if writes else self.reading
-        under_way[:] = [*(c for c in under_way if not c.covered), copying]
+        in_flight = self.writing if writes else self.reading
+        in_flight[:] = [*(c for c in in_flight if not c.covered), copying]
 
-    def _require_settled(self, op: Op, under_way: list[Copying], does: str) -> None:
-        if any(not c.covered for c in under_way):
+    def _require_settled(self, op: Op, in_flight: list[Copying], does: str) -> None:
+        """Raise a RaceFault if one of the products `in_flight` was not waited for. `does` is the verb for the
+        message.
+        """
+        if any(not c.covered for c in in_flight):
             raise RaceFault(
-                f"{at_line(op)} {does} %{self.name} while {at_line(under_way[0].op)} is under way: a settle is missing",
+                f"{at_line(op)} {does} %{self.name} while {at_line(in_flight[0].op)} is under way: a settle is missing",
                 op.loc,
             )
 
     def snapshot(self) -> Vector:
-        """A copy, for a part that is deferred."""
+        """Return a copy of the register, for a deferred end of an iteration."""
         return Vector(self.data.copy(), self.name, self.initialised)
 
 
 def alloc(agent: Agent, op: Op) -> Steps | None:
-    """A register, or flat memory."""
+    """Execute an `alloc`: bind its result to counting barriers, a zeroed vector register, or flat memory."""
     kind = op.attrs["type"]
     if isinstance(kind, BarrierType):
         loop_waves.alloc_barrier(agent, op)
@@ -88,42 +99,48 @@ def alloc(agent: Agent, op: Op) -> Steps | None:
     return None
 
 
-def _places(agent: Agent, op: Op, memory: TensorMemory) -> tuple[Array, Array]:
-    """(places, which lanes are active) of a load or store."""
+def _lane_offsets(agent: Agent, op: Op, memory: TensorMemory) -> tuple[Array, Array]:
+    """Return (element of the memory for each lane of a load or store, True for each active lane)."""
     shape, lanes = box(op.attrs["over"], op.name)
     values = {**agent.values, **lanes}
-    place = full(evaluated(op.attrs["at"][0], values), shape)
+    offsets = full(evaluated(op.attrs["at"][0], values), shape)
     if "when" in op.attrs:
         active = full(np.asarray(evaluated(op.attrs["when"], values)) != 0, shape)
     else:
         active = np.ones(shape, bool)
-    return _located(memory, place, active, op), active
+    return _buffer_elements(memory, offsets, active, op), active
 
 
-def _located(memory: TensorMemory, place: Array, active: Array, op: Op) -> Array:
-    """Places in the buffer; those that are active lie in the memory, which may be touched now."""
+def _buffer_elements(memory: TensorMemory, element: Array, active: Array, op: Op) -> Array:
+    """Return `element`, an array of element numbers in `memory` (flat memory or a channel's stage), as element numbers
+    of its buffer after the swizzle. Raise a fault if an active one is out of bounds, or if the memory must not be
+    accessed now.
+    """
     size = memory.buffer.data.size if memory.hold is None else int(np.prod(memory.shape, dtype=np.int64))
-    if not within(place, size) and (outside := active & ((place < 0) | (place >= size))).any():
+    if not within(element, size) and (outside := active & ((element < 0) | (element >= size))).any():
         raise OutOfBoundsFault(
-            f"{at_line(op)} touches element {int(place[outside][0])} of {memory.buffer.name}, which has {size}", op.loc
+            f"{at_line(op)} touches element {int(element[outside][0])} of {memory.buffer.name}, which has {size}",
+            op.loc,
         )
     memory.check(op)
-    place = place + memory.offset
-    found: Array = memory.swizzle(place) if memory.swizzle is not None else place
-    return found
+    element = element + memory.offset
+    swizzled: Array = memory.swizzle(element) if memory.swizzle is not None else element
+    return swizzled
 
 
-def _single(agent: Agent, op: Op, memory: TensorMemory) -> Array:
-    """The place of an operation on one element."""
-    place = np.asarray([int(evaluated(op.attrs["at"][0], agent.values))])
-    return _located(memory, place, np.ones(1, bool), op)
+def _single_element(agent: Agent, op: Op, memory: TensorMemory) -> Array:
+    """Return the buffer element, as an array of one, of an operation that accesses one element of `memory`."""
+    element = np.asarray([int(evaluated(op.attrs["at"][0], agent.values))])
+    return _buffer_elements(memory, element, np.ones(1, bool), op)
 
 
 def load(agent: Agent, op: Op) -> Steps:
-    """Each lane loads its element; lanes left out become the `else` number."""
+    """Execute a `load` for the wave `agent`: each active lane loads its element; inactive lanes get the `else`
+    number.
+    """
     yield None
     target, memory = (agent.handles[v] for v in op.operands)
-    places, active = _places(agent, op, memory)
+    places, active = _lane_offsets(agent, op, memory)
     if isinstance(op.operands[0].type, FragmentType):
         lane_order.loaded(agent, memory.buffer, places, active, op)
     values = np.full(places.shape, op.attrs.get("otherwise", 0), target.data.dtype)
@@ -132,10 +149,10 @@ def load(agent: Agent, op: Op) -> Steps:
 
 
 def store(agent: Agent, op: Op) -> Steps:
-    """Each active lane stores its element."""
+    """Execute a `store` for the wave `agent`: each active lane stores its element."""
     yield None
     source, memory = (agent.handles[v] for v in op.operands)
-    places, active = _places(agent, op, memory)
+    places, active = _lane_offsets(agent, op, memory)
     if isinstance(op.operands[0].type, FragmentType):
         lane_order.stored(agent, memory.buffer, places, active, op)
     memory.buffer.write(places[active], source.read(op)[active], agent.clock, op, memory.staged)
@@ -143,15 +160,16 @@ def store(agent: Agent, op: Op) -> Steps:
 
 
 def prefetch(agent: Agent, op: Op) -> Steps | None:
-    """A hint."""
+    """Do nothing: a `prefetch` is a hint."""
     return None
 
 
 def compute(agent: Agent, op: Op) -> Steps | None:
-    """Element by element."""
+    """Execute a `compute` for the wave `agent`: set a vector to a formula's values, lane by lane."""
     target = agent.handles[op.operands[0]]
 
     def leaf(f: Formula) -> Any:
+        """Return (the values of the operand that `f` names, their element type)."""
         return agent.handles[op.operands[f.value]].read(op), op.operands[f.value].type.dtype
 
     lanes = dict(zip((s.name for s in op.attrs.get("over", ())), grid(target.data.shape), strict=False))
@@ -160,23 +178,25 @@ def compute(agent: Agent, op: Op) -> Steps | None:
 
 
 def shuffle(agent: Agent, op: Op) -> Steps | None:
-    """Each lane takes another lane's element."""
+    """Execute a `shuffle` for the wave `agent`: each lane takes the element of another lane."""
     target, source = (agent.handles[v] for v in op.operands)
     shape = target.data.shape
-    known = {**agent.values, **dict(zip((s.name for s in op.attrs["over"]), grid(shape), strict=True))}
+    symbol_values = {**agent.values, **dict(zip((s.name for s in op.attrs["over"]), grid(shape), strict=True))}
     values = source.read(op)
-    places = []
+    lane_indices = []
     for e, size in zip(op.attrs["at"], values.shape, strict=True):
-        place = full(evaluated(e, known), shape)
-        if not within(place, size):
-            raise OutOfBoundsFault(f"{at_line(op)} takes lane {int(place.max())} of {size}", op.loc)
-        places.append(place)
-    target.write(values[tuple(places)], op)
+        lane_index = full(evaluated(e, symbol_values), shape)
+        if not within(lane_index, size):
+            raise OutOfBoundsFault(f"{at_line(op)} takes lane {int(lane_index.max())} of {size}", op.loc)
+        lane_indices.append(lane_index)
+    target.write(values[tuple(lane_indices)], op)
     return None
 
 
 def transpose(agent: Agent, op: Op) -> Steps | None:
-    """Registers are the rows of a matrix of units: it becomes its transpose, read row by row."""
+    """Execute a `transpose` for the wave `agent`: the registers are the rows of a matrix of units of several elements;
+    they become the rows of its transpose.
+    """
     registers = [agent.handles[v] for v in op.operands]
     rows = np.stack([register.read(op) for register in registers])
     units = rows.reshape(len(registers), -1, int(op.attrs["unit"])).transpose(1, 0, 2)
@@ -186,68 +206,74 @@ def transpose(agent: Agent, op: Op) -> Steps | None:
 
 
 def reduce(agent: Agent, op: Op) -> Steps | None:
-    """All lanes combined into one number."""
+    """Execute a `reduce` for the wave `agent`: combine all lanes into one number."""
     source, target = (agent.handles[v] for v in op.operands)
     kind = op.operands[0].type.dtype
-    how: Any = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}[op.attrs["with"]]
-    wide = kind.accumulator.numpy if op.attrs["with"] in ("sum", "prod") else kind.numpy
+    function: Any = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}[op.attrs["with"]]
+    carried_type = kind.accumulator.numpy if op.attrs["with"] in ("sum", "prod") else kind.numpy
     with np.errstate(all="ignore"):
-        target.write(how.reduce(source.read(op).reshape(-1).astype(wide)).astype(kind.numpy))
+        target.write(function.reduce(source.read(op).reshape(-1).astype(carried_type)).astype(kind.numpy))
     return None
 
 
 def atom(agent: Agent, op: Op) -> Steps | None:
-    """The multiplication atom, through its operands' layouts."""
+    """Execute an `atom` for the wave `agent`: multiply the registers as the atom's operand layouts say, and add to
+    C.
+    """
     machine = agent.worker.machine
     if machine is None:
         raise ProgramError(f"{at_line(op)}: the program names no machine", op.loc)
-    found = machine.multiply_atom(op.attrs["atom"])
+    mma_atom = machine.multiply_atom(op.attrs["atom"])
     if isinstance(op.operands[0].type, FragmentType):
-        return loop_waves.product(agent, op, found)
+        return loop_waves.product(agent, op, mma_atom)
     c, a, b = (agent.handles[v] for v in op.operands)
-    parts: list[Array] = []
-    for vector, operand in ((a, found.a), (b, found.b), (c, found.c)):
+    operand_values: list[Array] = []
+    for vector, operand in ((a, mma_atom.a), (b, mma_atom.b), (c, mma_atom.c)):
         if not isinstance(operand, RegisterOperand):
-            raise ProgramError(f"{at_line(op)}: {found.name} reads memory itself; this form is not interpreted", op.loc)
+            raise ProgramError(
+                f"{at_line(op)}: {mma_atom.name} reads memory itself; this form is not interpreted", op.loc
+            )
         data = vector.read(op)
         shape = (operand.lanes, operand.values)
         if data.size == operand.values and operand.lanes != 1 and data.ndim <= 1 and data.size != np.prod(shape):
             data = np.broadcast_to(data.reshape(1, -1), shape)  # one number for all lanes
-        parts.append(data.reshape(shape))
-    c.write(found.run(*parts).reshape(c.data.shape))
+        operand_values.append(data.reshape(shape))
+    c.write(mma_atom.run(*operand_values).reshape(c.data.shape))
     return None
 
 
 def atomic(agent: Agent, op: Op) -> Steps:
-    """One number combined into memory."""
+    """Execute an `atomic` for the wave `agent`: combine one number, or one of each active lane, into memory."""
     yield None
     source, memory = (agent.handles[v] for v in op.operands)
     if "over" in op.attrs:
-        places, active = _places(agent, op, memory)
+        places, active = _lane_offsets(agent, op, memory)
         memory.buffer.combine(places[active], source.read(op)[active], op.attrs["how"], agent.clock, op)
         return
     if "when" in op.attrs and not evaluated(op.attrs["when"], agent.values):
         return
-    place = _single(agent, op, memory)
-    memory.buffer.combine(place, source.read(op).reshape(1), op.attrs["how"], agent.clock, op)
+    element = _single_element(agent, op, memory)
+    memory.buffer.combine(element, source.read(op).reshape(1), op.attrs["how"], agent.clock, op)
 
 
 def fill(agent: Agent, op: Op) -> Steps | None:
-    """Every lane becomes the number."""
+    """Execute a `fill` for the wave `agent`: set every lane of a vector to the number."""
     agent.handles[op.operands[0]].write(op.attrs["value"], op)
     return None
 
 
 def read(agent: Agent, op: Op) -> Steps | None:
-    """A number in a register becomes a value for addresses."""
-    found = agent.handles[op.operands[0]].read(op)
-    lanes: Any = found.astype(np.int64) if found.ndim else int(found)  # one in each lane: addresses differ by lane
+    """Execute a `read`: bind the symbol to the number in a register, for use in addresses; a vector gives each lane its
+    own number.
+    """
+    values = agent.handles[op.operands[0]].read(op)
+    lanes: Any = values.astype(np.int64) if values.ndim else int(values)  # one in each lane: addresses differ by lane
     agent.values[op.attrs["symbol"].name] = lanes
     return None
 
 
 def constant(agent: Agent, op: Op) -> Steps | None:
-    """A table of integers."""
+    """Execute a `constant`: bind its result to a table of numbers."""
     shape, names = box(op.attrs["over"], "constant")
     values = np.broadcast_to(np.asarray(evaluated(op.attrs["value"], names)), shape)
     data = values.astype(op.attrs["dtype"].numpy).reshape(-1)
@@ -258,14 +284,18 @@ def constant(agent: Agent, op: Op) -> Steps | None:
 
 
 def fetch(agent: Agent, op: Op) -> Steps:
-    """A number in memory becomes a value for addresses."""
+    """Execute a `fetch` for the wave `agent`: bind the symbol to an integer in memory, for use in addresses."""
     yield None
     memory = agent.handles[op.operands[0]]
-    agent.values[op.attrs["symbol"].name] = int(memory.buffer.read(_single(agent, op, memory), agent.clock, op)[0])
+    agent.values[op.attrs["symbol"].name] = int(
+        memory.buffer.read(_single_element(agent, op, memory), agent.clock, op)[0]
+    )
 
 
 def while_(agent: Agent, op: Op) -> Steps:
-    """The body as long as the number is not zero."""
+    """Execute a `while` for the wave `agent`: the body as long as a register holds a number other than zero, at most a
+    million times.
+    """
     for _ in range(1_000_000):
         if not agent.handles[op.operands[0]].read(op).any():
             return

@@ -1,9 +1,9 @@
-"""Waves of many lanes on the interpreter: counting barriers, copies and products that go on by themselves.
+"""Waves of many lanes in the interpreter: counting barriers (mbarriers), asynchronous copies and asynchronous products.
 
-What goes on by itself is an actor with a clock of its own: it is done late, when the schedule says, and only who waits
-for it is ordered after it. Shared memory that a wave stored to is there for such actors after the wave's `fence` only:
-on a machine they go another way to memory, and a missing fence mostly goes unnoticed. Copies of lanes go the waves'
-way: whoever has waited for them fences.
+An asynchronous operation is an actor with a clock of its own: it is executed late, when the schedule says, and only
+waves that wait for it are ordered after it. It sees what a wave stored to shared memory only after the wave's `fence`:
+on a machine it takes another path to memory, and a missing fence often goes unnoticed. Per-lane copies take the waves'
+path: a wave that has waited for them must fence.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tilewright.ir.tensors import numbers
 
 Array = np.ndarray[Any, np.dtype[Any]]
 _MARKS = count(1)
-"""Of copies of lanes, to tell what each stored."""
+"""Numbers for per-lane copies, which mark the elements that each stored."""
 
 
 # -- barriers that count --------------------------------------------------------------------------------------
@@ -34,7 +34,7 @@ _MARKS = count(1)
 
 @dataclass(eq=False)
 class Barrier:
-    """One barrier: how many phases are complete, and what the phase under way still waits for."""
+    """A counting barrier (mbarrier): the number of complete phases, and what the current phase still waits for."""
 
     name: str
     arrivals: int
@@ -42,108 +42,123 @@ class Barrier:
     arrived: int = 0
     bytes: int = 0
     landing: int = 0
-    """Groups of lanes' copies that are under way."""
+    """Groups of per-lane copies in flight for which the phase waits."""
     knows: list[Array] = field(default_factory=list)
     known: list[Array] = field(default_factory=list)
-    """What those knew who completed the last phase."""
+    """The clocks of all who arrived in the last complete phase."""
 
     def arrive(self, known: Array, op: Op) -> None:
-        """One arrival."""
+        """Count one arrival at the barrier by an actor with vector clock `known`. Raise a ProtocolFault if the phase
+        already has all its arrivals.
+        """
         if self.arrived == self.arrivals:
             raise ProtocolFault(f"{at_line(op)}: {self.name} has all its {self.arrivals} arrivals already", op.loc)
         self.arrived += 1
         self.knows.append(known)
-        self._turn()
+        self._complete_phase()
 
     def land(self, count: int, known: Array) -> None:
-        """So many bytes have landed."""
+        """Count `count` bytes as arrived, copied by an actor with vector clock `known`, of those for which the phase
+        waits.
+        """
         self.bytes -= count
         self.knows.append(known)
-        self._turn()
+        self._complete_phase()
 
     def await_copies(self, copies: list[Copying]) -> None:
-        """The phase waits for copies of lanes too."""
+        """Make the current phase wait for these per-lane copies too."""
         self.landing += 1
-        left = {id(copy) for copy in copies}
+        remaining = {id(copy) for copy in copies}
 
         def landed(copy: Copying) -> None:
-            left.discard(id(copy))
+            """Note that `copy` has finished; complete the phase if it was the last."""
+            remaining.discard(id(copy))
             self.knows.append(copy.clock.known)
-            if not left:
+            if not remaining:
                 self.landing -= 1
-                self._turn()
+                self._complete_phase()
 
         for copy in copies:
             copy.then.append(landed)
 
-    def _turn(self) -> None:
+    def _complete_phase(self) -> None:
+        """Begin the next phase if the current one waits for no more arrivals, bytes or copies."""
         if self.arrived == self.arrivals and self.bytes == 0 and self.landing == 0:
             self.phase, self.arrived = self.phase + 1, 0
             self.known, self.knows = self.knows, []
 
 
 def alloc_barrier(agent: Agent, op: Op) -> None:
-    """Barriers of the workgroup: the same for all its waves."""
+    """Bind the result of an `alloc` to the workgroup's barriers, which the first wave creates for all."""
     kind = op.attrs["type"]
     key = ("barriers", op.results[0])
-    found = agent.worker.shared.get(key)
-    if found is None:
+    barriers = agent.worker.shared.get(key)
+    if barriers is None:
         count, arrivals = numbers((kind.count, kind.arrivals), str(kind))
         name = f"%{op.results[0].name or 'barrier'}"
-        found = agent.worker.shared[key] = [Barrier(f"{name}[{i}]", arrivals) for i in range(count)]
-    agent.handles[op.results[0]] = found
+        barriers = agent.worker.shared[key] = [Barrier(f"{name}[{i}]", arrivals) for i in range(count)]
+    agent.handles[op.results[0]] = barriers
 
 
 def barrier_of(agent: Agent, op: Op, place: int = 0, at: str = "at") -> Barrier:
-    """The barrier that an operation names."""
-    found: list[Barrier] = agent.handles[op.operands[place]]
-    return found[_number(agent, op, place, at)]
+    """Return the barrier that `op` names: operand number `place`, an array of barriers, at the index in attribute
+    `at`.
+    """
+    barriers: list[Barrier] = agent.handles[op.operands[place]]
+    return barriers[_barrier_index(agent, op, place, at)]
 
 
-def _number(agent: Agent, op: Op, place: int = 0, at: str = "at") -> int:
-    found: list[Barrier] = agent.handles[op.operands[place]]
+def _barrier_index(agent: Agent, op: Op, place: int = 0, at: str = "at") -> int:
+    """Return the index in attribute `at` of the barrier that `op` names in operand number `place`. Raise an
+    OutOfBoundsFault if there is no such barrier.
+    """
+    barriers: list[Barrier] = agent.handles[op.operands[place]]
     number = int(evaluated(op.attrs[at][0], agent.values))
-    if not 0 <= number < len(found):
-        raise OutOfBoundsFault(f"{at_line(op)}: there are {len(found)} barriers, and no number {number}", op.loc)
+    if not 0 <= number < len(barriers):
+        raise OutOfBoundsFault(f"{at_line(op)}: there are {len(barriers)} barriers, and no number {number}", op.loc)
     return number
 
 
 def arrive(agent: Agent, op: Op) -> Steps:
-    """One arrival, here or at each workgroup of the cluster."""
+    """Execute an `arrive` for the wave `agent`: count one arrival at a barrier, here or in each workgroup of the
+    cluster.
+    """
     yield None
     lane_order.require_met(agent, op)
     if not op.attrs.get("everywhere"):
         barrier_of(agent, op).arrive(agent.clock.now(), op)
         return
-    yield from _for_all(agent, op, op.operands[:1])
-    known, number = agent.clock.now(), _number(agent, op)
+    yield from _await_peers(agent, op, op.operands[:1])
+    clock_now, number = agent.clock.now(), _barrier_index(agent, op)
     for worker in agent.peers():
-        _of(worker, op.operands[0])[number].arrive(known, op)
+        _bound_in(worker, op.operands[0])[number].arrive(clock_now, op)
 
 
-def _for_all(agent: Agent, op: Op, values: tuple[Value, ...]) -> Steps:
-    """Until all workgroups of the cluster have made their memory and barriers, as they do before anything else."""
+def _await_peers(agent: Agent, op: Op, values: tuple[Value, ...]) -> Steps:
+    """Wait until all workgroups of the cluster have created the memory and barriers `values`."""
     yield Waiting(
-        lambda: all(_of(w, v) is not None for w in agent.peers() for v in values),
+        lambda: all(_bound_in(w, v) is not None for w in agent.peers() for v in values),
         lambda: "waits for the other workgroups to begin",
         op,
     )
 
 
-def _of(worker: Worker, value: Value) -> Any:
-    """What a name means in a workgroup; None: it is not there yet."""
+def _bound_in(worker: Worker, value: Value) -> Any:
+    """Return what the IR value is bound to in the workgroup `worker`; None if it is not bound yet."""
     return next((a.handles[value] for a in worker.agents if value in a.handles), None)
 
 
 def expect(agent: Agent, op: Op) -> Steps:
-    """The phase waits for bytes too."""
+    """Execute an `expect` for the wave `agent`: make the barrier's phase wait for a number of bytes too."""
     yield None
     lane_order.require_passed(agent, op)
     barrier_of(agent, op).bytes += numbers((op.attrs["bytes"],), "bytes")[0]
 
 
 def await_(agent: Agent, op: Op) -> Steps:
-    """Until a phase is complete; hardware tells neighbouring phases apart, not others."""
+    """Execute an `await` for the wave `agent`: wait until a phase of a barrier is complete. Raise a ProtocolFault if
+    the barrier is more than one phase away, which hardware cannot tell.
+    """
     yield None
     lane_order.waited(agent)
     barrier = barrier_of(agent, op)
@@ -167,7 +182,9 @@ def await_(agent: Agent, op: Op) -> Steps:
 
 
 def barrier(agent: Agent, op: Op) -> Steps:
-    """Waves that name the same number meet; without a number, those of the role."""
+    """Execute a `barrier` for the wave `agent`: wait for the other waves that name the same barrier number; without a
+    number, for those of the role.
+    """
     lane_order.meet(agent)
     if "id" not in op.attrs:
         yield from control.barrier(agent, op)
@@ -187,127 +204,149 @@ def barrier(agent: Agent, op: Op) -> Steps:
         agent.clock.meet(known)
 
 
-# -- the other way to shared memory ---------------------------------------------------------------------------
+# -- fences between stores and asynchronous operations --------------------------------------------------------
 
 
 def _unfenced(agent: Agent, buffer: Buffer) -> Array:
-    """Who stored each element and has not fenced since: the wave's slot; 0: nobody."""
-    found: Array | None = agent.worker.shared.get(("unfenced", id(buffer.data)))
-    if found is None:
-        found = agent.worker.shared["unfenced", id(buffer.data)] = np.zeros(buffer.data.size, np.int32)
-    return found
+    """Return an array with, for each element of `buffer`, the slot of the wave (or the negative mark of the per-lane
+    copy) that stored it without a later fence; 0: none.
+    """
+    writers: Array | None = agent.worker.shared.get(("unfenced", id(buffer.data)))
+    if writers is None:
+        writers = agent.worker.shared["unfenced", id(buffer.data)] = np.zeros(buffer.data.size, np.int32)
+    return writers
 
 
 def stored(agent: Agent, buffer: Buffer, places: Array) -> None:
-    """The wave stored to shared memory."""
+    """Record that the wave stored the elements `places` of `buffer` and has not fenced since, if it is shared
+    memory.
+    """
     if buffer.space == "shared":
         _unfenced(agent, buffer)[places] = agent.clock.slot
 
 
 def fence(agent: Agent, op: Op) -> Steps | None:
-    """What the wave stored is there for all, and what lanes' copies brought that it has waited for."""
-    landed: dict[int, Any] = agent.worker.shared.setdefault(("landed",), {})
-    over = [mark for mark, stamp in landed.items() if agent.clock.knows(stamp)]
-    for key, found in agent.worker.shared.items():
+    """Execute a `fence`: make the wave's stores, and the per-lane copies that it has waited for, visible to
+    asynchronous operations.
+    """
+    finished_copies: dict[int, Any] = agent.worker.shared.setdefault(("landed",), {})
+    awaited = [mark for mark, stamp in finished_copies.items() if agent.clock.knows(stamp)]
+    for key, writers in agent.worker.shared.items():
         if key[0] == "unfenced":
-            mine = found == agent.clock.slot
-            found[mine | np.isin(found, over) if over else mine] = 0
-    for mark in over:
-        del landed[mark]
+            by_this_wave = writers == agent.clock.slot
+            writers[by_this_wave | np.isin(writers, awaited) if awaited else by_this_wave] = 0
+    for mark in awaited:
+        del finished_copies[mark]
     return None
 
 
 def landed(agent: Agent, buffer: Buffer, places: Array, clock: Clock) -> None:
-    """A lane's copy stored to shared memory, the way that waves do."""
+    """Record that a per-lane copy with this clock stored the elements `places` of `buffer`, for which no wave has
+    fenced yet.
+    """
     mark = -next(_MARKS)
     agent.worker.shared.setdefault(("landed",), {})[mark] = clock.stamp
     _unfenced(agent, buffer)[places] = mark
 
 
 def _require_fenced(agent: Agent, buffer: Buffer, places: Array, op: Op) -> None:
-    found = _unfenced(agent, buffer)[places]
-    if found.any():
-        place = int(np.asarray(places)[found != 0].reshape(-1)[0])
+    """Raise a RaceFault if an asynchronous operation reads one of the elements `places` of `buffer` without a fence
+    after the store.
+    """
+    writers = _unfenced(agent, buffer)[places]
+    if writers.any():
+        element = int(np.asarray(places)[writers != 0].reshape(-1)[0])
         raise RaceFault(
-            f"{at_line(op)} reads element {place} of {buffer.name} by itself, and the wave that stored it has not "
+            f"{at_line(op)} reads element {element} of {buffer.name} by itself, and the wave that stored it has not "
             "fenced: a fence is missing",
             op.loc,
         )
 
 
-# -- copies that go on by themselves --------------------------------------------------------------------------
+# -- asynchronous copies --------------------------------------------------------------------------------------
 
 
-def _far(agent: Agent, op: Op, tensor: TensorMemory) -> tuple[Array, Array]:
-    """(places, which are inside) of a box of an argument."""
+def _argument_elements(agent: Agent, op: Op, tensor: TensorMemory) -> tuple[Array, Array]:
+    """Return (element of the argument's memory, True if it is in bounds) for each point of the box that `op` copies
+    from or to an argument.
+    """
     shape, axes = box(op.attrs["over"], op.name)
     values = {**agent.values, **axes}
-    place: Any = np.zeros(shape, np.int64)
-    inside = np.ones(shape, bool)
-    for (e, loose), size, stride in zip(op.attrs["there"], tensor.shape, tensor.strides, strict=True):
-        c = full(evaluated(e, values), shape)
-        there = (c >= 0) & (c < size)
-        if not loose and not there.all():
+    elements: Any = np.zeros(shape, np.int64)
+    in_bounds = np.ones(shape, bool)
+    for (e, may_leave), size, stride in zip(op.attrs["there"], tensor.shape, tensor.strides, strict=True):
+        coordinate = full(evaluated(e, values), shape)
+        valid = (coordinate >= 0) & (coordinate < size)
+        if not may_leave and not valid.all():
             raise OutOfBoundsFault(
-                f"{at_line(op)}: {e} is {int(c[~there][0])}, not in 0..{size}; if that may be, mark it with ?", op.loc
+                f"{at_line(op)}: {e} is {int(coordinate[~valid][0])}, not in 0..{size}; if that may be, mark it with ?",
+                op.loc,
             )
-        place, inside = place + c * stride, inside & there
+        elements, in_bounds = elements + coordinate * stride, in_bounds & valid
     if "inside" in op.attrs:  # what is copied ends before the argument does
-        inside &= full(evaluated(op.attrs["inside"], values), shape) != 0
-    return place, inside
+        in_bounds &= full(evaluated(op.attrs["inside"], values), shape) != 0
+    return elements, in_bounds
 
 
 def near(
     agent: Agent, op: Op, tensor: TensorMemory, axes: tuple[Any, ...], at: Any, active: Array | None = None
 ) -> Array:
-    """Places in shared memory, after its swizzle, for every point of some axes; those not active may lie anywhere."""
+    """Return the element of shared memory, after its swizzle, for each point of `axes`; `at` is its offset as an
+    expression. Raise an OutOfBoundsFault if one that is `active` (default: all) lies outside.
+    """
     shape, named = box(axes, op.name)
-    place = full(evaluated(at, {**agent.values, **named}), shape)
+    elements = full(evaluated(at, {**agent.values, **named}), shape)
     size = tensor.buffer.data.size
     if active is not None:
-        place = np.where(active, place, 0)
-    if not within(place, size):
+        elements = np.where(active, elements, 0)
+    if not within(elements, size):
         raise OutOfBoundsFault(f"{at_line(op)} leaves {tensor.buffer.name}, which has {size} elements", op.loc)
-    found: Array = tensor.swizzle(place) if tensor.swizzle is not None else place
-    return found
+    swizzled: Array = tensor.swizzle(elements) if tensor.swizzle is not None else elements
+    return swizzled
 
 
 def copy_in(agent: Agent, op: Op) -> Steps:
-    """Starts; lands at a barrier, or at that of each workgroup of the cluster."""
+    """Start a `copy_in` from the wave `agent`: an asynchronous bulk copy of a box to shared memory, here or in each
+    workgroup of the cluster. Its bytes are counted at a barrier.
+    """
     yield None
     lane_order.require_passed(agent, op)
     tensor, shared = agent.handles[op.operands[0]], agent.handles[op.operands[1]]
     targets = [(shared, barrier_of(agent, op, 2, "signal"))]
     if op.attrs.get("multicast"):
-        yield from _for_all(agent, op, op.operands[1:])
-        number = _number(agent, op, 2, "signal")
-        targets = [(_of(w, op.operands[1]), _of(w, op.operands[2])[number]) for w in agent.peers()]
-    places, inside = _far(agent, op, tensor)
-    to = near(agent, op, shared, op.attrs["over"], op.attrs["at"][0])
+        yield from _await_peers(agent, op, op.operands[1:])
+        number = _barrier_index(agent, op, 2, "signal")
+        targets = [(_bound_in(w, op.operands[1]), _bound_in(w, op.operands[2])[number]) for w in agent.peers()]
+    source_elements, in_bounds = _argument_elements(agent, op, tensor)
+    target_elements = near(agent, op, shared, op.attrs["over"], op.attrs["at"][0])
     clock = agent.clock.fork()
 
     def finish() -> None:
-        values = np.zeros(places.shape, tensor.buffer.data.dtype)
-        values[inside] = tensor.buffer.read(places[inside], clock, op)
-        for each, signal in targets:
-            each.buffer.write(to, values, clock, op)
+        """Copy the box and count its bytes at the barriers; the scheduler calls this at some later time."""
+        values = np.zeros(source_elements.shape, tensor.buffer.data.dtype)
+        values[in_bounds] = tensor.buffer.read(source_elements[in_bounds], clock, op)
+        for target, signal in targets:
+            target.buffer.write(target_elements, values, clock, op)
             signal.land(values.nbytes, clock.known)
 
     agent.worker.copies.append(Copying(finish, op, clock, covered=True))
 
 
 def copy_out(agent: Agent, op: Op) -> Steps:
-    """Starts; the group that is sealed next sees to its end."""
+    """Start a `copy_out` from the wave `agent`: an asynchronous bulk copy of a box from shared memory. The next `seal`
+    puts it into a group, for which `drain` waits.
+    """
     yield None
     shared, tensor = (agent.handles[v] for v in op.operands)
-    places, inside = _far(agent, op, tensor)
-    source = near(agent, op, shared, op.attrs["over"], op.attrs["at"][0])
-    _require_fenced(agent, shared.buffer, source, op)
+    target_elements, in_bounds = _argument_elements(agent, op, tensor)
+    source_elements = near(agent, op, shared, op.attrs["over"], op.attrs["at"][0])
+    _require_fenced(agent, shared.buffer, source_elements, op)
     clock = agent.clock.fork()
 
     def finish() -> None:
-        values = shared.buffer.read(source, clock, op)
-        tensor.buffer.write(places[inside], values[inside], clock, op)
+        """Copy the box; the scheduler calls this at some later time."""
+        values = shared.buffer.read(source_elements, clock, op)
+        tensor.buffer.write(target_elements[in_bounds], values[in_bounds], clock, op)
 
     copying = Copying(finish, op, clock)
     agent.worker.copies.append(copying)
@@ -315,115 +354,124 @@ def copy_out(agent: Agent, op: Op) -> Steps:
 
 
 def seal(agent: Agent, op: Op) -> Steps | None:
-    """The copies out since the last seal are a group."""
+    """Execute a `seal`: close a group of the outgoing copies since the last one."""
     agent.started.setdefault("groups", []).append(agent.started.pop("copies", []))
     return None
 
 
 def drain(agent: Agent, op: Op) -> Steps:
-    """Until at most so many groups are under way."""
+    """Execute a `drain` for the wave `agent`: wait until at most `pending` groups of outgoing copies are in flight."""
     yield None
     groups = agent.started.setdefault("groups", [])
-    over = groups[: max(0, len(groups) - op.attrs["pending"])]
-    copies = [c for group in over for c in group]
+    oldest = groups[: max(0, len(groups) - op.attrs["pending"])]
+    copies = [c for group in oldest for c in group]
     yield Waiting(lambda: all(c.done for c in copies), lambda: "waits for copies out", op)
     for copy in copies:
         agent.clock.meet(copy.clock.known)
         copy.covered = True
-    del groups[: len(over)]
+    del groups[: len(oldest)]
 
 
-# -- products that go on by themselves ------------------------------------------------------------------------
+# -- asynchronous products ------------------------------------------------------------------------------------
 
 
-def product(agent: Agent, op: Op, found: Any) -> Steps | None:
-    """The wave's part of a product: of the lanes of an atom that several waves share, its own."""
+def product(agent: Agent, op: Op, mma_atom: Any) -> Steps | None:
+    """Execute an `atom` on fragments for the wave `agent`: its lanes' part of a product by `mma_atom`, which several
+    waves may share. An asynchronous atom is only started.
+    """
     c, a, b = (agent.handles[v] for v in op.operands)
-    if not found.asynchronous:
-        _multiply(agent, op, found, agent.clock)
+    if not mma_atom.asynchronous:
+        _multiply(agent, op, mma_atom, agent.clock)
         return None
-    return _start(agent, op, found, (c, a, b))
+    return _start_product(agent, op, mma_atom, (c, a, b))
 
 
-def _start(agent: Agent, op: Op, found: Any, handles: tuple[Any, Any, Any]) -> Steps:
+def _start_product(agent: Agent, op: Op, mma_atom: Any, handles: tuple[Any, Any, Any]) -> Steps:
+    """Start an asynchronous product by `mma_atom`. `handles` are the operands C, A and B."""
     yield None
     lane_order.go_on(agent)
     c, a, b = handles
-    for factor, name in ((a, "a"), (b, "b")):
+    for operand, name in ((a, "a"), (b, "b")):
         if name in op.attrs:
             _require_fenced(
-                agent, factor.buffer, near(agent, op, factor, op.attrs[name], op.attrs[f"{name}_at"][0]), op
+                agent, operand.buffer, near(agent, op, operand, op.attrs[name], op.attrs[f"{name}_at"][0]), op
             )
     clock, values = agent.clock.fork(), dict(agent.values)
-    under_way = agent.started.setdefault("products", [])
+    in_flight = agent.started.setdefault("products", [])
 
     def finish() -> None:
-        for before in list(under_way):
-            if before is me:
+        """Multiply, after all products of the wave that were started earlier; the scheduler calls this at some later
+        time.
+        """
+        for earlier in list(in_flight):
+            if earlier is this_product:
                 break
-            if not before.done:  # sums grow in the order in which products were started
-                agent.worker.finish(before)
-        now, agent.values = agent.values, values
-        _multiply(agent, op, found, clock)
-        agent.values = now
+            if not earlier.done:  # sums grow in the order in which products were started
+                agent.worker.finish(earlier)
+        current_values, agent.values = agent.values, values
+        _multiply(agent, op, mma_atom, clock)
+        agent.values = current_values
 
-    me = Copying(finish, op, clock)
-    c.start(op, me, writes=True)
-    for factor in (a, b):
-        if hasattr(factor, "start"):
-            factor.start(op, me, writes=False)
-    agent.worker.copies.append(me)
-    under_way.append(me)
+    this_product = Copying(finish, op, clock)
+    c.start(op, this_product, writes=True)
+    for operand in (a, b):
+        if hasattr(operand, "start"):
+            operand.start(op, this_product, writes=False)
+    agent.worker.copies.append(this_product)
+    in_flight.append(this_product)
 
 
 def settle(agent: Agent, op: Op) -> Steps:
-    """Until at most so many products are under way."""
+    """Execute a `settle` for the wave `agent`: wait until at most `pending` asynchronous products are in flight."""
     yield None
     lane_order.go_on(agent)
-    under_way = agent.started.setdefault("products", [])
-    over = under_way[: max(0, len(under_way) - op.attrs["pending"])]
-    yield Waiting(lambda: all(c.done for c in over), lambda: "waits for products", op)
-    for copy in over:
+    in_flight = agent.started.setdefault("products", [])
+    oldest = in_flight[: max(0, len(in_flight) - op.attrs["pending"])]
+    yield Waiting(lambda: all(c.done for c in oldest), lambda: "waits for products", op)
+    for copy in oldest:
         agent.clock.meet(copy.clock.known)
         copy.covered = True
-    del under_way[: len(over)]
+    del in_flight[: len(oldest)]
 
 
-def _multiply(agent: Agent, op: Op, found: Any, clock: Clock) -> None:
+def _multiply(agent: Agent, op: Op, mma_atom: Any, clock: Clock) -> None:
+    """Add the wave's part of the product of A and B to its registers of C; with `fresh`, set them to it."""
     c, a, b = (agent.handles[v] for v in op.operands)
-    lanes = found.c.lanes
-    mine = c.data.shape[0]
-    first = agent.wave * mine % lanes
-    part = slice(first, first + mine)
+    lanes = mma_atom.c.lanes
+    wave_lanes = c.data.shape[0]
+    first = agent.wave * wave_lanes % lanes
+    own_lanes = slice(first, first + wave_lanes)
 
     def whole(data: Array, operand: Any) -> Array:
-        """The registers of all lanes of the atom: those of other waves count for other waves' sums only."""
-        full = np.zeros((operand.lanes, data.shape[1]), data.dtype)
-        full[part] = data
-        return full
+        """Return the registers of all lanes of the atom, with zeros for lanes of other waves: these count only for the
+        results of those waves.
+        """
+        all_lanes = np.zeros((operand.lanes, data.shape[1]), data.dtype)
+        all_lanes[own_lanes] = data
+        return all_lanes
 
-    wide = np.float64 if found.c.dtype.is_float else np.int64
-    m, n, k = found.shape
+    wide = np.float64 if mma_atom.c.dtype.is_float else np.int64
+    m, n, k = mma_atom.shape
     if "a" in op.attrs:
         left = a.buffer.read(near(agent, op, a, op.attrs["a"], op.attrs["a_at"][0]), clock, op)
     else:
-        data = whole(a.taken(op), found.a)
-        pieces = [found.a.load(piece) for piece in np.split(data, data.shape[1] // found.a.values, axis=1)]
+        data = whole(a.taken(op), mma_atom.a)
+        pieces = [mma_atom.a.load(piece) for piece in np.split(data, data.shape[1] // mma_atom.a.values, axis=1)]
         left = np.concatenate(pieces, axis=1)
     if "b" in op.attrs:
         right = b.buffer.read(near(agent, op, b, op.attrs["b"], op.attrs["b_at"][0]), clock, op)
     else:
-        data = whole(b.taken(op), found.b)
+        data = whole(b.taken(op), mma_atom.b)
         right = np.concatenate(
-            [found.b.load(piece) for piece in np.split(data, data.shape[1] // found.b.values, axis=1)], axis=0
+            [mma_atom.b.load(piece) for piece in np.split(data, data.shape[1] // mma_atom.b.values, axis=1)], axis=0
         )
     if left.shape[0] != m or right.shape[1] != n or left.shape[1] != right.shape[0] or left.shape[1] % k:
-        raise ProgramError(f"{at_line(op)}: {found.name} does not multiply {left.shape} by {right.shape}", op.loc)
+        raise ProgramError(f"{at_line(op)}: {mma_atom.name} does not multiply {left.shape} by {right.shape}", op.loc)
     with np.errstate(all="ignore"):
-        total = found.taken(left).astype(wide) @ found.taken(right).astype(wide)
+        total = mma_atom.taken(left).astype(wide) @ mma_atom.taken(right).astype(wide)
         if not op.attrs.get("fresh"):
-            total = found.c.load(whole(c.taken(op), found.c)).astype(wide) + total
-        c.become(found.c.store(total.astype(found.c.dtype.numpy))[part])
+            total = mma_atom.c.load(whole(c.taken(op), mma_atom.c)).astype(wide) + total
+        c.become(mma_atom.c.store(total.astype(mma_atom.c.dtype.numpy))[own_lanes])
 
 
 HANDLERS: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Which loops have a meaning that does not depend on their tile size, and which tile size the others have."""
+"""Which loops give the same result for any tile size, and the given tile size of the others."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from tilewright.ir.tile import REDUCTIONS, SCANS, tile_type
 
 
 def accumulates_only(op: Op) -> bool:
-    """Whether any tile size gives the same result: every carried value is only an accumulator over the axis.
+    """True if the loop `op` gives the same result for any tile size: every carried value is only an accumulator over
+    the axis.
 
-    An accumulator enters mma, sum, max, min or prod over the axis, and its result is all that leaves. Nothing else
-    in the body may combine elements along the axis, nor read memory that the body also writes.
+    An accumulator enters mma, sum, max, min or prod over the axis, and only the result of that leaves. Nothing else in
+    the body may combine elements along the axis, or read memory that the body also writes.
     """
     axis: Expr = op.attrs["axis"]
     (body,) = op.blocks
@@ -33,7 +34,9 @@ _STORES = ("write", "atomic_add", "atomic_min", "atomic_max")
 
 
 def _accumulator_chain(body: Block, arg: Value, result: Value, axis: Expr) -> set[Op] | None:
-    """The operations through which `arg` becomes `result`, each an accumulation over the axis; None otherwise."""
+    """Return the operations through which the carried value `arg` becomes `result`, if each accumulates over the axis;
+    None otherwise.
+    """
     chain: set[Op] = set()
     current = arg
     while current is not result:
@@ -49,12 +52,12 @@ def _accumulator_chain(body: Block, arg: Value, result: Value, axis: Expr) -> se
 
 
 def _users(body: Block, value: Value) -> list[Op]:
-    """The operations that depend on a value; a log only looks."""
+    """Return the operations in `body` that use `value`, except debug_log."""
     return [op for op in walk_block(body) if value in op.operands and op.name != "debug_log"]
 
 
 def logs_iterations(op: Op) -> bool:
-    """Whether a log in the loop's body keeps each of its iterations apart."""
+    """True if a debug_log in the body of the loop `op` records each of its iterations separately."""
     axis = op.attrs["axis"]
     return any(
         inner.name == "debug_log" and any(dim is axis for dim, _ in inner.attrs.get("iterations", ()))
@@ -63,6 +66,7 @@ def logs_iterations(op: Op) -> bool:
 
 
 def _accumulates(op: Op, value: Value, axis: Expr) -> bool:
+    """True if `op` is an mma or reduction over the axis whose accumulator is `value` and which uses it nowhere else."""
     if op.operands.count(value) != 1 or op.operands[-1] is not value:
         return False
     if op.name == "mma":
@@ -71,7 +75,7 @@ def _accumulates(op: Op, value: Value, axis: Expr) -> bool:
 
 
 def _combines_along(op: Op, axis: Expr) -> bool:
-    """Whether the operation puts elements of different coordinates along the axis together."""
+    """True if `op` may combine elements of different coordinates along the axis."""
     if op.name in (*SCANS, "topk", *REDUCTIONS):
         return op.attrs["dim"] is axis or bool(op.attrs["dim"].symbols & axis.symbols)
     if op.name == "mma":
@@ -83,7 +87,7 @@ def _combines_along(op: Op, axis: Expr) -> bool:
 
 
 def tiling_of(program: Program, axis: Expr) -> Op | None:
-    """The TilingConstraint of a dimension."""
+    """Return the TilingConstraint record of the dimension `axis`; None if there is none."""
     for record in program.records:
         if record.name == "tiling" and record.attrs["dim"] is axis:
             return record
@@ -91,7 +95,7 @@ def tiling_of(program: Program, axis: Expr) -> Op | None:
 
 
 def require_tilings(program: Program) -> None:
-    """Raises at the first loop whose tile size is part of its meaning and is not given."""
+    """Raise a MissingTiling error at the first loop whose tile size affects its result and is not given."""
     for op in program.walk():
         if op.name != "iterate" or op.attrs.get("start") or op.attrs.get("any_tile"):
             continue

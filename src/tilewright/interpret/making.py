@@ -1,4 +1,4 @@
-"""Making tiles: filled, from numbers, from coordinates, from expressions; and what symbols stand for."""
+"""Interpret operations that create tiles from constants, coordinates and expressions, and `set_symbol`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tilewright.ir.tile import union_dims
 
 
 def fill(run: Run, op: Op) -> tuple[TileValue, ...]:
-    """A tile of one number."""
+    """Return a tile whose elements are all one number."""
     kind: TileType = op.results[0].type
     value = op.attrs["value"]
     starts, shape = run.starts_and_shape(kind.dims)
@@ -28,7 +28,9 @@ def fill(run: Run, op: Op) -> tuple[TileValue, ...]:
 
 
 def scalar(run: Run, op: Op) -> tuple[TileValue, ...]:
-    """A number, or an expression, as a tile without dimensions."""
+    """Return a number, or the value of an expression, as a tile without dimensions. An expression of a symbol that
+    differs from element to element gives a tile over the symbol's dimensions.
+    """
     value = op.attrs["value"]
     if isinstance(value, Expr):
         tiles = [t for s, t in run.bound.items() if s in value.symbols]
@@ -44,26 +46,26 @@ def scalar(run: Run, op: Op) -> tuple[TileValue, ...]:
 
 
 def self_index(run: Run, op: Op) -> tuple[TileValue, ...]:
-    """The current coordinates along a dimension."""
+    """Return a tile of the current coordinates along a dimension."""
     kind: TileType = op.results[0].type
     first, last = run.part(op.attrs["dim"])
     return (TileValue(kind.dtype, kind.dims, (first,), np.arange(first, last).astype(kind.dtype.numpy)),)
 
 
 def apply(run: Run, op: Op) -> tuple[TileValue, ...]:
-    """An expression of the elements of tiles."""
+    """Return a tile of the values of an integer expression of the elements of other tiles."""
     kind: TileType = op.results[0].type
     tiles = run.tiles(op)
     parts = common_parts(tiles)
-    known = {
+    symbol_values = {
         s: spread(t, kind.dims, parts, t.array).astype(np.int64) for s, t in zip(op.attrs["over"], tiles, strict=True)
     }
-    array = run.on_grid(op.attrs["value"], kind.dims, parts, known, op)
+    array = run.on_grid(op.attrs["value"], kind.dims, parts, symbol_values, op)
     return (run.made(kind, parts, round_to(array, kind.dtype)),)
 
 
 def set_symbol(run: Run, op: Op) -> tuple[TileValue, ...]:
-    """Makes a symbol stand for the elements of a tile."""
+    """Bind a symbol to the elements of a tile. Return no values."""
     (tile,) = run.tiles(op)
     run.bound[op.attrs["symbol"]] = tile
     return ()

@@ -1,4 +1,4 @@
-"""Reading and writing memory: which elements, inside what bounds, and what happens outside."""
+"""Interpret reads and writes of memory: which elements, in which bounds, and what happens out of bounds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ _ATOMICS: dict[str, Any] = {"atomic_add": np.add, "atomic_min": np.minimum, "ato
 
 
 def allocate(run: Run, op: Op) -> tuple[TileValue, ...]:
-    """Memory of one workgroup, poisoned."""
+    """Create the memory of one workgroup, filled with NaN (integers: 0) to expose reads of unwritten elements. Return
+    no values.
+    """
     kind: MemoryType = op.results[0].type
     shape = tuple(run.number(d, op) for d in kind.dims)
     poison = np.nan if kind.dtype.is_float else 0
@@ -31,7 +33,9 @@ def allocate(run: Run, op: Op) -> tuple[TileValue, ...]:
 
 
 def read(run: Run, op: Op) -> tuple[TileValue, ...]:
-    """The elements of memory that the access names."""
+    """Return the elements of memory at the coordinates of a `read`; `otherwise` replaces those beyond its `bounds` or
+    out of bounds.
+    """
     source, *extra = op.operands
     array = run.memory[source]
     kind: TileType = op.results[0].type
@@ -40,20 +44,22 @@ def read(run: Run, op: Op) -> tuple[TileValue, ...]:
     if "at" not in op.attrs:
         for d, n in zip(source.type.dims, array.shape, strict=True):  # there is nothing past the end
             parts[d] = tuple(min(c, n) for c in parts[d])
-        place = [slice(*parts[d]) for d in source.type.dims]
-        found = array[tuple(place)].transpose([source.type.dims.index(d) for d in kind.dims])
-        found = found.copy()
+        slices = [slice(*parts[d]) for d in source.type.dims]
+        elements = array[tuple(slices)].transpose([source.type.dims.index(d) for d in kind.dims])
+        elements = elements.copy()
     else:
-        at = _coordinates(run, op, kind.dims, parts, tuple(extra))
-        found = _gather(run, op, array, at, shape)
-    kept = _kept(run, op, kind.dims, parts)
-    if kept is not None:
-        found = np.where(kept, found, round_to(np.asarray(op.attrs.get("otherwise", 0)), kind.dtype))
-    return (run.made(kind, parts, found),)
+        coordinates = _coordinates(run, op, kind.dims, parts, tuple(extra))
+        elements = _gather(run, op, array, coordinates, shape)
+    valid = _bounds_mask(run, op, kind.dims, parts)
+    if valid is not None:
+        elements = np.where(valid, elements, round_to(np.asarray(op.attrs.get("otherwise", 0)), kind.dtype))
+    return (run.made(kind, parts, elements),)
 
 
 def write(run: Run, op: Op) -> tuple[TileValue, ...]:
-    """Writes a tile, or combines it atomically; atomics give what was there before."""
+    """Write a tile to memory, or combine it atomically; return the previous values for an atomic operation that has a
+    result.
+    """
     source, target, *extra = op.operands
     tile = run.values[source]
     array = run.memory[target]
@@ -69,25 +75,27 @@ def write(run: Run, op: Op) -> tuple[TileValue, ...]:
     if any(last <= first for first, last in parts.values()):
         return (tile,) if op.results else ()
     data = round_to(spread(tile, tile.dims, parts, tile.array), target.type.dtype)
-    kept = _masked(run, op, tile.dims, parts, _kept(run, op, tile.dims, parts))
-    if "at" not in op.attrs and kept is None and op.name == "write":
+    valid = _with_conditions(run, op, tile.dims, parts, _bounds_mask(run, op, tile.dims, parts))
+    if "at" not in op.attrs and valid is None and op.name == "write":
         data = data.transpose([tile.dims.index(d) for d in target.type.dims])
         array[tuple(slice(*parts[d]) for d in target.type.dims)] = data
         return ()
     if "at" in op.attrs:
-        at = _coordinates(run, op, tile.dims, parts, tuple(extra))
+        coordinates = _coordinates(run, op, tile.dims, parts, tuple(extra))
     else:
-        at = []
+        coordinates = []
         for d in target.type.dims:
             shape = [1] * len(tile.dims)
             shape[tile.dims.index(d)] = -1
-            at.append(np.arange(*parts[d]).reshape(shape))
-    before = _scatter(run, op, array, at, data, kept)
-    return () if before is None else (run.made(TileType(tile.dtype, tile.dims), parts, before),)
+            coordinates.append(np.arange(*parts[d]).reshape(shape))
+    previous = _scatter(run, op, array, coordinates, data, valid)
+    return () if previous is None else (run.made(TileType(tile.dtype, tile.dims), parts, previous),)
 
 
 def debug_log(run: Run, op: Op) -> tuple[TileValue, ...]:
-    """Keeps the tile, put together over all loops and workgroups: each part where its coordinates say."""
+    """Record the tile under its label in `run.logs`: the tiles of all loop iterations and workgroups form one array,
+    each at its coordinates.
+    """
     if run.logs is None:
         return ()
     (tile,) = run.tiles(op)
@@ -100,16 +108,16 @@ def debug_log(run: Run, op: Op) -> tuple[TileValue, ...]:
         run.logs[label] = {"value": np.full(shape, poison, tile.dtype.numpy)}
         if counts:
             run.logs[label]["iteration_dimensions"] = list(op.attrs["names"])
-    slot = tuple(min(run.iteration.get(axis, 0), count - 1) for axis, count in counts)
-    value = run.logs[label]["value"][slot] if slot else run.logs[label]["value"]
+    iteration_index = tuple(min(run.iteration.get(axis, 0), count - 1) for axis, count in counts)
+    value = run.logs[label]["value"][iteration_index] if iteration_index else run.logs[label]["value"]
     parts = {d: tile.part(d) for d in tile.dims}
     if "at" in op.attrs:
-        at = _coordinates(run, op, tile.dims, parts, ())
-        inside = np.asarray(True)
-        for coordinate, size in zip(at, value.shape, strict=True):
-            inside = inside & (coordinate >= 0) & (coordinate < size)
-        inside = np.broadcast_to(inside, tile.array.shape)
-        value[tuple(np.broadcast_to(c, tile.array.shape)[inside] for c in at)] = tile.array[inside]
+        coordinates = _coordinates(run, op, tile.dims, parts, ())
+        in_bounds = np.asarray(True)
+        for coordinate, size in zip(coordinates, value.shape, strict=True):
+            in_bounds = in_bounds & (coordinate >= 0) & (coordinate < size)
+        in_bounds = np.broadcast_to(in_bounds, tile.array.shape)
+        value[tuple(np.broadcast_to(c, tile.array.shape)[in_bounds] for c in coordinates)] = tile.array[in_bounds]
     else:
         value[tuple(slice(*parts[d]) for d in dims)] = tile.array
     return ()
@@ -118,64 +126,75 @@ def debug_log(run: Run, op: Op) -> tuple[TileValue, ...]:
 def _coordinates(
     run: Run, op: Op, dims: tuple[Expr, ...], parts: dict[Expr, tuple[int, int]], extra: tuple[Value, ...]
 ) -> list[Array]:
-    """The memory coordinates of every element of the tile, each shaped to broadcast over the tile."""
-    known: dict[Symbol, Any] = {}
-    for place, (iterator, dim) in enumerate(zip(op.attrs["over"], dims, strict=True)):
+    """Return the memory coordinates of every element of a tile, each shaped to broadcast over the tile. The tile covers
+    coordinates `parts` (first, end) of `dims`; `extra` are tiles in which data-dependent coordinates are looked up.
+    """
+    symbol_values: dict[Symbol, Any] = {}
+    for dim_number, (iterator, dim) in enumerate(zip(op.attrs["over"], dims, strict=True)):
         shape = [1] * len(dims)
-        shape[place] = -1
-        known[iterator] = np.arange(*parts[dim]).reshape(shape)
-    for (name, at), value in zip(op.attrs.get("lookups", ()), extra, strict=True):
+        shape[dim_number] = -1
+        symbol_values[iterator] = np.arange(*parts[dim]).reshape(shape)
+    for (name, lookup_expressions), value in zip(op.attrs.get("lookups", ()), extra, strict=True):
         tile = run.values[value]
-        where = []
-        for e, start, size in zip(at, tile.starts, tile.array.shape, strict=True):
-            place_ = run.on_grid(e, dims, parts, known, op) - start
-            if np.any((place_ < 0) | (place_ >= size)):
+        indices = []
+        for e, start, size in zip(lookup_expressions, tile.starts, tile.array.shape, strict=True):
+            index = run.on_grid(e, dims, parts, symbol_values, op) - start
+            if np.any((index < 0) | (index >= size)):
                 raise ExecutionError(f"{op.name}: the dynamic value is looked up at {e}, outside it", op.loc)
-            where.append(place_)
-        known[name] = tile.array[tuple(where)].astype(np.int64)
-    return [run.on_grid(e, dims, parts, known, op) for e in op.attrs["at"]]
+            indices.append(index)
+        symbol_values[name] = tile.array[tuple(indices)].astype(np.int64)
+    return [run.on_grid(e, dims, parts, symbol_values, op) for e in op.attrs["at"]]
 
 
-def _kept(run: Run, op: Op, dims: tuple[Expr, ...], parts: dict[Expr, tuple[int, int]]) -> Array | None:
-    """Where `bounds` and the conditionals around let an access through; None: everywhere."""
+def _bounds_mask(run: Run, op: Op, dims: tuple[Expr, ...], parts: dict[Expr, tuple[int, int]]) -> Array | None:
+    """Return a mask, which broadcasts to a tile over `parts` (first, end) of `dims`, of the elements that the access's
+    `bounds` allow; None if there are no bounds.
+    """
     result: Array | None = None
     for dim, bound in op.attrs.get("bounds", ()):
         if dim not in dims:
             continue
         shape = [1] * len(dims)
         shape[dims.index(dim)] = -1
-        inside = np.arange(*parts[dim]).reshape(shape) < run.on_grid(bound, dims, parts, {}, op)
-        result = inside if result is None else result & inside
+        in_bounds = np.arange(*parts[dim]).reshape(shape) < run.on_grid(bound, dims, parts, {}, op)
+        result = in_bounds if result is None else result & in_bounds
     return result
 
 
-def _masked(
-    run: Run, op: Op, dims: tuple[Expr, ...], parts: dict[Expr, tuple[int, int]], kept: Array | None
+def _with_conditions(
+    run: Run, op: Op, dims: tuple[Expr, ...], parts: dict[Expr, tuple[int, int]], allowed: Array | None
 ) -> Array | None:
+    """Return the mask `allowed` (None: all elements) combined with the conditions of the enclosing conditionals, for a
+    tile over `parts` (first, end) of `dims`.
+    """
     for mask in run.masks:
         if all(d in dims for d in mask.dims):
-            inside = spread(mask, dims, parts, mask.array).astype(bool)
+            condition = spread(mask, dims, parts, mask.array).astype(bool)
         else:
-            inside = np.asarray(bool(run.uniform(mask, "the condition", op)))
-        kept = inside if kept is None else kept & inside
-    return kept
+            condition = np.asarray(bool(run.uniform(mask, "the condition", op)))
+        allowed = condition if allowed is None else allowed & condition
+    return allowed
 
 
 def _gather(run: Run, op: Op, array: Array, at: list[Array], shape: tuple[int, ...]) -> Array:
-    """The elements at these coordinates; outside memory the `otherwise` value, or an error."""
+    """Return the elements of `array` at coordinates `at`, which broadcast to `shape`. `otherwise` replaces those out of
+    bounds; without it, raise an ExecutionError unless a conditional masks them.
+    """
     if prod(shape) == 0:
         return np.empty(shape, array.dtype)
     valid: Array | None = None
     for coordinate, size in zip(at, array.shape, strict=True):
         if coordinate.min() < 0 or coordinate.max() >= size:
-            inside = (coordinate >= 0) & (coordinate < size)
-            valid = inside if valid is None else valid & inside
+            in_bounds = (coordinate >= 0) & (coordinate < size)
+            valid = in_bounds if valid is None else valid & in_bounds
     if valid is None:
-        box = _box(array, at)
+        box = _read_box(array, at)
         return np.broadcast_to(array[tuple(at)] if box is None else box, shape)
     if "otherwise" not in op.attrs:
-        through = _masked(run, op, op.results[0].type.dims, {d: run.part(d) for d in op.results[0].type.dims}, None)
-        if through is None or np.any(through & ~valid):
+        executed = _with_conditions(
+            run, op, op.results[0].type.dims, {d: run.part(d) for d in op.results[0].type.dims}, None
+        )
+        if executed is None or np.any(executed & ~valid):
             worst = [f"{c.min()}..{c.max()} of {n}" for c, n in zip(at, array.shape, strict=True)]
             raise ExecutionError(
                 f"read leaves its tensor: its coordinates reach {', '.join(worst)}; say what lies outside with "
@@ -189,53 +208,54 @@ def _gather(run: Run, op: Op, array: Array, at: list[Array], shape: tuple[int, .
     return np.broadcast_to(np.where(valid, array[clipped], other), shape)
 
 
-def _box(array: Array, at: list[Array]) -> Array | None:
-    """The elements at these coordinates as a copy of a box of memory, which takes less time than element by element.
-
-    None, unless each coordinate is one number, or consecutive numbers along a dimension of the tile of its own.
+def _read_box(array: Array, at: list[Array]) -> Array | None:
+    """Return the elements of `array` at coordinates `at` as a copy of a box of memory, which is faster than element by
+    element. None unless each coordinate is one number, or consecutive numbers along a dimension of the tile of its own.
     """
-    slices, along = [], []
+    slices, tile_axes = [], []
     for coordinate in at:
         flat = coordinate.reshape(-1)
         first, axes = int(flat[0]), [n for n, width in enumerate(coordinate.shape) if width > 1]
-        if len(axes) > 1 or (axes and (axes[0] in along or not (flat[1:] - flat[:-1] == 1).all())):
+        if len(axes) > 1 or (axes and (axes[0] in tile_axes or not (flat[1:] - flat[:-1] == 1).all())):
             return None
         slices.append(slice(first, first + flat.size))
-        along.append(axes[0] if axes else -1)
-    found = array[tuple(slices)].copy()
-    kept = [place for place, axis in enumerate(along) if axis >= 0]
-    found = found.reshape([found.shape[place] for place in kept])
-    order = sorted(range(len(kept)), key=lambda n: along[kept[n]])
-    widths = {along[place]: found.shape[n] for n, place in enumerate(kept)}
+        tile_axes.append(axes[0] if axes else -1)
+    elements = array[tuple(slices)].copy()
+    box_dims = [dim for dim, axis in enumerate(tile_axes) if axis >= 0]
+    elements = elements.reshape([elements.shape[dim] for dim in box_dims])
+    order = sorted(range(len(box_dims)), key=lambda n: tile_axes[box_dims[n]])
+    widths = {tile_axes[dim]: elements.shape[n] for n, dim in enumerate(box_dims)}
     rank = max((c.ndim for c in at), default=0)
-    return found.transpose(order).reshape([widths.get(axis, 1) for axis in range(rank)])
+    return elements.transpose(order).reshape([widths.get(axis, 1) for axis in range(rank)])
 
 
-def _scatter(run: Run, op: Op, array: Array, at: list[Array], data: Array, kept: Array | None) -> Array | None:
-    """Writes, or combines, where the coordinates lie in memory and the conditions hold; atomics tell what was."""
-    inside: Array = np.asarray(True) if kept is None else kept
+def _scatter(run: Run, op: Op, array: Array, at: list[Array], data: Array, allowed: Array | None) -> Array | None:
+    """Write `data` to `array` at coordinates `at`, or combine it atomically, where they are in bounds and the mask
+    `allowed` (None: all) allows it. Return the previous values for an atomic operation, else None.
+    """
+    selected: Array = np.asarray(True) if allowed is None else allowed
     for coordinate, size in zip(at, array.shape, strict=True):
-        inside = inside & (coordinate >= 0) & (coordinate < size)
-    inside = np.broadcast_to(inside, data.shape)
-    where = tuple(np.broadcast_to(c, data.shape)[inside] for c in at)
-    chosen = data[inside]
+        selected = selected & (coordinate >= 0) & (coordinate < size)
+    selected = np.broadcast_to(selected, data.shape)
+    indices = tuple(np.broadcast_to(c, data.shape)[selected] for c in at)
+    chosen = data[selected]
     if op.name == "write":
-        array[where] = chosen
+        array[indices] = chosen
         return None
-    before = np.zeros_like(data)
-    before[inside] = _atomically(_ATOMICS[op.name], array, where, chosen)
-    return before
+    previous = np.zeros_like(data)
+    previous[selected] = _combine_in_order(_ATOMICS[op.name], array, indices, chosen)
+    return previous
 
 
-def _atomically(combine: Any, array: Array, where: tuple[Array, ...], values: Array) -> Array:
-    """Combines values into an array one after another; gives what each found."""
+def _combine_in_order(combine: Any, array: Array, where: tuple[Array, ...], values: Array) -> Array:
+    """Combine `values` into `array` at the index arrays `where` one after another; return the value that each found."""
     flat = np.ravel_multi_index(where, array.shape)
     if np.unique(flat).size == flat.size:
-        found = array[where]
-        array[where] = combine(found, values)
-        return found
+        previous = array[where]
+        array[where] = combine(previous, values)
+        return previous
     result = np.empty_like(values)
-    for i, place in enumerate(zip(*where, strict=True)):
-        result[i] = array[place]
-        array[place] = combine(array[place], values[i])
+    for i, index in enumerate(zip(*where, strict=True)):
+        result[i] = array[index]
+        array[index] = combine(array[index], values[i])
     return result

@@ -1,4 +1,4 @@
-"""One execution of a program: values, memory, what symbols stand for, which part of each dimension is current."""
+"""The state of one execution of a tile program: values, memory, symbols, and the current part of each dimension."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Handler: TypeAlias = "Callable[[Run, Op], tuple[TileValue, ...]]"
 
 @dataclass(eq=False)
 class Run:
-    """One execution: values, memory, what symbols stand for, and which part of each dimension is current."""
+    """One execution of a tile program: values, memory, symbols, and the current part of each dimension."""
 
     program: Program
     handlers: Mapping[str, Handler]
@@ -41,41 +41,49 @@ class Run:
     values: dict[Value, TileValue] = field(default_factory=dict)
     memory: dict[Value, Array] = field(default_factory=dict)
     parts: dict[Expr, tuple[int, int]] = field(default_factory=dict)
-    """Dimensions of which only a part is current: first coordinate, one past the last."""
+    """The current part of each restricted dimension: (first coordinate, one past the last)."""
     bound: dict[Symbol, TileValue] = field(default_factory=dict)
-    """What set_symbol made symbols stand for."""
+    """The tiles to which set_symbol bound symbols."""
     iteration: dict[Expr, int] = field(default_factory=dict)
-    """How many tiles of each loop around have been run before."""
+    """The current iteration number of each enclosing loop, by axis."""
     walking: set[Expr] = field(default_factory=set)
-    """The axes of the while loops around."""
+    """The axes of the enclosing while loops."""
     masks: list[TileValue] = field(default_factory=list)
-    """The conditions of the conditionals around."""
+    """The conditions of the enclosing conditionals."""
     given: dict[Symbol, TileValue] = field(default_factory=dict)
-    """What scalar arguments make symbols stand for, in every workgroup."""
+    """The symbols that scalar arguments bind, for every workgroup."""
     lenient: bool = False
     """Whether symbols that set_symbol sets may have values outside their range, as in Wave."""
 
     def number(self, e: Expr, at: Op | None = None) -> int:
-        """An expression that has one value now."""
+        """Return the current value of `e` as an int. Raise an error at the location of operation `at` if it has none,
+        or differs from element to element.
+        """
         try:
-            known: dict[Any, Any] = dict(self.symbols)
+            symbol_values: dict[Any, Any] = dict(self.symbols)
             for s, tile in self.bound.items():
                 if s in e.symbols:
-                    known[s] = self.uniform(tile, str(s), at)
-            return int(self.evaluate(e, known))
+                    symbol_values[s] = self.uniform(tile, str(s), at)
+            return int(self.evaluate(e, symbol_values))
         except ExpressionError as fault:
             raise _run_time_fault(e, fault, at) from None
 
     def evaluate(self, e: Expr, values: Mapping[Any, Any]) -> Any:
-        """The value of an expression; of symbols that were set, ranges are looked after only where that is wanted."""
+        """Return the value of `e` for `values` of its symbols. A `lenient` run ignores the ranges of symbols that
+        set_symbol sets.
+        """
         if self.lenient:
-            loose = {s: symbol(s.name) for s in e.symbols if s in self.bound and s in values}
-            if loose:
-                return evaluate(Substitution(loose)(e), {**values, **{loose[s]: values[s] for s in loose}})
+            without_range = {s: symbol(s.name) for s in e.symbols if s in self.bound and s in values}
+            if without_range:
+                return evaluate(
+                    Substitution(without_range)(e), {**values, **{without_range[s]: values[s] for s in without_range}}
+                )
         return evaluate(e, values)
 
     def uniform(self, tile: TileValue, what: str, at: Op | None) -> Any:
-        """The one value of a tile whose elements are all alike."""
+        """Return the one value that all elements of the tile have. Raise an ExecutionError at operation `at`, in which
+        `what` names the tile, if they differ.
+        """
         flat = tile.array.reshape(-1)
         if flat.size == 0 or not np.all(flat == flat[0]):
             raise ExecutionError(
@@ -84,35 +92,34 @@ class Run:
         return flat[0].item()
 
     def part(self, dim: Expr) -> tuple[int, int]:
-        """The current coordinates of a dimension: first, and one past the last."""
-        current = self.bound.get(dim) if isinstance(dim, Symbol) else None
-        if current is not None and dim in self.walking:  # the axis of a while loop is one wide
-            place = int(self.uniform(current, str(dim), None))
-            return place, place + 1
-        found = self.parts.get(dim)
-        if found is not None:
-            if current is not None:  # set_symbol gave the dimension a size: it ends there
-                size = int(self.uniform(current, str(dim), None))
-                return min(found[0], size), min(found[1], size)
-            return found
-        cut = [s for s in dim.symbols if s in self.parts]
-        if cut and not isinstance(dim, Symbol):
-            (s,) = cut
-            known: dict[Any, Any] = dict(self.symbols)
+        """Return the current coordinates of a dimension: (first, one past the last)."""
+        bound_value = self.bound.get(dim) if isinstance(dim, Symbol) else None
+        if bound_value is not None and dim in self.walking:  # the axis of a while loop is one wide
+            position = int(self.uniform(bound_value, str(dim), None))
+            return position, position + 1
+        current_part = self.parts.get(dim)
+        if current_part is not None:
+            if bound_value is not None:  # set_symbol gave the dimension a size: it ends there
+                size = int(self.uniform(bound_value, str(dim), None))
+                return min(current_part[0], size), min(current_part[1], size)
+            return current_part
+        restricted = [s for s in dim.symbols if s in self.parts]
+        if restricted and not isinstance(dim, Symbol):
+            (s,) = restricted
+            symbol_values: dict[Any, Any] = dict(self.symbols)
             first, last = self.parts[s]
-            low = evaluate(dim, {**known, s: first})
-            return int(low), int(evaluate(dim, {**known, s: last}))
+            low = evaluate(dim, {**symbol_values, s: first})
+            return int(low), int(evaluate(dim, {**symbol_values, s: last}))
         return 0, self.number(dim)
 
     def starts_and_shape(self, dims: tuple[Expr, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """First coordinates and widths of the current part of these dimensions."""
+        """Return (first coordinates, extents) of the current part of these dimensions."""
         parts = [self.part(d) for d in dims]
         return tuple(first for first, _ in parts), tuple(max(0, last - first) for first, last in parts)
 
     def workgroup(self, ids: tuple[int, ...] | None, together: Mapping[int, int]) -> None:
-        """Makes one workgroup current: its ids, and its part of every constrained dimension.
-
-        Along dimensions of the grid that `together` names, so many workgroups from this one on are current as one.
+        """Make the workgroup `ids` current: set its id symbols and its part of every constrained dimension. `together`
+        has, for grid dimensions along which workgroups run as one, their number. None as `ids` is a logical program.
         """
         self.parts.clear()
         self.bound = dict(self.given)
@@ -132,10 +139,10 @@ class Run:
                 continue
             attrs = record.attrs
             tile = self.number(attrs["tile"])
-            own = reordered.get(attrs["grid"], ids[attrs["grid"]] if attrs["grid"] < len(ids) else 0)
+            workgroup_id = reordered.get(attrs["grid"], ids[attrs["grid"]] if attrs["grid"] < len(ids) else 0)
             if any(r.name == "grid" for r in self.program.records):
-                own = 0  # the kernel itself adds where each of its tiles starts
-            first = self.number(attrs["start"]) if "start" in attrs else own * tile
+                workgroup_id = 0  # the kernel itself adds where each of its tiles starts
+            first = self.number(attrs["start"]) if "start" in attrs else workgroup_id * tile
             if not attrs["dim"].symbols <= self.symbols.keys() | self.bound.keys():
                 self.parts[attrs["dim"]] = (first, first + tile)  # set_symbol will say where it ends
                 continue
@@ -148,7 +155,7 @@ class Run:
         self.memory = {v: array for v, array in self.memory.items() if v.type.space != "shared"}
 
     def block(self, block: Block) -> tuple[TileValue, ...]:
-        """Runs the operations; gives what the block yields."""
+        """Execute the operations of `block` and return the values that it yields."""
         for op in block.ops:
             if op.name == "yield":
                 return tuple(self.values[v] for v in op.operands)
@@ -163,32 +170,38 @@ class Run:
         return ()
 
     def op(self, op: Op) -> tuple[TileValue, ...]:
-        """What the operation makes."""
+        """Execute one operation and return its results."""
         with np.errstate(all="ignore"):
             return self.handlers[op.name](self, op)
 
     def tiles(self, op: Op) -> list[TileValue]:
-        """The operands."""
+        """Return the values of the operands of `op`."""
         return [self.values[v] for v in op.operands]
 
     def made(self, kind: TileType, parts: dict[Expr, tuple[int, int]], array: Array) -> TileValue:
-        """A new tile over these parts; the array broadcasts to them."""
+        """Return a new tile of type `kind` that covers coordinates `parts` (first, end) of its dimensions; `array`
+        broadcasts to their extents.
+        """
         shape = tuple(parts[d][1] - parts[d][0] for d in kind.dims)
         return TileValue(kind.dtype, kind.dims, tuple(parts[d][0] for d in kind.dims), np.broadcast_to(array, shape))
 
     def filled(self, kind: TileType, parts: dict[Expr, tuple[int, int]], number: Array) -> TileValue:
-        """A new tile of one number over these parts."""
+        """Return a new tile of type `kind` that covers coordinates `parts` (first, end) of its dimensions and whose
+        elements are all `number`.
+        """
         shape = tuple(parts[d][1] - parts[d][0] for d in kind.dims)
         return filled(kind, tuple(parts[d][0] for d in kind.dims), shape, number)
 
     def conform(self, tile: TileValue, dims: tuple[Expr, ...], at: Op) -> TileValue:
-        """The tile over other dimensions: those left out or added must be one coordinate wide now."""
+        """Return the tile over the dimensions `dims`. Raise an ExecutionError at operation `at` if a dimension that is
+        dropped or added is not one coordinate wide at present.
+        """
         if set(tile.dims) == set(dims):
             return tile
         array, wide = tile.data, tile.wide
-        kept = [i for i, d in enumerate(tile.dims) if d in dims]
+        kept_axes = [i for i, d in enumerate(tile.dims) if d in dims]
         for i in reversed(range(len(tile.dims))):
-            if i not in kept:
+            if i not in kept_axes:
                 if array.shape[i] != 1:
                     raise ExecutionError(
                         f"{at.name}: {tile.dims[i]} is left out, but is {array.shape[i]} wide here", at.loc
@@ -196,16 +209,16 @@ class Run:
                 array = array.squeeze(i)
                 wide = None if wide is None else wide.squeeze(i)
         added = [d for d in dims if d not in tile.dims]
-        starts = [tile.starts[i] for i in kept]
+        starts = [tile.starts[i] for i in kept_axes]
         for d in added:
             first, last = self.part(d)
             if last - first != 1:
                 raise ExecutionError(f"{at.name}: {d} is added, but is {last - first} wide here", at.loc)
             starts.append(first)
         shape = (*array.shape, *[1] * len(added))
-        found = (*(tile.dims[i] for i in kept), *added)
+        new_dims = (*(tile.dims[i] for i in kept_axes), *added)
         return TileValue(
-            tile.dtype, found, tuple(starts), array.reshape(shape), None if wide is None else wide.reshape(shape)
+            tile.dtype, new_dims, tuple(starts), array.reshape(shape), None if wide is None else wide.reshape(shape)
         )
 
     def on_grid(
@@ -216,7 +229,10 @@ class Run:
         known: Mapping[Symbol, Any],
         at: Op,
     ) -> Array:
-        """An expression at every element of a tile over `dims`; symbols set from tiles take their element's value."""
+        """Return the value of `e` for every element of a tile that covers coordinates `parts` (first, end) of `dims`.
+        `known` are values of symbols; a symbol bound to a tile has the value of that tile's element. `at` locates
+        errors.
+        """
         values: dict[Any, Any] = {**self.symbols, **known}
         for s in e.symbols:
             tile = self.bound.get(s)
@@ -233,7 +249,7 @@ class Run:
 
     @contextmanager
     def masked_by(self, condition: TileValue) -> Iterator[None]:
-        """Within it, writes happen only where the condition holds."""
+        """Context manager inside which writes happen only where `condition` holds."""
         self.masks.append(condition)
         try:
             yield
@@ -242,7 +258,9 @@ class Run:
 
 
 def _run_time_fault(e: Expr, fault: ExpressionError, at: Op | None) -> ProgramError:
-    """Why an expression has no value now: a symbol without one, or with one that it must not have."""
+    """Return the error for the expression `e` that has no value now, because of `fault`: a symbol is unbound, or its
+    value is not allowed. `at` is the operation that needs it.
+    """
     kind = ExecutionError if isinstance(fault, OutOfRange | NotExact | DivisionByZero) else UnboundSymbol
-    why = str(fault)
-    return kind(why if why.startswith(f"{e}: ") else f"{e}: {why}", at.loc if at else None)
+    text = str(fault)
+    return kind(text if text.startswith(f"{e}: ") else f"{e}: {text}", at.loc if at else None)

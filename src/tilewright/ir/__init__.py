@@ -3,21 +3,21 @@
 | file     | subject                                                                                   |
 |----------|-------------------------------------------------------------------------------------------|
 | dtypes   | element types                                                                             |
-| core     | what a program is made of, on every level: types, values, operations, blocks, programs    |
-| location | where in the author's file an operation was written                                       |
-| attrs    | the kinds of attributes: how each is checked, printed and read                            |
-| printer, parser, verifier | text from programs, programs from text, and what must hold of them       |
+| core     | the nodes of programs of every level: types, values, operations, blocks, programs         |
+| location | source locations of operations in the author's file                                       |
+| attrs    | the kinds of attributes: how each is checked, printed and parsed                          |
+| printer, parser, verifier | text from programs, programs from text, validity checks                  |
 | tile     | the tile level: its operations and their types                                            |
-| tile_formulas, tile_functions | what its operations compute of one element, as formulas              |
-| in_place | which output of a tile program may be the same array as an input                         |
+| tile_formulas, tile_functions | the formula that each of its operations computes per element         |
+| in_place | which output of a tile program may share an array with an input                          |
 | written  | which arguments a tile program writes, and of which it writes every element              |
-| block    | the block level: where things live and who does them, the program of one workgroup        |
-| loop, loop_waves | the loop level of one wave; its words for workgroups of many waves                |
-| host, module | the host level: what happens at bind and at every launch; it and what it launches     |
-| alone    | the host program that launches one program and does nothing else                          |
+| block    | the block level: the program of one workgroup                                             |
+| loop, loop_waves | the loop level of one wave; its operations for workgroups of many waves           |
+| host, module | the host level: operations at bind and at every launch; modules                       |
+| alone    | a host program that only launches one program                                             |
 | tensors, loop_types | types of the block level, and of the loop level                                |
 | formula  | scalars computed from scalars, for `map`, `reduce` and `scan`                             |
-| builder, notation | programs written operation by operation; how an operation is written             |
-| binding  | parameters become numbers                                                                 |
-| compare, pickling | whether two programs are the same; programs between processes                    |
+| builder, notation | programs built operation by operation; notations of operations                   |
+| binding  | programs with parameters replaced by numbers                                              |
+| compare, pickling | equality of programs; programs passed between processes                          |
 """

@@ -1,4 +1,4 @@
-"""Host programs that launch one program."""
+"""Wrap one program in a host program that only launches it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from tilewright.ir.host import HOST
 
 
 def alone(program: Program, workers: int) -> Program:
-    """The host program that launches one program, on all its arguments, and does nothing else.
+    """Return a host program that launches `program` on all its arguments, and does nothing else.
+
+    The host program is named `<program>_host`, takes the same arguments, and launches with `workers` workers.
+    Parameters of `program` that are still open become parameters of the host program and are passed on.
 
     >>> from tilewright.ir.block import parse_block
     >>> print(alone(parse_block("block zero(%y: out global f32 (M))\\n  param M in 1..9 { fill %y 0 }"), 2))
@@ -23,13 +26,13 @@ def alone(program: Program, workers: int) -> Program:
     }
     <BLANKLINE>
     """
-    opened = open_parameters(program)
+    unbound = open_parameters(program)
     builder = Builder(HOST)
-    if opened:
-        builder.record("param", {"parameters": tuple((s, None) for s in opened)})
+    if unbound:
+        builder.record("param", {"parameters": tuple((s, None) for s in unbound)})
     args = tuple(builder.argument(a.name or "", a.type) for a in program.args)
     attrs: dict[str, Any] = {"program": program.name, "workers": as_expr(workers)}
-    if opened:
-        attrs["settings"] = tuple((s.name, s) for s in opened)
+    if unbound:
+        attrs["settings"] = tuple((s.name, s) for s in unbound)
     builder.emit("launch", args, attrs)
     return builder.program(f"{program.name}_host")

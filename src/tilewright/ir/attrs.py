@@ -1,4 +1,4 @@
-"""The kinds of attributes: for each, what values it takes, how it is printed, and how it is read back.
+"""The kinds of attributes: for each, the values that it allows, how they are printed, and how they are parsed.
 
 | kind      | value                                        | text                         |
 |-----------|----------------------------------------------|------------------------------|
@@ -16,9 +16,9 @@
 | numexpr   | a number or an expression                    | 0.5, (M)                     |
 | lookups   | tuple of (symbol, tuple of expressions)      | [d0: [i, j], d1: [i]]        |
 | table     | tuple of (expression, expression)            | {M: 16, N: 0}                |
-| axes      | tuple of symbols that run from 0             | (i 16, j N//2)               |
+| axes      | tuple of symbols that count from 0           | (i 16, j N//2)               |
 | ranges    | tuple of `Range`                             | i in 0..N, j in 4..M step 2  |
-| places    | tuple of (expression, may lie outside)       | [n, p + r - 1 ?, c]          |
+| places    | tuple of (expression, may be out of bounds)  | [n, p + r - 1 ?, c]          |
 | definition| a symbol with a definition                   | m = t//4                     |
 | formula   | a `Formula`, scalars computed from scalars   | exp2(%x*0.5 - %m)            |
 | combine   | a name, or a tuple of formulas               | max, (select(a0 < b0, ...))  |
@@ -28,8 +28,8 @@
 | fetched   | a symbol, perhaps with limits                | i, i in 0..50                |
 | settings  | tuple of (name, expression)                  | BM = 64, N = M//2            |
 
-Axes, ranges and fetches *bind* their symbols for the rest of their operation and its blocks; the other kinds that bind
-do so for the rest of the block, or program, that they stand in.
+Axes, ranges and fetches *declare* their symbols for the rest of their operation and its blocks. The other kinds with
+symbols (definition, parameters, sizes, fetched) declare them for the rest of the surrounding block or program.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ Images = Callable[[Expr], Expr]
 
 @dataclass(frozen=True)
 class Range:
-    """A loop variable with the numbers it takes: lo, lo + step, ... below hi.
+    """A loop variable and its values lo, lo + step, ... below hi.
 
     >>> print(Range.of("i", 0, 8, 2))
     i in 0..8 step 2
@@ -67,14 +67,17 @@ class Range:
 
     @classmethod
     def of(cls, name: str, lo: Any, hi: Any, step: int = 1) -> Range:
-        """The range of that name; its symbol knows its limits, unless there is nothing between them."""
+        """Return the range of a new symbol `name`, declared with the limits `lo` and hi - 1.
+
+        An empty range leaves the symbol's upper limit open.
+        """
         lo, hi = as_expr(lo), as_expr(hi)
         empty = hi.hi <= lo.lo
         return cls(symbol(name, lo, None if empty else hi - 1), lo, hi, step)
 
     @property
     def rounds(self) -> int | None:
-        """How many numbers it takes; None where its limits are not numbers.
+        """The trip count, or None if `lo` or `hi` is not a constant.
 
         >>> Range.of("i", 0, 8, 3).rounds, Range.of("i", 5, 2).rounds, Range.of("i", 0, 10**30).rounds == 10**30
         (3, 0, True)
@@ -88,39 +91,39 @@ class Range:
 
 
 class Kind:
-    """One kind of attribute; the kinds below say what differs."""
+    """Base class of attribute kinds: how values of one kind are checked, printed, parsed and substituted."""
 
     allowed: Any = object
     binds = False
     opens = ""
-    """The sign that its text begins with, where there is one."""
+    """The bracket with which its text begins, or ""."""
 
     def text(self, value: Any, operands: Sequence[str] = ()) -> str:
-        """The value as it is printed; `operands` are the names of the operation's operands."""
+        """Return the value as program text; `operands` are the printed names of the operation's operands."""
         return str(value)
 
     def read(self, reader: Reader, operands: list[Value]) -> Any:
-        """The value that stands next in the text; operands met in it are appended to the operation's."""
+        """Read a value from `reader` and return it; values (%x) that occur in it are appended to `operands`."""
         raise NotImplementedError
 
     def check(self, value: Any) -> bool:
-        """Whether the value is of this kind."""
+        """True if `value` is valid for this kind."""
         return isinstance(value, self.allowed)
 
     def plain(self, value: Any) -> Any:
-        """The value with numpy's numbers as Python's, which is how they print and are read back."""
+        """Return the value with numpy numbers converted to Python numbers, which print and parse unchanged."""
         return value
 
     def expressions(self, value: Any) -> Iterable[Expr]:
-        """Every expression in the value."""
+        """Return every integer expression in the value."""
         return ()
 
     def mapped(self, value: Any, images: Images) -> Any:
-        """The value with every expression replaced by its image."""
+        """Return the value with every integer expression `e` replaced by `images(e)`."""
         return value
 
     def bound(self, value: Any) -> tuple[Symbol, ...]:
-        """The symbols that the value binds."""
+        """Return the symbols that the value declares (such as loop variables); empty for most kinds."""
         return ()
 
 
@@ -130,15 +133,21 @@ _QUOTED = re.compile(r'"(?:[^"\\\n]|\\.)*"')
 
 
 class _Numeric(Kind):
+    """Base class of kinds that take numbers."""
+
     def plain(self, value: Any) -> Any:
-        found = plain_number(value)
-        return value if found is None else int(found) if isinstance(found, bool) else found
+        """Return a numpy or Python number as a Python int or float (a bool as 0 or 1), and anything else unchanged."""
+        number = plain_number(value)
+        return value if number is None else int(number) if isinstance(number, bool) else number
 
 
 class _Int(_Numeric):
+    """Kind `int`: an integer, such as `3`."""
+
     allowed = int
 
     def read(self, reader: Reader, operands: list[Value]) -> int:
+        """Read an integer, such as `-3`."""
         return reader.integer(_INTEGER, "an integer")
 
 
@@ -146,12 +155,16 @@ _NUMBER = re.compile(r"-?(?:inf|nan|\d+(?:\.\d*)?(?:e[+-]?\d+)?)")
 
 
 class _Number(_Numeric):
+    """Kind `number`: an int or a float, such as `0.5` or `inf`."""
+
     allowed = (int, float)
 
     def text(self, value: Any, operands: Sequence[str] = ()) -> str:
+        """Return the number as text, such as `0.5`, `inf` or `nan`."""
         return repr(value)
 
     def read(self, reader: Reader, operands: list[Value]) -> int | float:
+        """Read a number; return an int if it has neither point nor exponent, otherwise a float."""
         reader.skip()
         start = reader.at
         text = reader.match(_NUMBER, "a number").group()
@@ -159,16 +172,21 @@ class _Number(_Numeric):
 
 
 class _Bool(Kind):
+    """Kind `bool`: `true` or `false`."""
+
     allowed = bool
 
     def plain(self, value: Any) -> Any:
-        found = plain_number(value)
-        return found if isinstance(found, bool) else value
+        """Return a numpy bool as a Python bool, and anything else unchanged."""
+        number = plain_number(value)
+        return number if isinstance(number, bool) else value
 
     def text(self, value: Any, operands: Sequence[str] = ()) -> str:
+        """Return `true` or `false`."""
         return "true" if value else "false"
 
     def read(self, reader: Reader, operands: list[Value]) -> bool:
+        """Read `true` or `false`."""
         reader.skip()
         start = reader.at
         word = reader.word("true or false")
@@ -178,12 +196,16 @@ class _Bool(Kind):
 
 
 class _Str(Kind):
+    """Kind `str`: a text in quotes."""
+
     allowed = str
 
     def text(self, value: Any, operands: Sequence[str] = ()) -> str:
+        """Return the text in quotes, escaped as in JSON."""
         return json.dumps(value)
 
     def read(self, reader: Reader, operands: list[Value]) -> str:
+        """Read a text in quotes, escaped as in JSON, and return it without the quotes."""
         reader.skip()
         start = reader.at
         try:
@@ -193,9 +215,12 @@ class _Str(Kind):
 
 
 class _Name(Kind):
+    """Kind `name`: an identifier, such as `tf32`."""
+
     allowed = str
 
     def read(self, reader: Reader, operands: list[Value]) -> str:
+        """Read an identifier."""
         return reader.word()
 
 
@@ -203,30 +228,40 @@ _DOTTED = re.compile(r"[A-Za-z_](?:\w|\{\w+\}|\.(?=\w|\{))*")
 
 
 class _Dotted(Kind):
+    """Kind `dotted`: a name with dots in which `{N}` stands for a parameter, such as `matrix.m64n{BN}k16.bf16`."""
+
     allowed = str
 
     def read(self, reader: Reader, operands: list[Value]) -> str:
+        """Read a name with dots; parts of it may be parameters in braces, such as `matrix.m64n{BN}k16.bf16`."""
         return reader.match(_DOTTED, "a name such as matrix.m64n128k16.bf16").group()
 
     def expressions(self, value: Any) -> Iterable[Expr]:
+        """Return the symbols of the parameters in braces: of `matrix.m64n{BN}k16`, the symbol BN."""
         return [symbol(name, 0) for name in re.findall(r"\{(\w+)\}", value)]
 
     def mapped(self, value: Any, images: Images) -> Any:
-        return re.sub(r"\{(\w+)\}", lambda found: _filled(found.group(1), images), value)
+        """Return the name with each `{N}` replaced by `images(N)` if that is a constant."""
+        return re.sub(r"\{(\w+)\}", lambda match: _filled(match.group(1), images), value)
 
 
 def _filled(name: str, images: Images) -> str:
+    """Return the number `images` assigns to parameter `name` as text, or `{name}` if that is not a constant."""
     image = images(symbol(name, 0))
     return str(image) if isinstance(image, Const) else f"{{{name}}}"
 
 
 class _DType(Kind):
+    """Kind `dtype`: an element type, such as `f16`."""
+
     allowed = DType
 
     def text(self, value: Any, operands: Sequence[str] = ()) -> str:
+        """Return the element type's name, such as `f16`."""
         return str(value.name)
 
     def read(self, reader: Reader, operands: list[Value]) -> DType:
+        """Read an element type by its name."""
         reader.skip()
         start = reader.at
         try:
@@ -236,41 +271,56 @@ class _DType(Kind):
 
 
 class _Type(Kind):
+    """Kind `type`: a type of the program's level, such as `shared f16 (64, 32)`."""
+
     def read(self, reader: Reader, operands: list[Value]) -> Any:
+        """Read a type of the program's level."""
         return reader.type()
 
     def expressions(self, value: Any) -> Iterable[Expr]:
-        found: Iterable[Expr] = value.expressions()
-        return found
+        """Return every expression in the type, such as its extents and strides."""
+        expressions: Iterable[Expr] = value.expressions()
+        return expressions
 
     def mapped(self, value: Any, images: Images) -> Any:
+        """Return the type with every expression `e` replaced by `images(e)`."""
         return value.mapped(images)
 
 
 class _Expr(Kind):
+    """Kind `expr`: an integer expression in parentheses, such as `(M//2 + 1)`."""
+
     allowed = Expr
     opens = "("
 
     def text(self, value: Any, operands: Sequence[str] = ()) -> str:
+        """Return the expression in parentheses."""
         return f"({value})"
 
     def read(self, reader: Reader, operands: list[Value]) -> Expr:
+        """Read an expression in parentheses."""
         reader.expect("(")
         start = reader.at
         return reader.expr(reader.enclosed(")"), start)
 
     def expressions(self, value: Any) -> Iterable[Expr]:
+        """Return the expression, in a tuple of one."""
         return (value,)
 
     def mapped(self, value: Any, images: Images) -> Any:
+        """Return `images(value)`."""
         return images(value)
 
 
 class _Count(_Expr):
+    """Kind `count`: an integer expression; a number or name needs no parentheses, such as `4`, `STAGES` or `(N//2)`."""
+
     def text(self, value: Any, operands: Sequence[str] = ()) -> str:
+        """Return the expression, in parentheses unless it is a number or a symbol."""
         return str(value) if isinstance(value, Const | Symbol) else f"({value})"
 
     def read(self, reader: Reader, operands: list[Value]) -> Expr:
+        """Read a number, a name, or an expression in parentheses."""
         if reader.peek("("):
             return super().read(reader, operands)
         start = reader.at
@@ -278,39 +328,52 @@ class _Count(_Expr):
 
 
 class _Exprs(Kind):
+    """Kind `exprs`: a tuple of integer expressions, such as `[M, K//2]`."""
+
     allowed = tuple
 
     def text(self, value: Any, operands: Sequence[str] = ()) -> str:
+        """Return the expressions in brackets, such as `[M, K//2]`."""
         return "[" + ", ".join(map(str, value)) + "]"
 
     def read(self, reader: Reader, operands: list[Value]) -> tuple[Expr, ...]:
+        """Read expressions in brackets, such as `[M, K//2]`."""
         reader.expect("[")
         start = reader.at
         return reader.exprs(reader.enclosed("]"), start)
 
     def check(self, value: Any) -> bool:
+        """True if the value is a tuple of integer expressions."""
         return isinstance(value, tuple) and all(isinstance(e, Expr) for e in value)
 
     def expressions(self, value: Any) -> Iterable[Expr]:
+        """Return the expressions of the tuple."""
         return tuple(value)
 
     def mapped(self, value: Any, images: Images) -> Any:
+        """Return the tuple with every expression `e` replaced by `images(e)`."""
         return tuple(images(e) for e in value)
 
 
 class _NumExpr(_Numeric):
+    """Kind `numexpr`: a number, or an integer expression in parentheses, such as `0.5` or `(M)`."""
+
     allowed = (int, float, Expr)
 
     def text(self, value: Any, operands: Sequence[str] = ()) -> str:
+        """Return a number as it is, and an expression in parentheses."""
         return f"({value})" if isinstance(value, Expr) else repr(value)
 
     def read(self, reader: Reader, operands: list[Value]) -> Any:
+        """Read a number, or an expression in parentheses."""
         return KINDS["expr" if reader.peek("(") else "number"].read(reader, operands)
 
     def expressions(self, value: Any) -> Iterable[Expr]:
+        """Return the expression in a tuple of one, or an empty tuple for a number."""
         return (value,) if isinstance(value, Expr) else ()
 
     def mapped(self, value: Any, images: Images) -> Any:
+        """Return `images(value)` for an expression, and a number unchanged."""
         return images(value) if isinstance(value, Expr) else value
 
 
@@ -318,41 +381,51 @@ _LOOKUP = re.compile(r"\s*(\w+)\s*:\s*\[(.*)\]\s*", re.DOTALL)
 
 
 class _Lookups(Kind):
+    """Kind `lookups`: symbols whose values are looked up in tensors, with the coordinates: `[d0: [i, j], d1: [i]]`."""
+
     allowed = tuple
 
     def text(self, value: Any, operands: Sequence[str] = ()) -> str:
+        """Return (symbol, coordinates) pairs as text, such as `[d0: [i, j], d1: [i]]`."""
         return "[" + ", ".join(f"{s}: [{', '.join(map(str, at))}]" for s, at in value) + "]"
 
     def read(self, reader: Reader, operands: list[Value]) -> Any:
+        """Read a list such as `[d0: [i, j], d1: [i]]`, and return a tuple of (symbol, coordinates)."""
         reader.expect("[")
         start = reader.at
         rows = []
         for row, place in split(reader.enclosed("]")):
-            found = _LOOKUP.fullmatch(row)
-            if found is None:
+            match = _LOOKUP.fullmatch(row)
+            if match is None:
                 raise reader.fail(
                     f"{row.strip()!r} is no lookup: a symbol and its places, such as d0: [i, j]", start + place
                 )
-            looked_up = reader.expr(found[1], start + place)
+            looked_up = reader.expr(match[1], start + place)
             if not isinstance(looked_up, Symbol):
                 raise reader.fail(f"a lookup gives a symbol its value; {looked_up} is none", start + place)
-            rows.append((looked_up, reader.exprs(found[2], start + place + found.start(2))))
+            rows.append((looked_up, reader.exprs(match[2], start + place + match.start(2))))
         return tuple(rows)
 
     def expressions(self, value: Any) -> Iterable[Expr]:
+        """Return the looked-up symbols and all coordinates."""
         return [e for d, at in value for e in (d, *at)]
 
     def mapped(self, value: Any, images: Images) -> Any:
+        """Return the pairs with every symbol and coordinate `e` replaced by `images(e)`."""
         return tuple((images(d), tuple(images(e) for e in at)) for d, at in value)
 
 
 class _Table(Kind):
+    """Kind `table`: pairs of integer expressions, such as `{M: 16, N: 0}`."""
+
     allowed = tuple
 
     def text(self, value: Any, operands: Sequence[str] = ()) -> str:
+        """Return (key, value) pairs as text, such as `{M: 16, N: 0}`."""
         return "{" + ", ".join(f"{k}: {v}" for k, v in value) + "}"
 
     def read(self, reader: Reader, operands: list[Value]) -> Any:
+        """Read pairs such as `{M: 16, N: 0}`, and return a tuple of (key, value)."""
         reader.expect("{")
         start = reader.at
         pairs = []
@@ -363,63 +436,79 @@ class _Table(Kind):
         return tuple(pairs)
 
     def expressions(self, value: Any) -> Iterable[Expr]:
+        """Return all keys and values."""
         return [e for pair in value for e in pair]
 
     def mapped(self, value: Any, images: Images) -> Any:
+        """Return the pairs with every key and value `e` replaced by `images(e)`."""
         return tuple((images(k), images(v)) for k, v in value)
 
 
 def axis(name: str, extent: Expr) -> Symbol:
-    """A coordinate that runs over 0, ..., extent - 1; where that is nothing, there is nothing to know of it."""
+    """Return a new symbol with the values 0, ..., extent - 1; if `extent` is 0, the symbol only
+    has the upper limit -1.
+    """
     empty = isinstance(extent, Const) and extent.value == 0
     return symbol(name, None, -1) if empty else index(name, extent)
 
 
 class _Axes(Kind):
+    """Kind `axes`: new symbols that count from 0, each with its extent, such as `(i 16, j N//2)`."""
+
     allowed = tuple
     binds = True
     opens = "("
 
     def text(self, value: Any, operands: Sequence[str] = ()) -> str:
+        """Return the axes with their extents, such as `(i 16, j 8)`."""
         return "(" + ", ".join(f"{s.name} {s.upper + 1}" for s in value) + ")"
 
     def read(self, reader: Reader, operands: list[Value]) -> tuple[Symbol, ...]:
+        """Read axes such as `(i 16, j 8)`, and return their symbols, declared in `reader`."""
         reader.expect("(")
-        found = []
+        symbols = []
         while not reader.accept(")"):
             start = reader.at
             name = reader.word("an axis such as i 16")
             extent = reader.until(",)")
             try:
-                found.append(reader.bind(axis(name, extent), start))
+                symbols.append(reader.bind(axis(name, extent), start))
             except TilewrightError as fault:
                 raise reader.fail(str(fault), start) from None
             if not reader.peek(")"):
                 reader.expect(",")
-        return tuple(found)
+        return tuple(symbols)
 
     def check(self, value: Any) -> bool:
+        """True if the value is a tuple of symbols that have an upper limit."""
         return isinstance(value, tuple) and all(isinstance(s, Symbol) and s.upper is not None for s in value)
 
     def expressions(self, value: Any) -> Iterable[Expr]:
+        """Return the upper limit (extent - 1) of every axis."""
         return [s.upper for s in value]
 
     def mapped(self, value: Any, images: Images) -> Any:
+        """Return axes of the same names with every extent `e` replaced by `images(e)`."""
         return tuple(axis(s.name, images(s.upper + 1)) for s in value)
 
     def bound(self, value: Any) -> tuple[Symbol, ...]:
+        """Return the symbols of the axes."""
         return tuple(value)
 
 
 class _Ranges(Kind):
+    """Kind `ranges`: the loop variables of a loop with their limits, such as `i in 0..N, j in 4..M step 2`."""
+
     allowed = tuple
     binds = True
 
     def text(self, value: Any, operands: Sequence[str] = ()) -> str:
+        """Return the ranges as text, such as `i in 0..N, j in 4..M step 2`."""
         return ", ".join(map(str, value))
 
     def read(self, reader: Reader, operands: list[Value]) -> tuple[Range, ...]:
-        found = []
+        """Read ranges such as `i in 0..N, j in 4..M step 2`; their loop variables are declared in `reader`."""
+        ranges = []
         while True:
             reader.skip()
             start = reader.at
@@ -436,55 +525,71 @@ class _Ranges(Kind):
                     raise reader.fail(f"{name} in {lo}..{hi} step {step}: a step is at least 1", start)
             loop = Range.of(name, lo, hi, step)
             reader.bind(loop.symbol, start)
-            found.append(loop)
+            ranges.append(loop)
             if not reader.accept(","):
-                return tuple(found)
+                return tuple(ranges)
 
     def check(self, value: Any) -> bool:
+        """True if the value is a tuple of `Range`s."""
         return isinstance(value, tuple) and all(isinstance(r, Range) for r in value)
 
     def expressions(self, value: Any) -> Iterable[Expr]:
-        own = {r.symbol for r in value}
-        return [e for r in value for e in (r.lo, r.hi) if not e.symbols & own]
+        """Return the limits of the ranges, except limits that depend on loop variables of the same operation."""
+        loop_variables = {r.symbol for r in value}
+        return [e for r in value for e in (r.lo, r.hi) if not e.symbols & loop_variables]
 
     def mapped(self, value: Any, images: Images) -> Any:
+        """Return the ranges with every limit `e` replaced by `images(e)`; each gets a new loop variable of the same
+        name.
+        """
         return tuple(Range.of(r.symbol.name, images(r.lo), images(r.hi), r.step) for r in value)
 
     def bound(self, value: Any) -> tuple[Symbol, ...]:
+        """Return the loop variables."""
         return tuple(r.symbol for r in value)
 
 
 class _Places(Kind):
+    """Kind `places`: coordinates of a tensor; ? marks one that may be out of bounds, such as `[n, p + r - 1 ?, c]`."""
+
     allowed = tuple
 
     def text(self, value: Any, operands: Sequence[str] = ()) -> str:
+        """Return (coordinate, may be out of bounds) pairs as text, such as `[n, p + r - 1 ?, c]`."""
         return "[" + ", ".join(f"{e}{' ?' if loose else ''}" for e, loose in value) + "]"
 
     def read(self, reader: Reader, operands: list[Value]) -> Any:
+        """Read coordinates such as `[n, p + r - 1 ?, c]`, and return a tuple of (coordinate, may be out of bounds)."""
         reader.expect("[")
         start = reader.at
-        found = []
+        coordinates = []
         for part, place in split(reader.enclosed("]")):
             body = part.rstrip()
             loose = body.endswith("?")
-            found.append((reader.expr(body[:-1] if loose else body, start + place), loose))
-        return tuple(found)
+            coordinates.append((reader.expr(body[:-1] if loose else body, start + place), loose))
+        return tuple(coordinates)
 
     def expressions(self, value: Any) -> Iterable[Expr]:
+        """Return the coordinates' expressions."""
         return [e for e, _ in value]
 
     def mapped(self, value: Any, images: Images) -> Any:
+        """Return the coordinates with every expression `e` replaced by `images(e)`."""
         return tuple((images(e), loose) for e, loose in value)
 
 
 class _Definition(Kind):
+    """Kind `definition`: a new symbol that names the value of an expression, such as `m = t//4`."""
+
     allowed = Symbol
     binds = True
 
     def text(self, value: Any, operands: Sequence[str] = ()) -> str:
+        """Return the symbol and its definition, such as `m = t//4`."""
         return f"{value.name} = {value.definition}"
 
     def read(self, reader: Reader, operands: list[Value]) -> Symbol:
+        """Read `name = expression`, and return a new symbol with that definition, declared in `reader`."""
         reader.skip()
         start = reader.at
         name = reader.word("a name")
@@ -492,65 +597,91 @@ class _Definition(Kind):
         return reader.bind(symbol(name, definition=reader.until("\n,}{")), start)
 
     def expressions(self, value: Any) -> Iterable[Expr]:
+        """Return the defining expression, in a tuple of one."""
         return (value.definition,)
 
     def mapped(self, value: Any, images: Images) -> Any:
+        """Return a symbol of the same name whose definition `e` is replaced by `images(e)`."""
         return symbol(value.name, definition=images(value.definition))
 
     def bound(self, value: Any) -> tuple[Symbol, ...]:
+        """Return the defined symbol, in a tuple of one."""
         return (value,)
 
 
 class _Formula(Kind):
+    """Kind `formula`: a scalar expression over elements of operands, such as `exp2(%x*0.5 - %m)`."""
+
     allowed = Formula
 
     def text(self, value: Any, operands: Sequence[str] = ()) -> str:
+        """Return the formula as text, with the names in `operands` for its operands."""
         return str(value.text(operands))
 
     def read(self, reader: Reader, operands: list[Value]) -> Formula:
+        """Read a formula; values that occur in it are appended to `operands`."""
         return read_formula(reader, operands)
 
     def expressions(self, value: Any) -> Iterable[Expr]:
-        found: Iterable[Expr] = value.expressions()
-        return found
+        """Return the integer expressions in the formula."""
+        expressions: Iterable[Expr] = value.expressions()
+        return expressions
 
     def mapped(self, value: Any, images: Images) -> Any:
+        """Return the formula with every integer expression `e` replaced by `images(e)`."""
         return value.mapped(images)
 
 
 class _Combine(Kind):
+    """Kind `combine`: a combining function by name, or one formula for each tensor, such as `max` or `(a0 + b0,
+    a1*b1)`.
+    """
+
     def text(self, value: Any, operands: Sequence[str] = ()) -> str:
+        """Return the combining function's name, or its formulas in parentheses."""
         if isinstance(value, str):
             return value
         return "(" + ", ".join(f.text(operands) for f in value) + ")"
 
     def read(self, reader: Reader, operands: list[Value]) -> Any:
+        """Read a combining function: a name such as `max`, or formulas in parentheses, returned as a tuple."""
         if not reader.accept("("):
             return reader.word("a combining function")
-        found = []
+        formulas = []
         while not reader.accept(")"):
-            found.append(read_formula(reader, operands))
+            formulas.append(read_formula(reader, operands))
             if not reader.peek(")"):
                 reader.expect(",")
-        return tuple(found)
+        return tuple(formulas)
 
     def check(self, value: Any) -> bool:
+        """True if the value is a name or a tuple of formulas."""
         return isinstance(value, str) or (isinstance(value, tuple) and all(isinstance(f, Formula) for f in value))
 
 
 class _Fetches(Kind):
-    """Symbols whose values are elements of operands, which come after the operation's others."""
+    """Kind `fetches`: new symbols whose values are elements of operands, such as `d0 = %index[i, j]`.
+
+    The operands that are read come last among the operation's operands.
+    """
 
     allowed = tuple
     binds = True
 
     def text(self, value: Any, operands: Sequence[str] = ()) -> str:
+        """Return (symbol, coordinates) pairs as text, `d0 = %index[i, j]`; the last names in `operands` are the tensors
+        read.
+        """
         names = operands[len(operands) - len(value) :] or ["%_"] * len(value)
         rows = zip(value, names, strict=True)
         return ", ".join(f"{s.name} = {name}[{', '.join(map(str, at))}]" for (s, at), name in rows)
 
     def read(self, reader: Reader, operands: list[Value]) -> Any:
-        found = []
+        """Read fetches such as `d0 = %index[i, j]`, and return a tuple of (symbol, coordinates).
+
+        The tensors read are appended to `operands`; the symbols are declared in `reader`.
+        """
+        fetches = []
         while True:
             reader.skip()
             start = reader.at
@@ -558,65 +689,80 @@ class _Fetches(Kind):
             reader.expect("=")
             operands.append(reader.use())
             at = KINDS["exprs"].read(reader, operands)
-            found.append((reader.bind(symbol(name), start), at))
+            fetches.append((reader.bind(symbol(name), start), at))
             if not reader.accept(","):
-                return tuple(found)
+                return tuple(fetches)
 
     def expressions(self, value: Any) -> Iterable[Expr]:
+        """Return the coordinates of all fetches."""
         return [e for _, at in value for e in at]
 
     def mapped(self, value: Any, images: Images) -> Any:
+        """Return the fetches with every coordinate `e` replaced by `images(e)`."""
         return tuple((s, tuple(images(e) for e in at)) for s, at in value)
 
     def bound(self, value: Any) -> tuple[Symbol, ...]:
+        """Return the symbols that hold the fetched values."""
         return tuple(s for s, _ in value)
 
 
 class _Parameters(Kind):
-    """Named integers: bound when the program is compiled, perhaps by a default, or open within a range.
+    """Kind `parameters`: named integers of a program, such as `BM = 128, BN, M in 1..65536`.
 
-    The range of an open one is that of its symbol; `step` says that it is a multiple of a number.
+    A parameter is bound when the program is compiled, perhaps to its default, or is open within a range until the call.
+    The range is that of its symbol; `step` restricts it to multiples of a number.
     """
 
     allowed = tuple
     binds = True
 
     def text(self, value: Any, operands: Sequence[str] = ()) -> str:
+        """Return (symbol, default or None) pairs as text, such as `BM = 128, BN, M in 1..65536`."""
         return ", ".join(_parameter_text(s, number) for s, number in value)
 
     def read(self, reader: Reader, operands: list[Value]) -> Any:
-        found = []
+        """Read parameters such as `BM = 128, BN, M in 1..65536`, and return a tuple of (symbol, default or None)."""
+        parameters = []
         while True:
             reader.skip()
             start = reader.at
             name = reader.word("a parameter")
             if reader.peek_word() == "in":
                 reader.word()
-                found.append((reader.bind(_open_parameter(reader, name, start), start), None))
+                parameters.append((reader.bind(_open_parameter(reader, name, start), start), None))
             else:
                 bound = reader.bind(symbol(name, 0), start)
                 number = KINDS["int"].read(reader, operands) if reader.accept("=") else None
-                found.append((bound, number))
+                parameters.append((bound, number))
             if not reader.accept(","):
-                return tuple(found)
+                return tuple(parameters)
 
     def check(self, value: Any) -> bool:
+        """True if the value is a tuple of (symbol, default or None), in which no symbol with a range has a default."""
         return isinstance(value, tuple) and all(
             isinstance(s, Symbol) and (number is None or s.upper is None) for s, number in value
         )
 
     def bound(self, value: Any) -> tuple[Symbol, ...]:
+        """Return the symbols of the parameters."""
         return tuple(s for s, _ in value)
 
 
 def _parameter_text(s: Symbol, number: int | None) -> str:
+    """Return one parameter as text: `BM`, `BM = 128` with a default, or `M in 0..64 step 8` with a range.
+
+    `number` is the default, or None.
+    """
     if s.upper is None:
         return s.name if number is None else f"{s.name} = {number}"
     return f"{s.name} in {s.lower}..{s.upper + 1}" + (f" step {s.multiple}" if s.multiple > 1 else "")
 
 
 def _open_parameter(reader: Reader, name: str, start: int) -> Symbol:
-    """The symbol of a parameter, whose range stands next in the text."""
+    """Read the range of an open parameter, such as `1..65536 step 8`, and return the parameter's symbol.
+
+    `name` is the parameter's name, and `start` the offset of the name in the text.
+    """
     lo = KINDS["int"].read(reader, [])
     reader.expect("..")
     hi = KINDS["int"].read(reader, [])
@@ -632,37 +778,44 @@ def _open_parameter(reader: Reader, name: str, start: int) -> Symbol:
 
 
 class _Sizes(Kind):
-    """Integers that are read off the arguments' shapes when a program is called."""
+    """Kind `sizes`: integers that are read off the arguments' shapes at each call, such as `M, N`."""
 
     allowed = tuple
     binds = True
 
     def text(self, value: Any, operands: Sequence[str] = ()) -> str:
+        """Return the names of the sizes, such as `M, N`."""
         return ", ".join(s.name for s in value)
 
     def read(self, reader: Reader, operands: list[Value]) -> Any:
-        found = []
+        """Read names of sizes, such as `M, N`, and return their symbols, declared in `reader`."""
+        symbols = []
         while True:
             reader.skip()
             start = reader.at
-            found.append(reader.bind(symbol(reader.word("a size"), 0), start))
+            symbols.append(reader.bind(symbol(reader.word("a size"), 0), start))
             if not reader.accept(","):
-                return tuple(found)
+                return tuple(symbols)
 
     def bound(self, value: Any) -> tuple[Symbol, ...]:
+        """Return the symbols of the sizes."""
         return tuple(value)
 
 
 class _Fetched(Kind):
-    """A symbol whose value is a number in a register."""
+    """Kind `fetched`: a new symbol whose value is an integer in a register, perhaps with
+    limits: `i` or `i in 0..50`.
+    """
 
     allowed = Symbol
     binds = True
 
     def text(self, value: Any, operands: Sequence[str] = ()) -> str:
+        """Return the symbol's name, with its limits if it has an upper one: `i in 0..50`."""
         return str(value.name) if value.upper is None else f"{value.name} in {value.lower}..{value.upper + 1}"
 
     def read(self, reader: Reader, operands: list[Value]) -> Symbol:
+        """Read a name with optional limits, such as `i in 0..50`, and return its symbol, declared in `reader`."""
         reader.skip()
         start = reader.at
         name = reader.word("a name")
@@ -674,36 +827,43 @@ class _Fetched(Kind):
         return reader.bind(symbol(name, lo, reader.until("=") - 1), start)
 
     def expressions(self, value: Any) -> Iterable[Expr]:
+        """Return the symbol's lower and upper limit, or an empty tuple if it has none."""
         return () if value.upper is None else (value.lower, value.upper)
 
     def mapped(self, value: Any, images: Images) -> Any:
+        """Return the symbol with its limits `e` replaced by `images(e)`."""
         return value if value.upper is None else symbol(value.name, images(value.lower), images(value.upper))
 
     def bound(self, value: Any) -> tuple[Symbol, ...]:
+        """Return the symbol, in a tuple of one."""
         return (value,)
 
 
 class _Settings(Kind):
-    """Values for the parameters of another program."""
+    """Kind `settings`: values for the parameters of a launched program, such as `BM = 64, N = M//2`."""
 
     allowed = tuple
 
     def text(self, value: Any, operands: Sequence[str] = ()) -> str:
+        """Return (parameter name, expression) pairs as text, such as `BM = 64, N = M//2`."""
         return ", ".join(f"{name} = {e}" for name, e in value)
 
     def read(self, reader: Reader, operands: list[Value]) -> Any:
-        found = []
+        """Read settings such as `BM = 64, N = M//2`, and return a tuple of (parameter name, expression)."""
+        settings = []
         while True:
             name = reader.word("a parameter")
             reader.expect("=")
-            found.append((name, reader.until(",}")))
+            settings.append((name, reader.until(",}")))
             if not reader.accept(","):
-                return tuple(found)
+                return tuple(settings)
 
     def expressions(self, value: Any) -> Iterable[Expr]:
+        """Return the expressions that the parameters are set to."""
         return [e for _, e in value]
 
     def mapped(self, value: Any, images: Images) -> Any:
+        """Return the settings with every expression `e` replaced by `images(e)`."""
         return tuple((name, images(e)) for name, e in value)
 
 
@@ -737,37 +897,41 @@ KINDS: dict[str, Kind] = {
 
 
 LASTING = ("definition", "parameters", "sizes", "fetched")
-"""The kinds whose symbols mean something beyond their operation."""
+"""The kinds whose symbols stay declared after their operation."""
 
 
 def kind_of(name: str) -> Kind:
-    """The kind of that name; a ? at its end says that the attribute may be left out."""
+    """Return the attribute kind of this name; a trailing ? (the attribute is optional) is ignored."""
     return KINDS.get(name) or KINDS[name.rstrip("?")]
 
 
 def attr_text(kind: str, value: Any, operands: Sequence[str] = ()) -> str:
-    """The text of an attribute of this kind."""
+    """Return an attribute of kind `kind` as program text; `operands` are the printed names of
+    the operation's operands.
+    """
     return kind_of(kind).text(value, operands)
 
 
 def plain_attrs(kinds: Mapping[str, str], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """Attributes as authors give them, with numpy's numbers as Python's; `kinds` are those of the operation."""
+    """Return attributes with numpy numbers converted to Python numbers; `kinds` maps attribute names to their kinds."""
     return {name: kind_of(kinds[name]).plain(value) if name in kinds else value for name, value in attrs.items()}
 
 
 def check_attr(kind: str, name: str, value: Any, where: str, loc: Any = None) -> None:
-    """Raises unless the value is one that the kind allows."""
+    """Raise ProgramError at `loc` unless `value` is valid for the kind; `name` is the
+    attribute, `where` the operation.
+    """
     if not kind_of(kind).check(value):
         raise ProgramError(f"{where}: the attribute {name} is {value!r}, which is no {kind.rstrip('?')}", loc)
 
 
 def attr_symbols(kind: str, value: Any) -> set[Symbol]:
-    """The symbols that occur in an attribute."""
+    """Return the symbols that occur in an attribute of kind `kind`."""
     return {s for e in kind_of(kind).expressions(value) for s in e.symbols}
 
 
 def split(text: str) -> list[tuple[str, int]]:
-    """The parts between commas that stand outside all brackets, with their places."""
+    """Split a text at commas outside brackets; return (text between commas, its offset) for each."""
     parts, depth, start = [], 0, 0
     for i, c in enumerate(text):
         if c == "," and depth == 0:

@@ -1,35 +1,34 @@
-"""The block level: where things live and who does them; the program of one workgroup.
+"""The block level: the program of one workgroup, with its memory, copies, products, tasks and roles.
 
-A program's header names a `machine` (whose atoms it uses), `param`eters that are bound when it is compiled or, with a
-range (`param M in 1..65536`), when it is called, `let`s, and what it `require`s of its parameters. `cluster 2` makes
-pairs of workgroups that run at the same time, and may share what they bring; `launch programmatic` lets a launch begin
-while the one before it ends.
-Its arguments are tensors in global memory. Operations are a closed list:
+A program's header names a `machine` (whose atoms it uses), `param`eters that are bound at compile time or, with a range
+(`param M in 1..65536`), at each call, `let`s, and conditions on its parameters (`require`). `cluster 2` makes pairs of
+workgroups that run at the same time and may share what they load. `launch programmatic` lets a launch begin before the
+previous one has ended. Arguments are tensors in global memory. Operations are a closed list:
 
 | operation | means |
 |---|---|
-| `%t = alloc TYPE` | memory or registers, not initialised; for the worker, or for the task it stands in |
-| `%v = view %t (i 16) -> [p + i ?]` | element (i) is element (p + i) of %t; marked ?, it may lie outside |
+| `%t = alloc TYPE` | uninitialised shared memory or registers, for the worker or for the surrounding task |
+| `%v = view %t (i 16) -> [p + i ?]` | element (i) is element (p + i) of %t; ? marks one that may be out of bounds |
 | `%b = bitcast %t f32` | the same bits as another element type of the same width |
-| `let m = t//4` | a name for a number |
+| `let m = t//4` | a name for the value of an expression |
 | `fill %t 0` | every element becomes the number |
-| `copy %a -> %b` | elements of %a become those of %b; `else` stands for those outside, `stream` and `by` say how |
-| `copy %a -> %b by ATOM multicast` | all workgroups of a cluster copy the same: each brings a part, for all of them |
-| `mma %c += %a * %b using ATOM` | the product of matrices is added; `skip` leaves out factors that lie outside |
-| `map %d = FORMULA` | element by element; `over (i 8)` names coordinates for the formula |
-| `map %d = select(C, FORMULA, %d) rare` | where C holds, which is seldom: waves in which it holds nowhere pass it by |
-| `reduce %a -> %r along 1 with max` | combines a dimension; tuples with formulas of a0, a1, ..., b0, b1, ... |
-| `scan %a -> %r along 1 with sum` | running combination |
+| `copy %a -> %b` | copies %a to %b; `else` is the value of out-of-bounds elements, `by` the copy atom |
+| `copy %a -> %b by ATOM multicast` | each workgroup of a cluster loads a part of the copy for all of them |
+| `mma %c += %a * %b using ATOM` | matrix multiply-add; `skip` leaves out operands that are out of bounds |
+| `map %d = FORMULA` | elementwise; `over (i 8)` names coordinates for the formula |
+| `map %d = select(C, FORMULA, %d) rare` | C is seldom true: waves in which it is false everywhere skip it |
+| `reduce %a -> %r along 1 with max` | reduces a dimension; several tensors by formulas of a0, a1, ..., b0, b1, ... |
+| `scan %a -> %r along 1 with sum` | running sum, maximum, ... |
 | `broadcast %r -> %a along 1` | repeats along a dimension |
 | `convert_layout %a -> %b` | from one distribution over registers to another: the only way between two |
-| `gather`, `scatter`, `atomic` | elements at places that are data |
-| `for`, `while`, `if` | loops and branches that all threads take alike; `overlap defer` with `finally` |
-| `tasks` | the worker's share of all tasks; `schedule` says which: `table of %deal` reads it from an argument |
-| `role NAME waves N` | who does what |
+| `gather`, `scatter`, `atomic` | access to elements whose coordinates are data |
+| `for`, `while`, `if` | uniform loops and branches; `overlap defer` with `finally` |
+| `tasks` | a loop over the worker's share of all tasks, by `schedule`; `table of %deal` reads it from an argument |
+| `role NAME waves N` | a part of the program for N waves of the workgroup |
 | `channel`, `acquire`, `commit`, `wait`, `release` | stages of memory handed from role to role |
-| `barrier` | all waves of the role meet |
-| `edge` | changes nothing; what is named, `edge of %early`, is computed before it, and waits after it stay there |
-| `debug_log "label" %t` | shows a tensor |
+| `barrier` | barrier of all waves of the role |
+| `edge` | a scheduling fence: `%early` of `edge of %early` is computed before it, and later waits stay after it |
+| `debug_log "label" %t` | logs a tensor |
 """
 
 from __future__ import annotations
@@ -58,39 +57,45 @@ LAUNCHES = ("programmatic",)
 
 
 def tensor(op: Op, place: int) -> Tensor:
-    """The type of an operand, which must be a tensor."""
+    """Return the type of operand number `place`; raise ProgramError if it is missing or not a tensor."""
     if place >= len(op.operands):
         raise ProgramError(f"{op.name} takes more than {len(op.operands)} operands")
-    found = op.operands[place].type
-    if not isinstance(found, TensorType | RegisterType):
-        raise ProgramError(f"operand {place} of {op.name} is a {found}, not a tensor")
-    return found
+    type_ = op.operands[place].type
+    if not isinstance(type_, TensorType | RegisterType):
+        raise ProgramError(f"operand {place} of {op.name} is a {type_}, not a tensor")
+    return type_
 
 
 def shape_text(shape: tuple[Expr, ...]) -> str:
-    """A shape as it is printed."""
+    """Return a shape as text, such as `(M, 64)`."""
     return "(" + ", ".join(map(str, shape)) + ")"
 
 
-def _same_shape(op: Op, a: Tensor, b: Tensor) -> None:
+def _check_same_shape(op: Op, a: Tensor, b: Tensor) -> None:
+    """Raise DimensionMismatch if two tensor types have different shapes."""
     if a.shape != b.shape:
         raise DimensionMismatch(f"{op.name}: the shapes {shape_text(a.shape)} and {shape_text(b.shape)} differ")
 
 
-def _same_dtype(op: Op, a: Tensor, b: Tensor) -> None:
+def _check_same_dtype(op: Op, a: Tensor, b: Tensor) -> None:
+    """Raise DtypeMismatch if two tensor types have different element types."""
     if a.dtype is not b.dtype:
         raise DtypeMismatch(f"{op.name}: {a.dtype} and {b.dtype} differ; convert by map, as in map %d = {b.dtype}(%s)")
 
 
-def _writable(op: Op, place: int) -> None:
-    found = tensor(op, place)
-    if isinstance(found, TensorType) and found.role == "in":
-        name = op.operands[place].name
-        raise ProgramError(f"{op.name} writes to %{name}, of an argument that is declared `in`: {found}")
+def _check_writable(op: Op, index: int) -> None:
+    """Raise ProgramError if operand number `index`, which the operation writes, is an argument declared `in`."""
+    type_ = tensor(op, index)
+    if isinstance(type_, TensorType) and type_.role == "in":
+        name = op.operands[index].name
+        raise ProgramError(f"{op.name} writes to %{name}, of an argument that is declared `in`: {type_}")
 
 
-def holds(op: Op, kind: DType, name: str) -> None:
-    """That an attribute, where it is given, is a number of an element type."""
+def check_number(op: Op, kind: DType, name: str) -> None:
+    """Raise DtypeMismatch if the attribute called `name` is a number that does not fit element type `kind`.
+
+    Do nothing if the operation lacks this attribute.
+    """
     value = op.attrs.get(name)
     if value is not None:
         try:
@@ -99,34 +104,42 @@ def holds(op: Op, kind: DType, name: str) -> None:
             raise DtypeMismatch(f"{op.name}: {fault.what}") from None
 
 
-def no_arguments(op: Op, formula: Formula) -> None:
-    """That a formula over operands has no names of arguments, as combining functions have."""
+def check_no_arguments(op: Op, formula: Formula) -> None:
+    """Raise ProgramError if the formula has argument leaves (bare names), which only combining functions may have."""
     for node in formula.walk():
         if node.name == "argument":
             raise ProgramError(f"{op.name}: {node.value} has no meaning here; operands are written %{node.value}")
 
 
-def at_least_one(op: Op, what: str, count: Expr, most: Limit) -> None:
-    """That a number, where it is known, is from 1 to a limit."""
+def check_count(op: Op, what: str, count: Expr, most: Limit) -> None:
+    """Raise ProgramError if a constant `count` is below 1 or above the limit `most`; `what` names it in the message."""
     if isinstance(count, Const) and not 1 <= count.value <= most.most:
         raise ProgramError(f"{op.name}: {what} {shown(count.value)}: at least 1 is needed, and {most.rule}")
 
 
 def _alloc(op: Op) -> tuple[Any, ...]:
-    found = op.attrs["type"]
-    if isinstance(found, TensorType):
-        if found.space == "global" or found.role is not None:
+    """Return the result type of `alloc`, its attribute `type`: a shared tensor, or registers with a distribution.
+
+    Raise ProgramError for global memory, for registers without a distribution, or if shared memory is beyond the limit.
+    """
+    type_ = op.attrs["type"]
+    if isinstance(type_, TensorType):
+        if type_.space == "global" or type_.role is not None:
             raise ProgramError("alloc makes shared memory or registers; global memory comes as an argument")
-        if found.swizzle is None or all(isinstance(e, Const) for e in found.expressions()):
-            room = found.room()
-            if isinstance(room, Const) and SHARED.refuses(room.value * found.dtype.bits // 8):
-                raise ProgramError(f"alloc {found}: it takes {shown(room.value)} elements; {SHARED.rule}")
-    elif found.distribution is None:
+        if type_.swizzle is None or all(isinstance(e, Const) for e in type_.expressions()):
+            room = type_.room()
+            if isinstance(room, Const) and SHARED.refuses(room.value * type_.dtype.bits // 8):
+                raise ProgramError(f"alloc {type_}: it takes {shown(room.value)} elements; {SHARED.rule}")
+    elif type_.distribution is None:
         raise ProgramError("alloc of registers needs a distribution: by LAYOUT, or as ATOM.a, .b or .c")
-    return (found,)
+    return (type_,)
 
 
 def _view(op: Op) -> tuple[Any, ...]:
+    """Return the result type of `view`: a tensor over the axes `over`, in the base tensor's memory or registers.
+
+    Raise unless there is a coordinate for each dimension of the base, in bounds (no ?) if the base is in registers.
+    """
     base, shape = tensor(op, 0), tuple(s.upper + 1 for s in op.attrs["over"])
     if len(op.attrs["at"]) != len(base.shape):
         raise DimensionMismatch(f"view: {len(op.attrs['at'])} coordinates for {len(base.shape)} dimensions of {base}")
@@ -138,6 +151,9 @@ def _view(op: Op) -> tuple[Any, ...]:
 
 
 def _bitcast(op: Op) -> tuple[Any, ...]:
+    """Return the result type of `bitcast`: the same tensor with elements of type `dtype`, which must have the same
+    width.
+    """
     base, to = tensor(op, 0), op.attrs["dtype"]
     if to.bits != base.dtype.bits:
         raise DtypeMismatch(f"bitcast of {base.dtype} to {to}: both must have {base.dtype.bits} bits")
@@ -147,25 +163,30 @@ def _bitcast(op: Op) -> tuple[Any, ...]:
 
 
 def _copy(op: Op) -> tuple[Any, ...]:
+    """Check `copy`: source and target of one shape and element type, and a writable target. Return (): no results."""
     source, target = tensor(op, 0), tensor(op, 1)
-    _same_shape(op, source, target)
-    _same_dtype(op, source, target)
-    _writable(op, 1)
-    holds(op, target.dtype, "otherwise")
+    _check_same_shape(op, source, target)
+    _check_same_dtype(op, source, target)
+    _check_writable(op, 1)
+    check_number(op, target.dtype, "otherwise")
     return ()
 
 
 def _fill(op: Op) -> tuple[Any, ...]:
-    _writable(op, 0)
-    holds(op, tensor(op, 0).dtype, "value")
+    """Check `fill`: a writable target, and a value that fits its element type. Return (): no results."""
+    _check_writable(op, 0)
+    check_number(op, tensor(op, 0).dtype, "value")
     return ()
 
 
 def _mma(op: Op) -> tuple[Any, ...]:
+    """Check the three matrices of `mma %c += %a * %b`: (M, N) in registers, (M, K) and (K, N).
+    Return (): no results.
+    """
     c, a, b = (tensor(op, i) for i in range(3))
-    for found, what in ((c, "the sum"), (a, "the first factor"), (b, "the second factor")):
-        if len(found.shape) != 2:
-            raise DimensionMismatch(f"mma: {what} has {len(found.shape)} dimensions; all three are matrices")
+    for type_, what in ((c, "the sum"), (a, "the first factor"), (b, "the second factor")):
+        if len(type_.shape) != 2:
+            raise DimensionMismatch(f"mma: {what} has {len(type_.shape)} dimensions; all three are matrices")
     if not isinstance(c, RegisterType):
         raise ProgramError("mma: the sum must be in registers")
     if (a.shape[0], b.shape[1], a.shape[1]) != (c.shape[0], c.shape[1], b.shape[0]):
@@ -176,49 +197,57 @@ def _mma(op: Op) -> tuple[Any, ...]:
 
 
 def _map(op: Op) -> tuple[Any, ...]:
+    """Check `map`: operands of the target's shape, a formula of its element type. Return (): no results."""
     target = tensor(op, 0)
     for place in range(1, len(op.operands)):
-        _same_shape(op, target, tensor(op, place))
+        _check_same_shape(op, target, tensor(op, place))
     over = op.attrs.get("over")
     if over is not None and tuple(s.upper + 1 for s in over) != target.shape:
         raise DimensionMismatch(f"map: the coordinates do not run over {shape_text(target.shape)}")
     formula: Formula = op.attrs["formula"]
-    no_arguments(op, formula)
-    found = formula.gives(lambda leaf: tensor(op, leaf.value).dtype, target.dtype)
-    if found is not target.dtype:
+    check_no_arguments(op, formula)
+    gives = formula.gives(lambda leaf: tensor(op, leaf.value).dtype, target.dtype)
+    if gives is not target.dtype:
         raise DtypeMismatch(
-            f"map: the formula gives {found}, %{op.operands[0].name} holds {target.dtype}; convert: {target.dtype}(...)"
+            f"map: the formula gives {gives}, %{op.operands[0].name} holds {target.dtype}; convert: {target.dtype}(...)"
         )
-    _writable(op, 0)
-    rarely(op, formula)
+    _check_writable(op, 0)
+    check_rare(op, formula)
     return ()
 
 
-def rarely(op: Op, formula: Formula) -> None:
-    """That a formula which is marked `rare` leaves elements as they are where its condition does not hold."""
+def check_rare(op: Op, formula: Formula) -> None:
+    """Raise ProgramError if an operation marked `rare` may change elements for which its condition is false.
+
+    `rare` says that the condition is seldom true. The formula must be select(condition, new, old), where old is the
+    target.
+    """
     if not op.attrs.get("rare"):
         return
-    kept = formula.parts[2] if formula.name == "select" else None
-    if kept is None or kept.name != "operand" or op.operands[kept.value] is not op.operands[0]:
+    old = formula.parts[2] if formula.name == "select" else None
+    if old is None or old.name != "operand" or op.operands[old.value] is not op.operands[0]:
         raise ProgramError(
             f"{op.name} rare: the formula is {formula.name}; write select(condition, new, old), where old is the target"
         )
 
 
-def _halves(op: Op) -> tuple[list[Tensor], list[Tensor]]:
+def _sources_and_targets(op: Op) -> tuple[list[Tensor], list[Tensor]]:
+    """Return the tensor types of the first half of the operands (the sources) and of the second half (the targets)."""
     half = len(op.operands) // 2
     if not half or len(op.operands) != 2 * half:
         raise ProgramError(f"{op.name} takes as many targets as sources")
     return [tensor(op, i) for i in range(half)], [tensor(op, half + i) for i in range(half)]
 
 
-def _combining(op: Op) -> tuple[list[Tensor], list[Tensor]]:
-    """The checks that `reduce` and `scan` share."""
-    sources, targets = _halves(op)
-    along, how = op.attrs["along"], op.attrs["with"]
+def _check_combining(op: Op) -> tuple[list[Tensor], list[Tensor]]:
+    """Check the operands and the combining function that `reduce` and `scan` share; return the types (sources,
+    targets).
+    """
+    sources, targets = _sources_and_targets(op)
+    along, combine = op.attrs["along"], op.attrs["with"]
     for source, target in zip(sources, targets, strict=True):
-        _same_shape(op, sources[0], source)
-        _same_dtype(op, source, target)
+        _check_same_shape(op, sources[0], source)
+        _check_same_dtype(op, source, target)
     if not 0 <= along < len(sources[0].shape):
         raise DimensionMismatch(f"{op.name} along {along}: there are {len(sources[0].shape)} dimensions, from 0")
     if sources[0].shape[along] == ZERO:
@@ -226,66 +255,76 @@ def _combining(op: Op) -> tuple[list[Tensor], list[Tensor]]:
             f"{op.name} along {along}: {shape_text(sources[0].shape)} has the extent 0 there, nothing to combine"
         )
     for place in range(len(sources), 2 * len(sources)):
-        _writable(op, place)
-    if isinstance(how, str):
-        if how not in COMBINE or len(sources) != 1:
+        _check_writable(op, place)
+    if isinstance(combine, str):
+        if combine not in COMBINE or len(sources) != 1:
             raise ProgramError(
-                f"{op.name} with {how}: one tensor with {', '.join(COMBINE)}, or formulas in parentheses"
+                f"{op.name} with {combine}: one tensor with {', '.join(COMBINE)}, or formulas in parentheses"
             )
     else:
-        if len(how) != len(sources):
-            raise ProgramError(f"{op.name}: {len(how)} formulas for {len(sources)} tensors")
+        if len(combine) != len(sources):
+            raise ProgramError(f"{op.name}: {len(combine)} formulas for {len(sources)} tensors")
         known = {f"{side}{i}": t.dtype for side in "ab" for i, t in enumerate(sources)}
-        for formula, source in zip(how, sources, strict=True):
+        for formula, source in zip(combine, sources, strict=True):
             for node in formula.walk():
                 if node.name == "operand" or (node.name == "argument" and node.value not in known):
                     raise ProgramError(f"{op.name}: a combining formula is over {', '.join(sorted(known))}")
-            found = formula.gives(lambda leaf: known[leaf.value], source.dtype)
-            if found is not source.dtype:
-                raise DtypeMismatch(f"{op.name}: the formula gives {found}, not {source.dtype}")
+            computed = formula.gives(lambda leaf: known[leaf.value], source.dtype)
+            if computed is not source.dtype:
+                raise DtypeMismatch(f"{op.name}: the formula gives {computed}, not {source.dtype}")
     return sources, targets
 
 
 def _reduce(op: Op) -> tuple[Any, ...]:
-    sources, targets = _combining(op)
+    """Check `reduce`: each target has the source's shape without the dimension `along`. Return (): no results."""
+    sources, targets = _check_combining(op)
     along = op.attrs["along"]
-    wanted = sources[0].shape[:along] + sources[0].shape[along + 1 :]
+    reduced = sources[0].shape[:along] + sources[0].shape[along + 1 :]
     for target in targets:
-        if target.shape != wanted:
-            raise DimensionMismatch(f"reduce along {along} gives {shape_text(wanted)}, not {shape_text(target.shape)}")
+        if target.shape != reduced:
+            raise DimensionMismatch(f"reduce along {along} gives {shape_text(reduced)}, not {shape_text(target.shape)}")
     return ()
 
 
 def _scan(op: Op) -> tuple[Any, ...]:
-    sources, targets = _combining(op)
+    """Check `scan`: each target has the source's shape. Return (): no results."""
+    sources, targets = _check_combining(op)
     for target in targets:
-        _same_shape(op, sources[0], target)
+        _check_same_shape(op, sources[0], target)
     if op.attrs.get("exclusive") and not isinstance(op.attrs["with"], str):
         raise ProgramError("scan exclusive: only with sum, max, min and prod, which have a first value")
     return ()
 
 
 def _broadcast(op: Op) -> tuple[Any, ...]:
+    """Check `broadcast`: the target has the source's shape with a dimension `along` inserted.
+    Return (): no results.
+    """
     source, target = tensor(op, 0), tensor(op, 1)
     along = op.attrs["along"]
     if not 0 <= along < len(target.shape) or target.shape[:along] + target.shape[along + 1 :] != source.shape:
         raise DimensionMismatch(
             f"broadcast of {shape_text(source.shape)} along {along} does not give {shape_text(target.shape)}"
         )
-    _same_dtype(op, source, target)
-    _writable(op, 1)
+    _check_same_dtype(op, source, target)
+    _check_writable(op, 1)
     return ()
 
 
 def _convert_layout(op: Op) -> tuple[Any, ...]:
+    """Check `convert_layout`: source and target are registers of one shape and element type. Return (): no results."""
     source, target = tensor(op, 0), tensor(op, 1)
     if not isinstance(source, RegisterType) or not isinstance(target, RegisterType):
         raise ProgramError("convert_layout is between registers; copy moves between registers and memory")
     return _copy(op)
 
 
-def _placed(op: Op) -> tuple[Any, ...]:
-    """Gather, scatter, atomic: the tile and the tensor whose places are data."""
+def _indexed_access(op: Op) -> tuple[Any, ...]:
+    """Check `gather`, `scatter` or `atomic` between a tile (operand 0) and memory (operand 1) at coordinates that are
+    data.
+
+    Further operands are the integer tensors from which the coordinates are read. Return (): no results.
+    """
     tile, memory = tensor(op, 0), tensor(op, 1)
     if tuple(s.upper + 1 for s in op.attrs["over"]) != tile.shape:
         raise DimensionMismatch(f"{op.name}: the coordinates do not run over {shape_text(tile.shape)}")
@@ -295,23 +334,29 @@ def _placed(op: Op) -> tuple[Any, ...]:
         raise ProgramError(f"{op.name}: places that are data lie in memory, not in registers")
     if op.name == "atomic" and op.attrs["how"] not in ATOMICS:
         raise ProgramError(f"atomic {op.attrs['how']}: there are {', '.join(ATOMICS)}")
-    _same_dtype(op, tile, memory)
-    holds(op, tile.dtype, "otherwise")
-    _writable(op, 0 if op.name == "gather" else 1)
+    _check_same_dtype(op, tile, memory)
+    check_number(op, tile.dtype, "otherwise")
+    _check_writable(op, 0 if op.name == "gather" else 1)
     for (_, at), value in zip(op.attrs.get("where", ()), op.operands[2:], strict=True):
-        found = value.type
-        if not isinstance(found, TensorType | RegisterType) or found.dtype.is_float or len(found.shape) != len(at):
-            raise ProgramError(f"{op.name}: a place is an element of a tensor of integers, not of {found}")
+        type_ = value.type
+        if not isinstance(type_, TensorType | RegisterType) or type_.dtype.is_float or len(type_.shape) != len(at):
+            raise ProgramError(f"{op.name}: a place is an element of a tensor of integers, not of {type_}")
     return ()
 
 
 def _edge(op: Op) -> tuple[Any, ...]:
+    """Check that the operands of `edge`, a scheduling fence, are registers. Return (): no results."""
     if not all(isinstance(v.type, RegisterType) for v in op.operands):
         raise ProgramError("edge: what is computed before it is in registers")
     return ()
 
 
 def _loop(op: Op) -> tuple[Any, ...]:
+    """Check the attributes of `for` and `tasks`: `overlap` (what overlaps the next iteration) and `schedule` (task
+    order).
+
+    Return (): no results.
+    """
     overlap = op.attrs.get("overlap", "none")
     if overlap not in OVERLAPS:
         raise ProgramError(f"overlap {overlap}: there are {', '.join(OVERLAPS)}")
@@ -324,81 +369,95 @@ def _loop(op: Op) -> tuple[Any, ...]:
     if op.attrs.get("schedule", "strided") not in SCHEDULES:
         raise ProgramError(f"schedule {op.attrs['schedule']}: there are {', '.join(SCHEDULES)}")
     if op.name == "tasks":
-        _table(op)
+        _check_task_table(op)
     return ()
 
 
-def _table(op: Op) -> None:
-    """A table that deals tasks out is an argument: a row for a worker, numbers of tasks in it."""
+def _check_task_table(op: Op) -> None:
+    """Raise ProgramError unless `tasks` has one tensor operand with `schedule table`, and none with any other schedule.
+
+    The tensor is an argument `in global i32` (rows, tasks): a row lists the numbers of tasks that one worker does.
+    """
     if op.attrs.get("schedule") != "table":
         if op.operands:
             raise ProgramError("tasks: only `schedule table` takes a tensor: schedule table of %deal")
         return
     if len(op.operands) != 1:
         raise ProgramError(f"schedule table is of one tensor, not {len(op.operands)}: schedule table of %deal")
-    found = op.operands[0].type
-    fits = isinstance(found, TensorType) and found.space == "global" and found.role == "in" and len(found.shape) == 2
-    if not fits or found.dtype is not i32:
+    type_ = op.operands[0].type
+    fits = isinstance(type_, TensorType) and type_.space == "global" and type_.role == "in" and len(type_.shape) == 2
+    if not fits or type_.dtype is not i32:
         raise ProgramError(
-            f"schedule table: %{op.operands[0].name} is {found}, not an argument `in global i32` (rows, tasks)"
+            f"schedule table: %{op.operands[0].name} is {type_}, not an argument `in global i32` (rows, tasks)"
         )
 
 
 def _while(op: Op) -> tuple[Any, ...]:
-    found = tensor(op, 0)
-    if found.shape or found.dtype.is_float:
-        raise ProgramError(f"while takes a single integer or bool in registers, not {found}")
+    """Check that the condition of `while` is a single integer or bool in registers. Return (): no results."""
+    type_ = tensor(op, 0)
+    if type_.shape or type_.dtype.is_float:
+        raise ProgramError(f"while takes a single integer or bool in registers, not {type_}")
     return ()
 
 
 def _channel(op: Op) -> tuple[Any, ...]:
+    """Return the result type of `channel`, a ring of pipeline stages in shared memory.
+
+    Each operand is a shared tensor whose first extent must be the attribute `stages`; the type has the other
+    dimensions.
+    """
     count = op.attrs["stages"]
-    at_least_one(op, "stages", count, WAVES)
+    check_count(op, "stages", count, WAVES)
     if op.attrs.get("apart") and op.attrs["producer"] != op.attrs["consumer"]:
         raise ProgramError("channel apart: groups of one role hand over parts of their own to themselves alone")
     stages = []
     for place in range(len(op.operands)):
-        found = tensor(op, place)
-        if not isinstance(found, TensorType) or found.space != "shared":
-            raise ProgramError(f"channel: operand {place} is {found}; stages live in shared memory")
-        if not found.shape or found.shape[0] != count:
-            raise DimensionMismatch(f"channel: the first dimension of {found} is not the number of stages, {count}")
-        stages.append(TensorType(found.space, found.dtype, found.shape[1:]))
+        type_ = tensor(op, place)
+        if not isinstance(type_, TensorType) or type_.space != "shared":
+            raise ProgramError(f"channel: operand {place} is {type_}; stages live in shared memory")
+        if not type_.shape or type_.shape[0] != count:
+            raise DimensionMismatch(f"channel: the first dimension of {type_} is not the number of stages, {count}")
+        stages.append(TensorType(type_.space, type_.dtype, type_.shape[1:]))
     return (ChannelType(tuple(stages), count),)
 
 
 def channel_type(op: Op) -> ChannelType:
-    """The type of the channel that an operation works on."""
-    found = op.operands[0].type
-    if not isinstance(found, ChannelType):
-        raise ProgramError(f"{op.name} takes a channel, not {found}")
-    return found
+    """Return the type of operand 0, which must be a channel."""
+    type_ = op.operands[0].type
+    if not isinstance(type_, ChannelType):
+        raise ProgramError(f"{op.name} takes a channel, not {type_}")
+    return type_
 
 
-def _stage(op: Op) -> tuple[Any, ...]:
+def _stage_tensors(op: Op) -> tuple[Any, ...]:
+    """Return the result types of `acquire` or `wait`: the tensors of one stage of the channel."""
     return channel_type(op).stages
 
 
-def _handed(op: Op) -> tuple[Any, ...]:
+def _check_channel(op: Op) -> tuple[Any, ...]:
+    """Check that operand 0 of `commit` or `release` is a channel. Return (): no results."""
     channel_type(op)
     return ()
 
 
-def _nothing(op: Op) -> tuple[Any, ...]:
+def _no_results(op: Op) -> tuple[Any, ...]:
+    """Return (), for an operation that has no results and needs no check."""
     return ()
 
 
-def role(op: Op) -> tuple[Any, ...]:
-    """What holds of every role."""
-    at_least_one(op, "waves", op.attrs["waves"], WAVES)
+def check_role(op: Op) -> tuple[Any, ...]:
+    """Check that the number of waves of the operation `role` is from 1 to the limit. Return (): no results."""
+    check_count(op, "waves", op.attrs["waves"], WAVES)
     return ()
 
 
-def _waves(op: Op) -> None:
-    at_least_one(op, "count", op.attrs["count"], WAVES)
+def _check_waves(op: Op) -> None:
+    """Raise ProgramError unless the count in a record `waves` or `cluster` is from 1 to the limit."""
+    check_count(op, "count", op.attrs["count"], WAVES)
 
 
-def _launch(op: Op) -> None:
+def _check_launch(op: Op) -> None:
+    """Raise ProgramError if the header record `launch` names an unknown launch mode; there is only `programmatic`."""
     if op.attrs["how"] not in LAUNCHES:
         raise ProgramError(f"launch {op.attrs['how']}: there is {', '.join(LAUNCHES)}")
 
@@ -408,7 +467,7 @@ _SPECS = (
     OpSpec("alloc", {"type": "type", "bytes": "count?"}, result_types=_alloc, notation="alloc {type}[ bytes {bytes}]"),
     OpSpec("view", {"over": "axes", "at": "places"}, result_types=_view, notation="view $0 {over} -> {at}"),
     OpSpec("bitcast", {"dtype": "dtype"}, result_types=_bitcast, notation="bitcast $0 {dtype}"),
-    OpSpec("let", {"symbol": "definition"}, result_types=_nothing, notation="let {symbol}"),
+    OpSpec("let", {"symbol": "definition"}, result_types=_no_results, notation="let {symbol}"),
     OpSpec("fill", {"value": "number"}, result_types=_fill, notation="fill $0 {value}"),
     OpSpec(
         "copy",
@@ -445,14 +504,14 @@ _SPECS = (
     OpSpec(
         "gather",
         {**_PLACED, "otherwise": "number?"},
-        result_types=_placed,
+        result_types=_indexed_access,
         notation="gather $0 {over}, $1[ where {where}] -> {at}[ else {otherwise}]",
     ),
-    OpSpec("scatter", _PLACED, result_types=_placed, notation="scatter $0 {over}, $1[ where {where}] -> {at}"),
+    OpSpec("scatter", _PLACED, result_types=_indexed_access, notation="scatter $0 {over}, $1[ where {where}] -> {at}"),
     OpSpec(
         "atomic",
         {"how": "name", **_PLACED},
-        result_types=_placed,
+        result_types=_indexed_access,
         notation="atomic {how} $0 {over}, $1[ where {where}] -> {at}",
     ),
     OpSpec(
@@ -472,12 +531,12 @@ _SPECS = (
         notation="tasks {ranges}[ schedule {schedule}][ of $*][ overlap {overlap}] {}[ finally {}]",
     ),
     OpSpec("while", blocks=1, result_types=_while, notation="while $0 {}"),
-    OpSpec("if", {"when": "expr"}, blocks=2, result_types=_nothing, notation="if {when} {}[ else {}]"),
+    OpSpec("if", {"when": "expr"}, blocks=2, result_types=_no_results, notation="if {when} {}[ else {}]"),
     OpSpec(
         "role",
         {"name": "name", "waves": "count", "registers": "count?"},
         blocks=1,
-        result_types=role,
+        result_types=check_role,
         notation="role {name} waves {waves}[ registers {registers}] {}",
     ),
     OpSpec(
@@ -486,13 +545,13 @@ _SPECS = (
         result_types=_channel,
         notation="channel $* stages {stages} from {producer} to {consumer}[ ?apart]",
     ),
-    OpSpec("acquire", result_types=_stage, notation="acquire $0"),
-    OpSpec("commit", result_types=_handed, notation="commit $0"),
-    OpSpec("wait", result_types=_stage, notation="wait $0"),
-    OpSpec("release", result_types=_handed, notation="release $0"),
-    OpSpec("barrier", result_types=_nothing, notation="barrier"),
+    OpSpec("acquire", result_types=_stage_tensors, notation="acquire $0"),
+    OpSpec("commit", result_types=_check_channel, notation="commit $0"),
+    OpSpec("wait", result_types=_stage_tensors, notation="wait $0"),
+    OpSpec("release", result_types=_check_channel, notation="release $0"),
+    OpSpec("barrier", result_types=_no_results, notation="barrier"),
     OpSpec("edge", result_types=_edge, notation="edge[ of $*]"),
-    OpSpec("debug_log", {"label": "str"}, result_types=_nothing, notation="debug_log {label} $0"),
+    OpSpec("debug_log", {"label": "str"}, result_types=_no_results, notation="debug_log {label} $0"),
 )
 
 _RECORDS = (
@@ -500,9 +559,9 @@ _RECORDS = (
     OpSpec("param", {"parameters": "parameters"}, notation="param {parameters}"),
     OpSpec("let", {"symbol": "definition"}, notation="let {symbol}"),
     OpSpec("require", {"that": "expr"}, notation="require {that}"),
-    OpSpec("waves", {"count": "count"}, check=_waves, notation="waves {count}"),
-    OpSpec("cluster", {"count": "count"}, check=_waves, notation="cluster {count}"),
-    OpSpec("launch", {"how": "name"}, check=_launch, notation="launch {how}"),
+    OpSpec("waves", {"count": "count"}, check=_check_waves, notation="waves {count}"),
+    OpSpec("cluster", {"count": "count"}, check=_check_waves, notation="cluster {count}"),
+    OpSpec("launch", {"how": "name"}, check=_check_launch, notation="launch {how}"),
 )
 
 BLOCK = Level(
@@ -516,7 +575,7 @@ BLOCK = Level(
 
 
 def parse_block(text: str) -> Program:
-    """The block program that the text prints.
+    """Parse the text of a block program.
 
     >>> text = '''block double(%x: in global f32 (M, N), %y: out global f32 (M, N))
     ...   param M = 4, N = 16

@@ -1,8 +1,8 @@
-"""Programs written operation by operation: the one way in which front ends and passes make them.
+"""Build programs operation by operation; front ends and passes create all programs with a `Builder`.
 
 A `Builder` holds the blocks that are open, innermost last. `emit` appends an operation; the types of its results follow
-from its operands, and what makes no sense raises at the operation's location. `inside` and `open`/`close` nest blocks,
-and both leave the builder as it was where something raises within.
+from its operands, and an invalid operation raises at its source location. `inside` and `open`/`close` nest blocks;
+`inside` leaves the builder as it was if an exception passes through.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tilewright.ir.core import Block, Level, Op, Program, Value
 
 
 class Builder:
-    """A program of a level as it grows.
+    """A program of one level under construction.
 
     >>> from tilewright.ir.attrs import Range
     >>> from tilewright.ir.block import BLOCK
@@ -48,12 +48,12 @@ class Builder:
         self.blocks: list[Block] = [Block()]
 
     def argument(self, name: str, kind: Any) -> Value:
-        """A further argument of the program."""
+        """Append an argument of type `kind` to the program, and return its value."""
         self.args.append(Value(kind, name))
         return self.args[-1]
 
     def record(self, name: str, attrs: dict[str, Any], loc: Any = None) -> Op:
-        """A further line of the header."""
+        """Append a record (a line of the header, such as `param`) with these attributes, and return it."""
         spec = self.level.records[name]
         self.records.append(Op(spec, (), plain_attrs(spec.attrs, attrs), loc=loc))
         return self.records[-1]
@@ -68,7 +68,12 @@ class Builder:
         loc: Any = None,
         names: Sequence[str | None] = (),
     ) -> Op:
-        """A new operation at the end of the innermost open block; as `made`."""
+        """Create an operation, append it to the innermost open block, and return it; raise ProgramError at `loc` if it
+        is invalid.
+
+        `types` states the result types where they do not follow from the operands. `names` are printed names of the
+        results.
+        """
         op = self.made(name, operands, attrs, types, blocks, loc, names)
         self.blocks[-1].ops.append(op)
         return op
@@ -83,24 +88,25 @@ class Builder:
         loc: Any = None,
         names: Sequence[str | None] = (),
     ) -> Op:
-        """A new operation that stands nowhere yet; a ProgramError at `loc` if it makes no sense.
+        """Create an operation, without placing it in a block; raise ProgramError at `loc` if it is invalid.
 
-        `types` are those of the results where they do not follow from the operands; `names` are the results' names.
+        `types` states the result types where they do not follow from the operands. `names` are printed names of the
+        results.
         """
         spec = self.level.ops.get(name)
         if spec is None:
             raise ProgramError(f"there is no operation {name} on the {self.level.name} level", loc)
-        given = plain_attrs(spec.attrs, attrs) if attrs else {}
-        for key, value in given.items():
+        values = plain_attrs(spec.attrs, attrs) if attrs else {}
+        for key, value in values.items():
             if key not in spec.attrs:
                 raise ProgramError(f"{name} has no attribute {key}; it has {', '.join(spec.attrs) or 'none'}", loc)
             check_attr(spec.attrs[key], key, value, name, loc)
-        op = Op(spec, tuple(operands), {k: given[k] for k in spec.attrs if k in given}, (), blocks, loc)
+        op = Op(spec, tuple(operands), {k: values[k] for k in spec.attrs if k in values}, (), blocks, loc)
         try:
             if types is None:
                 types = () if spec.result_types is None else spec.result_types(op)
-            shown = (*names, *[None] * (len(types) - len(names)))
-            op.results = tuple(Value(t, n) for t, n in zip(types, shown, strict=False))
+            result_names = (*names, *[None] * (len(types) - len(names)))
+            op.results = tuple(Value(t, n) for t, n in zip(types, result_names, strict=False))
             if spec.check is not None:
                 spec.check(op)
         except ProgramError as fault:
@@ -110,19 +116,22 @@ class Builder:
         return op
 
     def open(self, args: tuple[Value, ...] = ()) -> Block:
-        """A new innermost block: operations go there until it is closed."""
+        """Open a new innermost block with these arguments; operations are emitted into it until `close`."""
         self.blocks.append(Block(args))
         return self.blocks[-1]
 
     def close(self, block: Block) -> Block:
-        """Ends a block, which must be the innermost; gives it, to be a block of the operation that follows."""
+        """Close the innermost block, which must be `block`, and return it.
+
+        The caller passes it to the operation that is emitted next.
+        """
         if self.blocks[-1] is not block or len(self.blocks) == 1:
             raise ProgramError("a block is closed while one within it is open")
         return self.blocks.pop()
 
     @contextmanager
     def into(self, block: Block) -> Iterator[Block]:
-        """Operations go to a block that is made elsewhere, for the time being."""
+        """Context manager: append the operations that are emitted within to an existing block."""
         depth = len(self.blocks)
         self.blocks.append(block)
         try:
@@ -132,7 +141,9 @@ class Builder:
 
     @contextmanager
     def within(self, args: tuple[Value, ...] = ()) -> Iterator[Block]:
-        """A block that is open for the time being; it is gone where something raises."""
+        """Context manager: collect the operations that are emitted within in a new block; raise if it contains an open
+        block.
+        """
         with self.into(Block(args)) as block:
             yield block
             if self.blocks[-1] is not block:
@@ -142,12 +153,15 @@ class Builder:
     def inside(
         self, name: str, operands: Sequence[Value] = (), attrs: dict[str, Any] | None = None, loc: Any = None
     ) -> Iterator[None]:
-        """An operation whose block holds what is written within; nothing is written where that raises."""
+        """Context manager: emit the operation `name` with one block, filled by the operations emitted within.
+
+        Nothing is emitted if an exception passes through.
+        """
         with self.within() as block:
             yield
         self.emit(name, operands, attrs, blocks=(block,), loc=loc)
 
     def program(self, name: str, **more: Any) -> Program:
-        """The program, when all blocks are closed; `more` are further fields of it."""
+        """Return the finished program; all blocks must be closed. `more` are further fields of `Program`."""
         (body,) = self.blocks
         return Program(self.level, name, tuple(self.args), body, self.records, **more)

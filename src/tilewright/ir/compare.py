@@ -1,4 +1,4 @@
-"""Whether two programs are the same: what parse(print(p)) == p means."""
+"""Structural equality of programs: the test that parse(print(p)) gives p again."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from tilewright.ir.core import Block, Op, Program, Value
 
 
 def same_program(a: Program, b: Program) -> bool:
-    """Equal headers and bodies: operations, operands, attributes, types. Names of values do not count, nor places."""
+    """True if two programs have equal headers and bodies: level, arguments, records, operations, attributes and types.
+
+    Names of values and source locations do not count.
+    """
     if (a.level.name, a.name, len(a.args)) != (b.level.name, b.name, len(b.args)) or a.bindings != b.bindings:
         return False
     pairs: dict[Value, Value] = {}
@@ -21,11 +24,18 @@ def same_program(a: Program, b: Program) -> bool:
 
 
 def _same_values(a: tuple[Value, ...], b: tuple[Value, ...], pairs: dict[Value, Value]) -> bool:
+    """True if two tuples of values have the same types in order.
+
+    Each value of `a` is paired with its counterpart in `b`, in `pairs`, for comparing later operands.
+    """
     pairs |= zip(a, b, strict=False)
     return len(a) == len(b) and all(x.type == y.type for x, y in zip(a, b, strict=True))
 
 
 def _same_block(a: Block, b: Block, pairs: dict[Value, Value]) -> bool:
+    """True if two blocks have the same arguments and operations; `pairs` maps values of program a to those of program
+    b.
+    """
     return (
         _same_values(a.args, b.args, pairs)
         and len(a.ops) == len(b.ops)
@@ -34,6 +44,7 @@ def _same_block(a: Block, b: Block, pairs: dict[Value, Value]) -> bool:
 
 
 def _same_op(a: Op, b: Op, pairs: dict[Value, Value]) -> bool:
+    """True if two operations are equal, with their blocks; `pairs` maps values of program a to those of program b."""
     return (
         a.spec is b.spec
         and len(a.operands) == len(b.operands)
@@ -46,4 +57,5 @@ def _same_op(a: Op, b: Op, pairs: dict[Value, Value]) -> bool:
 
 
 def _same_attrs(a: dict[str, Any], b: dict[str, Any]) -> bool:
+    """True if two attribute dictionaries are equal; a NaN is equal to a NaN."""
     return a.keys() == b.keys() and all(a[k] == b[k] or (a[k] != a[k] and b[k] != b[k]) for k in a)

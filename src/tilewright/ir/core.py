@@ -1,8 +1,8 @@
-"""What a program is made of, on every level.
+"""The node classes that programs of all levels are made of: types, values, operations, blocks, programs.
 
-A program is a block of operations; an operation has operands and results (values with types), attributes, and
-blocks of its own (the body of a loop). Index arithmetic is not operations: attributes hold expressions of
-`tilewright.algebra`. What operations there are, a *level* says: a table of `OpSpec`s.
+A program is a block of operations. An operation has operands and results (values with types), attributes, and blocks of
+its own (the body of a loop). Index arithmetic is not operations: attributes hold expressions of `tilewright.algebra`. A
+*level* (tile, block, loop, host) is a table of `OpSpec`s, one for each operation it has.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class TileType:
         return hash((self.dtype, self.dims))
 
     def expressions(self) -> tuple[Expr, ...]:
-        """Every expression in it."""
+        """Return every expression in the type: its dimensions."""
         return self.dims
 
     def __str__(self) -> str:
@@ -44,11 +44,11 @@ class TileType:
 
 
 class MemoryType:
-    """A tensor in memory: an element type, dimensions, and the space it lives in ("global", "shared").
+    """A tensor in memory, at the tile level: element type, dimensions, and space ("global", "shared").
 
-    `extents` are its physical sizes where they differ from the dimensions it is indexed by; None leaves one free.
-    `strides` are the elements from one neighbour to the next along each dimension, where a pass made it of other
-    memory; they may overlap. None: it is packed.
+    `extents` are the physical sizes where they differ from the dimensions by which the tensor is indexed; an entry of
+    None accepts any size. `strides` are the element strides of a tensor that a pass derived from other memory; its
+    elements may overlap. Without strides the tensor is packed.
     """
 
     __slots__ = ("dims", "dtype", "extents", "space", "strides")
@@ -65,11 +65,11 @@ class MemoryType:
 
     @property
     def sizes(self) -> tuple[Expr | None, ...]:
-        """What an array of this type must measure."""
+        """The sizes that an array passed for this type must have; an entry of None accepts any size."""
         return self.dims if self.extents is None else self.extents
 
     def expressions(self) -> tuple[Expr, ...]:
-        """Every expression in it."""
+        """Return every expression in the type: its dimensions and its physical sizes."""
         return (*self.dims, *(e for e in self.sizes if e is not None))
 
     def __eq__(self, other: object) -> bool:
@@ -95,7 +95,7 @@ class MemoryType:
 
 
 class Value:
-    """What an operation or a block makes: a name for people, and a type."""
+    """A result of an operation, or an argument of a block or program: a type, and a name for printing."""
 
     __slots__ = ("name", "type")
 
@@ -105,7 +105,7 @@ class Value:
 
 
 class Block:
-    """Operations in order, with values the surrounding operation hands in."""
+    """A list of operations; `args` are values that the surrounding operation defines for it, such as carried values."""
 
     __slots__ = ("args", "ops")
 
@@ -115,7 +115,7 @@ class Block:
 
 
 class Op:
-    """One operation."""
+    """One operation of a program: operands, attributes, results, nested blocks and a source location."""
 
     __slots__ = ("attrs", "blocks", "loc", "name", "operands", "results", "spec")
 
@@ -137,38 +137,38 @@ class Op:
 
     @property
     def result(self) -> Value:
-        """The one result."""
+        """The only result of an operation that has exactly one."""
         (value,) = self.results
         return value
 
 
 @dataclass(frozen=True, eq=False)
 class OpSpec:
-    """What holds of every operation of a name: attributes, blocks, and how result types follow from operands."""
+    """The rules for all operations of one name: attributes, blocks, and how result types follow from operands."""
 
     name: str
     attrs: Mapping[str, str] = field(default_factory=dict)
-    """Name -> kind (see `attrs`); a kind that ends in ? may be left out."""
+    """Attribute name -> kind (see `attrs`); an attribute whose kind ends in ? is optional."""
     blocks: int = 0
     result_types: Callable[[Op], tuple[Any, ...]] | None = None
-    """The types that follow from operands and attributes; None: they are stated freely, `check` may refuse them."""
+    """Infers the result types from operands and attributes; None: they are stated, and `check` may reject them."""
     check: Callable[[Op], None] | None = None
-    """Raises ProgramError where the operation makes no sense."""
+    """Raises ProgramError if the operation is invalid."""
     ends_block: bool = False
     chained: bool = False
-    """Whether each block also sees what the block before it defines."""
+    """Whether each block also sees the values that the block before it defines."""
     keeps: bool = False
-    """Whether what its blocks define is known after it."""
+    """Whether values that its blocks define are visible after it."""
     notation: str | None = None
-    """How it is written (see `notation`); None: `name operands attribute=value ...`, with the results' types."""
+    """The text form (see `notation`); None: `name operands attribute=value ...`, with the results' types."""
 
     def __deepcopy__(self, memo: Any) -> OpSpec:
-        return self  # a row of a level's table: operations are told apart by it
+        return self  # operations are compared by the identity of their spec
 
 
 @dataclass(frozen=True, eq=False)
 class Level:
-    """A language: the operations a program of this level may hold, the records its header may, and its types."""
+    """An intermediate language: its operations, the records that a program header may hold, and its types."""
 
     name: str
     ops: Mapping[str, OpSpec]
@@ -176,17 +176,17 @@ class Level:
     read_type: Callable[[Any], Any] | None = None
     """Reads a type from a `parser.Reader`; None: the types of the tile level."""
     declares_symbols: bool = True
-    """Whether the header lists the symbols; otherwise its records and operations bind every one."""
+    """Whether the header lists the symbols; otherwise records and operations declare every symbol."""
     after_ranges: tuple[str, ...] = ()
-    """The words that may follow a loop's ranges."""
+    """The keywords that may follow a loop's ranges."""
 
     def __deepcopy__(self, memo: Any) -> Level:
-        return self  # there is one of each name
+        return self  # levels are compared by identity
 
 
 @dataclass(eq=False)
 class Program:
-    """A whole program: arguments, a header of records (constraints), bindings of symbols, and a body."""
+    """A complete program of one level: arguments, header records (such as constraints), bound symbols, and a body."""
 
     level: Level
     name: str
@@ -196,26 +196,29 @@ class Program:
     bindings: dict[Expr, Any] = field(default_factory=dict)
     loc: Location | None = None
     hooks: dict[str, Any] = field(default_factory=dict)
-    """Functions of the author's to call with logged values, by label; no part of the text."""
+    """The author's callbacks for values logged by debug_log, by label; not part of the text."""
 
     def walk(self) -> Iterator[Op]:
-        """Every operation, outer ones before those in their blocks."""
+        """Yield every operation of the body, each before the operations in its blocks."""
         return walk_block(self.body)
 
     def makers(self) -> dict[Value, Op]:
-        """The operation that makes each value."""
+        """Return a dictionary from every result of an operation to that operation."""
         return {result: op for op in self.walk() for result in op.results}
 
     def users(self) -> dict[Value, list[Op]]:
-        """The operations that have each value as an operand, each as often as it has it."""
-        found: dict[Value, list[Op]] = {}
+        """Return a dictionary from every value that is an operand to the list of operations that use it.
+
+        An operation that uses a value twice is listed twice.
+        """
+        uses: dict[Value, list[Op]] = {}
         for op in self.walk():
             for value in op.operands:
-                found.setdefault(value, []).append(op)
-        return found
+                uses.setdefault(value, []).append(op)
+        return uses
 
     def record(self, name: str) -> Op | None:
-        """The first record of that name."""
+        """Return the first header record with this name, or None."""
         return next((r for r in self.records if r.name == name), None)
 
     def __eq__(self, other: object) -> bool:
@@ -230,11 +233,11 @@ class Program:
         return replace(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Program:
-        made = replace(self)
-        memo[id(self)] = made
-        for each in fields(self):
-            setattr(made, each.name, deepcopy(getattr(self, each.name), memo))
-        return made
+        copy = replace(self)
+        memo[id(self)] = copy
+        for field_ in fields(self):
+            setattr(copy, field_.name, deepcopy(getattr(self, field_.name), memo))
+        return copy
 
     def __reduce__(self) -> tuple[Any, ...]:
         from tilewright.ir.pickling import program_of, require_importable
@@ -252,7 +255,7 @@ class Program:
 
 @contextmanager
 def building() -> Iterator[None]:
-    """Within it, the garbage collector rests: it would walk the growing program again and again for nothing."""
+    """Context manager that turns the garbage collector off while programs are built, where it would only cost time."""
     if not gc.isenabled():
         yield
         return
@@ -264,7 +267,7 @@ def building() -> Iterator[None]:
 
 
 def walk_block(block: Block) -> Iterator[Op]:
-    """Every operation of a block and of the blocks within."""
+    """Yield every operation of a block, each before the operations in its nested blocks."""
     for op in block.ops:
         yield op
         for inner in op.blocks:

@@ -1,4 +1,4 @@
-"""Element types: their names, widths and numpy forms."""
+"""Element types: names, widths, numpy equivalents, and conversion from what authors write."""
 
 from __future__ import annotations
 
@@ -32,40 +32,40 @@ class DType:
 
     @property
     def is_float(self) -> bool:
-        """Whether it holds fractions."""
+        """True for floating-point types."""
         return self.kind == "float"
 
     @property
     def accumulator(self) -> DType:
-        """The type in which sums of this one are carried: f32 or i32, f64 or i64 where the data are."""
+        """The type in which sums of this type accumulate: f32 or i32, and f64 or i64 for 64-bit types."""
         if self.kind == "float":
             return f64 if self.bits == 64 else f32
         return i64 if self.bits == 64 else i32
 
-    # what Wave's kernels ask an element type
+    # Wave's methods of an element type
 
     def is_float_asm(self) -> bool:
-        """Whether it holds fractions."""
+        """True for floating-point types (Wave's name for `is_float`)."""
         return self.is_float
 
     def is_int_asm(self) -> bool:
-        """Whether it is an integer type, bool included."""
+        """True for integer types and bool, but not for `index`."""
         return not self.is_float and self.name != "index"
 
     def is_index_asm(self) -> bool:
-        """Whether it is the type of indices."""
+        """True for the type `index`, of indices."""
         return self.name == "index"
 
     def bitwidth(self) -> int:
-        """The number of bits."""
+        """Return the number of bits."""
         return self.bits
 
     def ir_type_asm(self) -> str:
-        """Its name."""
+        """Return the type's name in Wave's IR: the name itself, or "i1" for bool."""
         return "i1" if self.kind == "bool" else self.name
 
     def holds(self, other: DType) -> bool:
-        """Whether every value of the other type is a value of this one.
+        """True if every value of `other` can be represented in this type.
 
         >>> f32.holds(bf16), f16.holds(bf16), i8.holds(bool_), f32.holds(i32)
         (True, False, True, False)
@@ -75,21 +75,27 @@ class DType:
         if not self.is_float:
             signed, unsigned = self.numpy.kind != "u", other.numpy.kind == "u"
             return not other.is_float and (self.bits > other.bits or (self.bits == other.bits and signed != unsigned))
-        mine = _finfo(self.numpy)
+        this_format = _finfo(self.numpy)
         if not other.is_float:
-            return bool(mine.nmant + 1 >= other.bits - (other.numpy.kind != "u"))
-        its = _finfo(other.numpy)
-        return bool(mine.nmant >= its.nmant and mine.maxexp >= its.maxexp and mine.minexp <= its.minexp)
+            return bool(this_format.nmant + 1 >= other.bits - (other.numpy.kind != "u"))
+        other_format = _finfo(other.numpy)
+        return bool(
+            this_format.nmant >= other_format.nmant
+            and this_format.maxexp >= other_format.maxexp
+            and this_format.minexp <= other_format.minexp
+        )
 
     @property
     def limits(self) -> tuple[int, int]:
-        """The least and the largest value of an integer type."""
+        """(smallest, largest) value of an integer type."""
         if self.kind == "int" and self.numpy.kind != "u":
             return -(1 << self.bits - 1), (1 << self.bits - 1) - 1
         return 0, (1 << self.bits) - 1
 
     def require(self, value: float) -> None:
-        """Raises unless a number is one of the type's values, or rounds to one.
+        """Raise DtypeMismatch if this is an integer type and `value` is not one of its values.
+
+        A floating-point type accepts every number, since it is rounded.
 
         >>> i8.require(300)
         Traceback (most recent call last):
@@ -103,15 +109,17 @@ class DType:
 
     @property
     def is_narrow(self) -> bool:
-        """Whether arithmetic on it is done in f32 and rounded back."""
+        """True for floating-point types below 32 bits, whose arithmetic is done in f32 and rounded back."""
         return self.kind == "float" and self.bits < 32
 
 
 def _float(name: str, form: Any, bits: int) -> DType:
+    """Create a floating-point element type from its name, numpy form and width."""
     return DType(name, "float", bits, np.dtype(form))
 
 
 def _int(name: str, form: Any, bits: int) -> DType:
+    """Create an integer element type from its name, numpy form and width."""
     return DType(name, "int", bits, np.dtype(form))
 
 
@@ -145,26 +153,26 @@ ALL = {
 
 
 def dtype(name: str) -> DType:
-    """The element type of that name.
+    """Return the element type with this name; raise ProgramError if there is none.
 
     >>> dtype("bf16").bits
     16
     """
-    found = ALL.get(name)
-    if found is None:
+    type_ = ALL.get(name)
+    if type_ is None:
         raise ProgramError(f"there is no element type {name}; there are {', '.join(ALL)}")
-    return found
+    return type_
 
 
 DTypeLike: TypeAlias = DType | str | np.dtype[Any] | type[np.generic]
-"""What stands for an element type wherever one is taken."""
+"""Everything that public functions accept as an element type."""
 _ALIASES = {f"s{bits}": f"i{bits}" for bits in (4, 8, 16, 32, 64)}
 
 
 def element_type(given: Any, what: str = "") -> DType:
-    """The element type that is meant: as it is, by its name or numpy's, or as numpy's dtype; s8 is also i8.
+    """Return the element type that `given` means: a DType, a Tilewright or numpy name, a numpy dtype, or s8 for i8.
 
-    `what` names the argument in the error.
+    Raise DtypeMismatch if there is none; `what` names the argument in the message.
 
     >>> import numpy as np
     >>> [element_type(x) for x in (f32, "f32", "float32", np.float32, np.dtype("float32"), "s8", "i8", "bfloat16")]
@@ -176,8 +184,8 @@ def element_type(given: Any, what: str = "") -> DType:
     Traceback (most recent call last):
     tilewright.errors.DtypeMismatch: cast: dtype=3: there is no element type 3; there are bool, i4, ...
     """
-    found = as_element_type(given)
-    if found is None:
+    type_ = as_element_type(given)
+    if type_ is None:
         value = written(given, 60)
         where = f"{what}={value}: " if what else ""
         name = shown(given, 60) if isinstance(given, str) and given else value
@@ -185,16 +193,16 @@ def element_type(given: Any, what: str = "") -> DType:
             f"{where}there is no element type {name}; there are {', '.join(ALL)}, and numpy's dtypes for them",
             author_location(),
         )
-    return found
+    return type_
 
 
 def as_element_type(given: Any) -> DType | None:
-    """What `element_type` gives; None where nothing is meant."""
+    """Return the element type that `given` means, as `element_type` does, or None if it means none."""
     if isinstance(given, DType):
         return given
     if isinstance(given, str):
         name = _ALIASES.get(given, given)
-        # numpy's own names in full: its short ones mean other types than ours, i8 one of 64 bits
+        # full numpy names only: its short ones mean other types than ours, as i8 is 64 bits
         return ALL.get(name) or next((t for t in ALL.values() if t.numpy.name == name and t is not index), None)
     if isinstance(given, np.dtype) or (isinstance(given, type) and issubclass(given, np.generic)):
         return from_numpy(np.dtype(given))
@@ -202,7 +210,7 @@ def as_element_type(given: Any) -> DType | None:
 
 
 def from_numpy(form: np.dtype[Any]) -> DType | None:
-    """The element type that a numpy array of this dtype holds, or None."""
+    """Return the element type of a numpy array with dtype `form`, or None if there is none."""
     for t in ALL.values():
         if t.numpy == form and t is not index:
             return t
@@ -210,7 +218,7 @@ def from_numpy(form: np.dtype[Any]) -> DType | None:
 
 
 def plain_number(x: Any) -> bool | int | float | None:
-    """A Python number equal to a Python or numpy number (ml_dtypes' too); None for anything else.
+    """Return a Python or numpy number (also of ml_dtypes) as a plain Python number; None for anything else.
 
     >>> plain_number(np.float32(0.1)), plain_number(np.int64(3)), plain_number(ml_dtypes.bfloat16(0.5))
     (0.10000000149011612, 3, 0.5)
@@ -221,5 +229,5 @@ def plain_number(x: Any) -> bool | int | float | None:
         x = float(x) if isinstance(x, np.longdouble) else x.item()
     for plain in (bool, int, float):
         if isinstance(x, plain):
-            return plain(x)  # of the type itself: what is derived from it may print as something else
+            return plain(x)  # of the exact type: subclasses may print differently
     return None

@@ -1,8 +1,8 @@
-"""Formulas: scalars computed from scalars, for `map`, and as combining functions of `reduce` and `scan`.
+"""Formulas: scalar expressions that compute one element, for `map`, and combining functions of `reduce` and `scan`.
 
 The notation is that of arithmetic: `exp2(%s*0.125 - %m)`, `bf16(%acc)`, `select(a0 >= b0, a1, b1)`. `%x` is an element
-of an operand; a bare name is an argument of a combining function; brackets hold an integer expression of the
-coordinates, `select([i >= j], %s, -inf)`; an element type as a function converts.
+of an operand. A bare name is an argument of a combining function. Brackets hold an integer expression of the
+coordinates, as in `select([i >= j], %s, -inf)`. An element type used as a function converts to that type.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ BINARY = (
 TERNARY = ("fma",)
 """`fma(a, b, c)` is a*b + c in one step: the product is not rounded."""
 FUNCTIONS = _FLOAT_ONLY - {"sqrt", "reciprocal"} | {"powf"}
-"""What no machine does in one step: many operations, each of which waits for the one before."""
+"""Functions that no machine has as an instruction: a chain of dependent operations each."""
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 _TYPED = ("operand", "argument", "index", "cast", *COMPARISONS)
-"""Nodes that have an element type of their own, whatever they are combined with."""
+"""Nodes whose element type does not depend on the nodes that they are combined with."""
 _INFIX = {"+": "add", "-": "sub", "*": "mul", "/": "div"}
 _COMPARE = {"<=": "le", ">=": "ge", "==": "eq", "!=": "ne", "<": "lt", ">": "gt"}
 _SIGNS = {name: sign for sign, name in (*_INFIX.items(), *_COMPARE.items())}
@@ -47,7 +47,9 @@ _BINDING = {"lt": 0, "le": 0, "gt": 0, "ge": 0, "eq": 0, "ne": 0, "add": 1, "sub
 
 @dataclass(frozen=True)
 class Formula:
-    """One node: a function's name and parts, or a leaf (`operand`, `argument`, `number`, `index`) and its value.
+    """One node of a formula: a function `name` applied to `parts`, or a leaf with a `value`.
+
+    Leaves are `operand` (its number), `argument` (its name), `number`, and `index` (an integer expression).
 
     >>> x, half = Formula.operand(0), Formula.number(0.5)
     >>> print(Formula("exp2", (Formula("mul", (x, half)),)).text(["%s"]))
@@ -58,7 +60,7 @@ class Formula:
     parts: tuple[Formula, ...] = ()
     value: Any = None
     depth: int = field(init=False, compare=False, repr=False, default=1)
-    """How deep its parts stand in one another."""
+    """The depth of nesting."""
 
     def __post_init__(self) -> None:
         if self.parts:
@@ -68,46 +70,47 @@ class Formula:
 
     @classmethod
     def operand(cls, place: int) -> Formula:
-        """An element of the operation's operand at that place."""
+        """Return a leaf for the element of the operation's operand number `place`."""
         return cls("operand", (), place)
 
     @classmethod
     def argument(cls, name: str) -> Formula:
-        """An argument of a combining function: a0, b0, a1, ..."""
+        """Return a leaf for an argument of a combining function, by name: a0, b0, a1, ..."""
         return cls("argument", (), name)
 
     @classmethod
     def number(cls, value: float) -> Formula:
-        """A number; it takes the element type of what it is combined with."""
+        """Return a leaf for a constant; it takes the element type of the formulas that it is combined with."""
         plain = plain_number(value)
-        kept = value if plain is None else plain
-        return cls("number", (), kept if kept == kept else nan)  # one NaN, so that equal formulas are equal
+        stored = value if plain is None else plain
+        return cls("number", (), stored if stored == stored else nan)  # one NaN, so that equal formulas are equal
 
     @classmethod
     def cast(cls, to: DType, part: Formula) -> Formula:
-        """The part, converted."""
+        """Return `part` converted to the element type `to`."""
         return cls("cast", (part,), to)
 
     def walk(self) -> Iterable[Formula]:
-        """Every node, parts first."""
+        """Yield every node of the formula, parts before the node that they belong to."""
         for part in self.parts:
             yield from part.walk()
         yield self
 
     def expressions(self) -> Iterable[Expr]:
-        """The integer expressions in it."""
+        """Return the integer expressions in the formula, those of its `index` leaves."""
         return [node.value for node in self.walk() if node.name == "index"]
 
     def mapped(self, images: Callable[[Expr], Expr]) -> Formula:
-        """The formula with every integer expression replaced by its image."""
+        """Return the formula with every integer expression `e` replaced by `images(e)`."""
         value = images(self.value) if self.name == "index" else self.value
         return Formula(self.name, tuple(part.mapped(images) for part in self.parts), value)
 
     def text(self, operands: Sequence[str] = ()) -> str:
-        """The formula in the notation, with these names for the operands."""
+        """Return the formula as text; `operands` are the names of the operation's operands, such as "%x"."""
         return self._text(operands, 0)
 
     def _text(self, operands: Sequence[str], least: int) -> str:
+        """Return the formula as text, in parentheses if its operator binds less tightly than precedence `least`."""
         if self.name == "operand":
             return operands[self.value] if self.value < len(operands) else f"%_{self.value}"
         if self.name == "argument":
@@ -130,24 +133,28 @@ class Formula:
         return text if binding >= least else f"({text})"
 
     def dtype(self, types: Callable[[Formula], DType | None]) -> DType | None:
-        """The element type it computes; None where only numbers occur. `types` gives that of operands and arguments."""
+        """Return the element type that the formula computes, or None if it consists of numbers only.
+
+        `types` returns the element type of an operand or argument leaf. Raise ProgramError if element types do not
+        match.
+        """
         if self.name in ("operand", "argument"):
             return types(self)
         if self.name == "number":
             return None
         if self.name == "index":
             return dtypes.index
-        found = [part.dtype(types) for part in self.parts]
+        part_types = [part.dtype(types) for part in self.parts]
         if self.name == "cast":
-            if found[0] is None:
+            if part_types[0] is None:
                 self.parts[0].require_numbers(self.value)
             return self.value if isinstance(self.value, DType) else None
         if self.name == "select":
-            common = _common("select", found[1:])
+            common = _common_dtype("select", part_types[1:])
             if common is not None:
                 self._require_numbers(self.parts[1:], common)
             return common
-        common = _common(self.name, found)
+        common = _common_dtype(self.name, part_types)
         if common is not None:
             self._require_numbers(self.parts, common)
         if self.name in COMPARISONS:
@@ -157,6 +164,7 @@ class Formula:
         return common
 
     def _require_numbers(self, parts: tuple[Formula, ...], common: DType) -> None:
+        """Raise ProgramError if a number among `parts` cannot take the element type `common` of the others."""
         try:
             for part in parts:
                 part.require_numbers(common)
@@ -164,23 +172,32 @@ class Formula:
             raise ProgramError(f"{self.name} of {common} and {fault.what}; convert first") from None
 
     def require_numbers(self, kind: DType) -> None:
-        """Raises where a number that takes this element type is none of its values."""
+        """Raise DtypeMismatch if the formula consists of numbers only and one of them does not
+        fit element type `kind`.
+        """
         if any(node.name in _TYPED for node in self.walk()):
-            return  # its numbers take the type of what they stand beside
+            return  # its numbers take the type of the parts beside them
         for node in self.walk():
             if node.name == "number":
                 kind.require(node.value)
 
     def gives(self, types: Callable[[Formula], DType | None], target: DType) -> DType:
-        """The element type it computes; that of the target where only numbers occur."""
-        found = self.dtype(types)
-        if found is None:
+        """Return the element type that the formula computes, or `target` if it consists of numbers only.
+
+        `types` returns the element type of an operand or argument leaf.
+        """
+        computed = self.dtype(types)
+        if computed is None:
             self.require_numbers(target)
-        return target if found is None else found
+        return target if computed is None else computed
 
 
-def _common(name: str, found: list[DType | None]) -> DType | None:
-    known = [t for t in found if t is not None]
+def _common_dtype(name: str, types: list[DType | None]) -> DType | None:
+    """Return the one element type in `types`, or None if there is none; entries of None (plain numbers) match any type.
+
+    Raise ProgramError, naming the function `name`, if two element types differ.
+    """
+    known = [t for t in types if t is not None]
     for t in known[1:]:
         if t is not known[0]:
             raise ProgramError(f"{name} of {known[0]} and {t}: the element types differ; convert one, as in {t}(...)")
@@ -195,43 +212,53 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 
 
 def read_formula(reader: Reader, operands: list[Value]) -> Formula:
-    """The formula that stands next in the text; its operands are appended to the operation's."""
-    left = _sum(reader, operands)
+    """Read a formula from `reader`; values that occur in it are appended to `operands`, the operation's operands."""
+    left = _read_sum(reader, operands)
     reader.skip()
-    found = _SIGN.match(reader.text, reader.at)
-    if found is None:
+    match = _SIGN.match(reader.text, reader.at)
+    if match is None:
         return left
-    reader.at = found.end()
-    return Formula(_COMPARE[found.group()], (left, _sum(reader, operands)))
+    reader.at = match.end()
+    return Formula(_COMPARE[match.group()], (left, _read_sum(reader, operands)))
 
 
-def _sum(reader: Reader, operands: list[Value]) -> Formula:
-    left = _product(reader, operands)
+def _read_sum(reader: Reader, operands: list[Value]) -> Formula:
+    """Read products joined by + and - from `reader`, and return their formula; values that occur are appended to
+    `operands`.
+    """
+    left = _read_product(reader, operands)
     while True:
         if reader.accept("+"):
-            left = Formula("add", (left, _product(reader, operands)))
+            left = Formula("add", (left, _read_product(reader, operands)))
         elif reader.peek("-") and not reader.peek("->"):
             reader.expect("-")
-            left = Formula("sub", (left, _product(reader, operands)))
+            left = Formula("sub", (left, _read_product(reader, operands)))
         else:
             return left
 
 
-def _product(reader: Reader, operands: list[Value]) -> Formula:
-    left = _factor(reader, operands)
+def _read_product(reader: Reader, operands: list[Value]) -> Formula:
+    """Read factors joined by * and / from `reader`, and return their formula; values that occur are appended to
+    `operands`.
+    """
+    left = _read_factor(reader, operands)
     while True:
         if reader.accept("*"):
-            left = Formula("mul", (left, _factor(reader, operands)))
+            left = Formula("mul", (left, _read_factor(reader, operands)))
         elif reader.accept("/"):
-            left = Formula("div", (left, _factor(reader, operands)))
+            left = Formula("div", (left, _read_factor(reader, operands)))
         else:
             return left
 
 
-def _factor(reader: Reader, operands: list[Value]) -> Formula:
+def _read_factor(reader: Reader, operands: list[Value]) -> Formula:
+    """Read one factor of a formula: a number, `%value`, name, function call, `[index]`, negation or parentheses.
+
+    Values that occur are appended to `operands`.
+    """
     if reader.accept("-"):
         with reader.nested():
-            part = _factor(reader, operands)
+            part = _read_factor(reader, operands)
         return Formula.number(-part.value) if part.name == "number" else Formula("neg", (part,))
     if reader.accept("("):
         with reader.nested():
@@ -262,10 +289,14 @@ def _factor(reader: Reader, operands: list[Value]) -> Formula:
             parts.append(read_formula(reader, operands))
             if not reader.peek(")"):
                 reader.expect(",")
-    return _call(reader, word, tuple(parts), start)
+    return _function_call(reader, word, tuple(parts), start)
 
 
-def _call(reader: Reader, word: str, parts: tuple[Formula, ...], start: int) -> Formula:
+def _function_call(reader: Reader, word: str, parts: tuple[Formula, ...], start: int) -> Formula:
+    """Return the formula of a call `word(parts)`; `start` is the call's offset in the text.
+
+    Raise ParseError if there is no function `word`, or if it takes another number of arguments.
+    """
     if word in dtypes.ALL:
         count = 1
     else:

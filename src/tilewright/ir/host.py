@@ -1,21 +1,21 @@
-"""The host level: what happens when arguments are bound, and at every launch.
+"""The host level: the operations at bind time and at every launch, such as workspaces, packing and launches.
 
-Its arguments are tensors as a caller passes them; sizes are read off their shapes: `size M` any, `param M in 1..4096`
-one within limits. `bind` holds what is done once for the arguments (weights packed, tables made); the rest is done at
-every launch, in order.
+Its arguments are tensors as a caller passes them; sizes are read off their shapes: `size M` is any size, `param M in
+1..4096` one within limits. The block `bind` is executed once for its arguments (weights packed, tables built); the rest
+is executed at every launch, in order.
 
 | operation | means |
 |---|---|
-| `let tiles = ceildiv(M, 128)` | a number |
-| `%t = workspace global f32 (M, 4)` | memory of the program's own |
-| `%r = reshape %x [M*H, C]` | the same memory, seen in another shape |
-| `%s = restride %x global f32 (M, 3, 8):(16, 4, 1)` | the same memory, seen with strides, which may overlap |
+| `let tiles = ceildiv(M, 128)` | a name for the value of an expression |
+| `%t = workspace global f32 (M, 4)` | allocates memory for the program |
+| `%r = reshape %x [M*H, C]` | the same memory with another shape |
+| `%s = restride %x global f32 (M, 3, 8):(16, 4, 1)` | the same memory with strides; elements may overlap |
 | `fill %t 0` | fills a tensor with a number |
 | `table %t (i M) = i//Q*W + i%Q` | fills a tensor of integers by an expression of its coordinates |
-| `launch pack(%w, %t) workers 2 with M = M, BM = 128` | runs a program of a lower level, its parameters bound |
-| `check %faults 0 else "..."` | raises the text where that element is not 0 |
-| `if (N == 0) { return }` | zero-sized problems end here |
-| `bind { ... }` | done once, when the arguments are bound |
+| `launch pack(%w, %t) workers 2 with M = M, BM = 128` | launches a program of a lower level, and sets its parameters |
+| `check %faults 0 else "..."` | raises the text if that element is not 0 |
+| `if (N == 0) { return }` | a branch; here for empty problems |
+| `bind { ... }` | executed once, when the arguments are bound |
 """
 
 from __future__ import annotations
@@ -33,62 +33,79 @@ from tilewright.ir.tensors import TensorType, read_type
 
 
 def _workspace(op: Op) -> tuple[Any, ...]:
-    found = op.attrs["type"]
-    if not isinstance(found, TensorType) or found.space != "global" or found.role is not None:
+    """Return the result type of `workspace`, its attribute `type`, which must be a tensor in global memory."""
+    type_ = op.attrs["type"]
+    if not isinstance(type_, TensorType) or type_.space != "global" or type_.role is not None:
         raise ProgramError("workspace makes global memory")
-    return (found,)
+    return (type_,)
 
 
 def _table(op: Op) -> tuple[Any, ...]:
-    found = block_level.tensor(op, 0)
+    """Check `table`, which fills a tensor of integers with an expression of its coordinates. Return (): no results."""
+    type_ = block_level.tensor(op, 0)
     over = tuple(s.upper + 1 for s in op.attrs["over"])
-    if over != found.shape:
-        raise DimensionMismatch(f"table: {shape_text(over)} does not run over {shape_text(found.shape)}")
-    if found.dtype.is_float:
-        raise ProgramError(f"table: it holds integers, not {found.dtype}")
+    if over != type_.shape:
+        raise DimensionMismatch(f"table: {shape_text(over)} does not run over {shape_text(type_.shape)}")
+    if type_.dtype.is_float:
+        raise ProgramError(f"table: it holds integers, not {type_.dtype}")
     return ()
 
 
 def _reshape(op: Op) -> tuple[Any, ...]:
-    found, shape = block_level.tensor(op, 0), op.attrs["shape"]
-    if not isinstance(found, TensorType) or found.strides is not None or found.swizzle is not None:
-        raise ProgramError(f"reshape: {found} is not packed; only packed memory has other shapes")
-    counts = [[e.value for e in extents if isinstance(e, Const)] for extents in (found.shape, shape)]
-    known = len(counts[0]) == len(found.shape) and len(counts[1]) == len(shape)
+    """Return the result type of `reshape`: the same packed memory with another shape.
+
+    Raise DimensionMismatch if both shapes are constant and their element counts differ.
+    """
+    type_, shape = block_level.tensor(op, 0), op.attrs["shape"]
+    if not isinstance(type_, TensorType) or type_.strides is not None or type_.swizzle is not None:
+        raise ProgramError(f"reshape: {type_} is not packed; only packed memory has other shapes")
+    counts = [[e.value for e in extents if isinstance(e, Const)] for extents in (type_.shape, shape)]
+    known = len(counts[0]) == len(type_.shape) and len(counts[1]) == len(shape)
     if known and prod(counts[0]) != prod(counts[1]):
-        raise DimensionMismatch(f"reshape: {shape_text(shape)} has other elements than {shape_text(found.shape)}")
-    return (TensorType("global", found.dtype, shape),)
+        raise DimensionMismatch(f"reshape: {shape_text(shape)} has other elements than {shape_text(type_.shape)}")
+    return (TensorType("global", type_.dtype, shape),)
 
 
 def _restride(op: Op) -> tuple[Any, ...]:
-    found, wanted = block_level.tensor(op, 0), op.attrs["type"]
-    if not isinstance(found, TensorType) or found.strides is not None or found.swizzle is not None:
-        raise ProgramError(f"restride: {found} is not packed; only packed memory is seen with other strides")
+    """Return the result type of `restride`, its attribute `type`: the same packed memory seen with strides.
+
+    Raise ProgramError if the element type differs, or if the strided tensor reaches past the end of the memory.
+    """
+    type_, wanted = block_level.tensor(op, 0), op.attrs["type"]
+    if not isinstance(type_, TensorType) or type_.strides is not None or type_.swizzle is not None:
+        raise ProgramError(f"restride: {type_} is not packed; only packed memory is seen with other strides")
     if not isinstance(wanted, TensorType) or wanted.space != "global" or wanted.strides is None or wanted.role:
         raise ProgramError("restride: what it gives is global memory with strides")
-    if wanted.dtype is not found.dtype:
-        raise ProgramError(f"restride: {found.dtype} is not seen as {wanted.dtype}")
-    here, there = found.room(), wanted.room()
-    if isinstance(here, Const) and isinstance(there, Const) and there.value > here.value:
-        raise DimensionMismatch(f"restride: {wanted} reaches {there} elements of {here}")
+    if wanted.dtype is not type_.dtype:
+        raise ProgramError(f"restride: {type_.dtype} is not seen as {wanted.dtype}")
+    available, needed = type_.room(), wanted.room()
+    if isinstance(available, Const) and isinstance(needed, Const) and needed.value > available.value:
+        raise DimensionMismatch(f"restride: {wanted} reaches {needed} elements of {available}")
     return (wanted,)
 
 
 def _check(op: Op) -> tuple[Any, ...]:
-    found, place = block_level.tensor(op, 0), op.attrs["place"]
-    if found.dtype.is_float or len(found.shape) != 1:
-        raise ProgramError(f"check: it looks at a row of integers, not at {found}")
-    (extent,) = found.shape
+    """Check the operation `check`, which tests that element `place` of a vector of integers is 0. Return (): no
+    results.
+    """
+    type_, place = block_level.tensor(op, 0), op.attrs["place"]
+    if type_.dtype.is_float or len(type_.shape) != 1:
+        raise ProgramError(f"check: it looks at a row of integers, not at {type_}")
+    (extent,) = type_.shape
     if place < 0 or (isinstance(extent, Const) and place >= extent.value):
-        raise ProgramError(f"check: there is no element {place} of {shape_text(found.shape)}")
+        raise ProgramError(f"check: there is no element {place} of {shape_text(type_.shape)}")
     return ()
 
 
-def _nothing(op: Op) -> tuple[Any, ...]:
+def _no_results(op: Op) -> tuple[Any, ...]:
+    """Return (), for an operation that has no results and needs no check."""
     return ()
 
 
 def _branch(op: Op) -> tuple[Any, ...]:
+    """Raise ProgramError if a block of an `if` contains `bind`, which must be at the top level.
+    Return (): no results.
+    """
     for block in op.blocks:
         for inner in block.ops:
             if inner.name == "bind":
@@ -106,13 +123,13 @@ _SPECS = (
     OpSpec(
         "launch",
         {"program": "name", "workers": "count", "settings": "settings?"},
-        result_types=_nothing,
+        result_types=_no_results,
         notation="launch {program}([$*]) workers {workers}[ with {settings}]",
     ),
     OpSpec("check", {"place": "int", "says": "str"}, result_types=_check, notation="check $0 {place} else {says}"),
-    OpSpec("bind", blocks=1, chained=True, keeps=True, result_types=_nothing, notation="bind {}"),
+    OpSpec("bind", blocks=1, chained=True, keeps=True, result_types=_no_results, notation="bind {}"),
     OpSpec("if", {"when": "expr"}, blocks=2, result_types=_branch, notation="if {when} {}[ else {}]"),
-    OpSpec("return", result_types=_nothing, ends_block=True, notation="return"),
+    OpSpec("return", result_types=_no_results, ends_block=True, notation="return"),
 )
 
 HOST = Level(
@@ -128,7 +145,7 @@ HOST = Level(
 
 
 def parse_host(text: str) -> Program:
-    """The host program that the text prints.
+    """Parse the text of a host program.
 
     >>> text = '''host twice(%x: in global f32 (M), %y: out global f32 (M))
     ...   size M

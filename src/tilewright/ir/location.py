@@ -1,4 +1,4 @@
-"""Where in the author's file an operation was written; found cheaply, resolved only when it is shown."""
+"""Source locations of operations: recorded cheaply, resolved to line and columns only when they are shown."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OURS_TO_SHOW = tuple(str(Path(_PACKAGE) / folder) for folder in ("kernels", "wa
 
 
 class Location:
-    """A place in Python code: the code object and the instruction, from which line and columns follow."""
+    """A position in Python code: a code object and a bytecode offset, from which line and columns follow."""
 
     __slots__ = ("code", "instruction", "line")
 
@@ -24,27 +24,29 @@ class Location:
 
     @property
     def file(self) -> str:
-        """The file's name."""
+        """The path of the source file."""
         return self.code.co_filename
 
     @property
     def columns(self) -> tuple[int, int]:
-        """The first column and one past the last, of the expression that made the operation, on its line."""
+        """(first column, one past the last) of the source expression on its line; the whole line if Python recorded no
+        columns.
+        """
         positions = list(self.code.co_positions())
-        first, last, begin, end = positions[self.instruction // 2]
+        first, last, first_column, last_column = positions[self.instruction // 2]
         text = self.text
         indent = len(text) - len(text.lstrip())
-        if begin is None or end is None or first != self.line:
+        if first_column is None or last_column is None or first != self.line:
             return indent, len(text.rstrip())
-        return begin, end if last == first else len(text.rstrip())
+        return first_column, last_column if last == first else len(text.rstrip())
 
     @property
     def text(self) -> str:
-        """The line itself, if its file can be read."""
+        """The source line, without its newline; "" if the file cannot be read."""
         return linecache.getline(self.file, self.line).rstrip("\n")
 
     def pointing(self) -> str:
-        """File, line and a caret under the expression, as shown in error messages."""
+        """Return file, line and a caret under the expression, as error messages show them."""
         head = f'  File "{self.file}", line {self.line}, in {self.code.co_name}'
         if not self.text.strip():
             return head
@@ -67,7 +69,7 @@ class Location:
 
 
 class RememberedLocation:
-    """A place in Python code that another process named: what it looked like there."""
+    """A position in Python code that was unpickled: only its text is known."""
 
     __slots__ = ("name", "shown")
 
@@ -75,7 +77,7 @@ class RememberedLocation:
         self.shown, self.name = shown, name
 
     def pointing(self) -> str:
-        """File, line and a caret under the expression, as shown in error messages."""
+        """Return file, line and a caret under the expression, as error messages show them."""
         return self.shown
 
     def __str__(self) -> str:
@@ -83,7 +85,7 @@ class RememberedLocation:
 
 
 class TextLocation:
-    """A place in a program's own text, found by offset; line and column are worked out when they are shown."""
+    """A position in a program's text: an offset `at` into `source`, resolved to line and column when it is shown."""
 
     __slots__ = ("at", "source")
 
@@ -92,18 +94,18 @@ class TextLocation:
 
     @property
     def line(self) -> int:
-        """The line's number, from 1."""
+        """The number of the line, counted from 1."""
         return self.source.count("\n", 0, self.at) + 1
 
     @property
     def text(self) -> str:
-        """The line itself."""
+        """The line of the program's text that holds the position."""
         start = self.source.rfind("\n", 0, self.at) + 1
         end = self.source.find("\n", self.at)
         return self.source[start : len(self.source) if end < 0 else end]
 
     def pointing(self) -> str:
-        """The line with its number and a caret, as shown in error messages."""
+        """Return the line, its number and a caret under the position, as error messages show them."""
         start = self.source.rfind("\n", 0, self.at) + 1
         indent = len(self.text) - len(self.text.lstrip())
         return f"  line {self.line}:\n    {self.text.strip()}\n    {' ' * (self.at - start - indent)}^"
@@ -113,7 +115,10 @@ class TextLocation:
 
 
 def author_location(depth: int = 1) -> Location | None:
-    """The innermost frame that is not Tilewright's own."""
+    """Return the location of the innermost stack frame outside Tilewright, or None.
+
+    The search starts `depth` frames up the stack.
+    """
     frame: FrameType | None = sys._getframe(depth)
     while frame is not None:
         if not _is_ours(frame):
@@ -123,7 +128,7 @@ def author_location(depth: int = 1) -> Location | None:
 
 
 def warn_author(what: str, category: type[Warning]) -> None:
-    """Warns at the innermost line that is not Tilewright's own."""
+    """Emit a warning that points at the innermost stack frame outside Tilewright; `what` is its message."""
     frame: FrameType | None = sys._getframe(1)
     level = 2
     while frame is not None and _is_ours(frame):
@@ -132,12 +137,15 @@ def warn_author(what: str, category: type[Warning]) -> None:
 
 
 def _is_ours(frame: FrameType) -> bool:
+    """True if a frame runs Tilewright's own code, except the kernels and templates that it ships, whose lines are
+    shown.
+    """
     name = frame.f_code.co_filename
     ours = name.startswith(_PACKAGE) or name == contextlib.__file__  # `with` runs our functions through it
     return ours and not name.startswith(_OURS_TO_SHOW)
 
 
 def of_function(function: Any) -> Location:
-    """The first line of a function."""
+    """Return the location of the first line of a Python function."""
     code = function.__code__
     return Location(code, 0, code.co_firstlineno)

@@ -1,29 +1,29 @@
-"""The loop level: what one wave of one role executes, with loops, addresses, vectors, predicates and atoms.
+"""The loop level: the instructions of one wave of one role: loops, addresses, vectors, predicates and atoms.
 
-Memory is flat: a place is one number of elements from the start of a buffer. A register is a vector of lanes, a tile of
-rows, or a single number. An address, and a predicate, are expressions of the loop variables and of the lane:
+Memory is flat: an address is one offset in elements from the start of a buffer. A register is a vector of lanes, a tile
+of rows, or a single number. Addresses and predicates are expressions of the loop variables and of the lane:
 
 | operation | means |
 |---|---|
 | `%v = alloc vector f32 (16)` | a register, not initialised; `alloc shared f32 (1024)`: flat memory |
-| `load %v (l 16) = %x[64*i + l]` | each lane loads its element; `if` leaves lanes out, which become the `else` number |
-| `store %v (l 16) -> %x[64*i + l]` | each lane stores its element; `stream` past the caches |
+| `load %v (l 16) = %x[64*i + l]` | each lane loads its element; lanes with a false `if` get the `else` number |
+| `store %v (l 16) -> %x[64*i + l]` | each lane stores its element; `stream` bypasses the caches |
 | `prefetch %x[64*i]` | a hint: the element will be read, or written |
-| `compute %v = %a*2 + %b` | element by element |
-| `compute %v = select(%c, %a, %v) rare` | the condition seldom holds: waves in which it holds nowhere pass it by |
+| `compute %v = %a*2 + %b` | elementwise arithmetic |
+| `compute %v = select(%c, %a, %v) rare` | seldom true: waves in which the condition is false everywhere skip it |
 | `shuffle %v (l 16) = %u[l ^ 1]` | each lane takes another lane's element |
-| `transpose %a, %b, %c, %d unit 2` | registers are the rows of a matrix of units, which becomes its transpose |
-| `reduce %v -> %s with sum` | all lanes combined into one number |
+| `transpose %a, %b, %c, %d unit 2` | transposes the matrix whose rows are the registers, in units of 2 elements |
+| `reduce %v -> %s with sum` | reduces all lanes to one number |
 | `atom tiles.bf16 %c += %a * %b` | a multiplication atom on its registers |
-| `atomic add %s -> %x[i]` | one number is combined into memory as one step |
+| `atomic add %s -> %x[i]` | atomic read-modify-write of memory |
 | `fill %v 0` | every lane becomes the number |
-| `read i in 0..9 = %s` | a number in a register becomes a value for addresses |
-| `%t = constant i32 (u 100) = (u//7)` | a table that is worked out when the program is compiled |
-| `fetch i in 0..9 = %t[u]` | a number in memory becomes a value for addresses |
+| `read i in 0..9 = %s` | makes a number in a register available to addresses, as i |
+| `%t = constant i32 (u 100) = (u//7)` | a table that is computed at compile time |
+| `fetch i in 0..9 = %t[u]` | makes a number in memory available to addresses, as i |
 
 Loops, branches, tasks, roles, channels and barriers are those of the block level; `role consumer waves 8 (w 8)` names
-the wave. What waves of many lanes have besides, fragments, counting barriers, copies and products that go on by
-themselves, is in `loop_waves`.
+the wave. Operations for waves of many lanes (fragments, counting barriers, asynchronous copies and products) are in
+`loop_waves`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from tilewright.limits import TABLE
 
 
 def read_type(reader: Reader) -> VectorType | Any:
-    """The type that stands next in the text."""
+    """Read a loop-level type from `reader`: a vector, fragment or barrier, or a memory tensor."""
     word = reader.peek_word()
     if word not in ("vector", "fragment", "barrier"):
         return read_tensor_type(reader)
@@ -67,45 +67,53 @@ def read_type(reader: Reader) -> VectorType | Any:
     return made(reader, start, lambda: kind(element, shape))
 
 
-def _vector(op: Op, place: int) -> VectorType:
-    found = op.operands[place].type
-    if not isinstance(found, VectorType):
-        raise ProgramError(f"operand {place} of {op.name} is {found}, not a register")
-    return found
+def _register_operand(op: Op, index: int) -> VectorType:
+    """Return the type of operand number `index`; raise ProgramError unless it is a register."""
+    type_ = op.operands[index].type
+    if not isinstance(type_, VectorType):
+        raise ProgramError(f"operand {index} of {op.name} is {type_}, not a register")
+    return type_
 
 
-def _memory(op: Op, place: int) -> TensorType:
-    found = op.operands[place].type
-    if not isinstance(found, TensorType):
-        raise ProgramError(f"operand {place} of {op.name} is {found}, not memory")
-    return found
+def _memory_operand(op: Op, index: int) -> TensorType:
+    """Return the type of operand number `index`; raise ProgramError unless it is a tensor in memory."""
+    type_ = op.operands[index].type
+    if not isinstance(type_, TensorType):
+        raise ProgramError(f"operand {index} of {op.name} is {type_}, not memory")
+    return type_
 
 
 def _alloc(op: Op) -> tuple[Any, ...]:
-    found = op.attrs["type"]
-    if isinstance(found, TensorType) and (found.space != "shared" or found.role is not None):
+    """Return the result type of `alloc`, its attribute `type`: a register, a barrier, or a tensor in shared memory."""
+    type_ = op.attrs["type"]
+    if isinstance(type_, TensorType) and (type_.space != "shared" or type_.role is not None):
         raise ProgramError("alloc makes shared memory or registers")
-    if isinstance(found, BarrierType):
-        return (found,)
-    if not isinstance(found, TensorType | VectorType):
-        raise ProgramError(f"alloc of {found}: registers of the loop level are vectors")
-    return (found,)
+    if isinstance(type_, BarrierType):
+        return (type_,)
+    if not isinstance(type_, TensorType | VectorType):
+        raise ProgramError(f"alloc of {type_}: registers of the loop level are vectors")
+    return (type_,)
 
 
-def _moves(op: Op) -> tuple[Any, ...]:
-    vector, memory = _vector(op, 0), _memory(op, 1)
-    _over(op, vector)
+def _load_or_store(op: Op) -> tuple[Any, ...]:
+    """Check a `load` or `store` between a register and memory. Return (): no results."""
+    vector, memory = _register_operand(op, 0), _memory_operand(op, 1)
+    _check_axes(op, vector)
     if vector.dtype is not memory.dtype:
         raise DtypeMismatch(f"{op.name}: {vector.dtype} and {memory.dtype} differ")
     if op.name == "store" and memory.role == "in":
         raise ProgramError(f"store to %{op.operands[1].name}, an argument that is declared `in`: {memory}")
     if op.name == "load" and ("when" in op.attrs) != ("otherwise" in op.attrs):
         raise ProgramError("load: `if` and `else` come together")
-    block_level.holds(op, vector.dtype, "otherwise")
+    block_level.check_number(op, vector.dtype, "otherwise")
     return ()
 
 
-def _over(op: Op, vector: VectorType) -> None:
+def _check_axes(op: Op, vector: VectorType) -> None:
+    """Raise DimensionMismatch unless the axes `over` have the shape of the register type `vector`.
+
+    Memory must also be addressed by a single flat offset, except in `shuffle`, which has no memory.
+    """
     over = tuple(s.upper + 1 for s in op.attrs["over"])
     if over != vector.shape:
         raise DimensionMismatch(
@@ -116,25 +124,32 @@ def _over(op: Op, vector: VectorType) -> None:
 
 
 def _prefetch(op: Op) -> tuple[Any, ...]:
-    _memory(op, 0)
+    """Check that `prefetch` names memory. Return (): no results."""
+    _memory_operand(op, 0)
     return ()
 
 
 def _compute(op: Op) -> tuple[Any, ...]:
-    target = _vector(op, 0)
+    """Check that the formula of `compute` gives the target register's element type and shape.
+    Return (): no results.
+    """
+    target = _register_operand(op, 0)
     for place in range(1, len(op.operands)):
-        if _vector(op, place).shape not in (target.shape, ()):
-            raise DimensionMismatch(f"compute: {_vector(op, place)} and {target} differ")
-    block_level.no_arguments(op, op.attrs["formula"])
-    found = op.attrs["formula"].gives(lambda leaf: _vector(op, leaf.value).dtype, target.dtype)
-    block_level.rarely(op, op.attrs["formula"])
-    if found is not target.dtype:
-        raise DtypeMismatch(f"compute: the formula gives {found}, %{op.operands[0].name} holds {target.dtype}")
+        if _register_operand(op, place).shape not in (target.shape, ()):
+            raise DimensionMismatch(f"compute: {_register_operand(op, place)} and {target} differ")
+    block_level.check_no_arguments(op, op.attrs["formula"])
+    computed = op.attrs["formula"].gives(lambda leaf: _register_operand(op, leaf.value).dtype, target.dtype)
+    block_level.check_rare(op, op.attrs["formula"])
+    if computed is not target.dtype:
+        raise DtypeMismatch(f"compute: the formula gives {computed}, %{op.operands[0].name} holds {target.dtype}")
     return ()
 
 
 def _atomic(op: Op) -> tuple[Any, ...]:
-    value, memory = _vector(op, 0), _memory(op, 1)
+    """Check `atomic`, which combines a register with memory in one step: types, flat offset, kind. Return no result
+    types.
+    """
+    value, memory = _register_operand(op, 0), _memory_operand(op, 1)
     if (
         (value.shape and "over" not in op.attrs)
         or value.dtype is not memory.dtype
@@ -146,8 +161,11 @@ def _atomic(op: Op) -> tuple[Any, ...]:
 
 
 def _shuffle(op: Op) -> tuple[Any, ...]:
-    target, source = _vector(op, 0), _vector(op, 1)
-    _over(op, target)
+    """Check `shuffle`, in which each lane takes a value of another lane; the source lane must exist. Return no result
+    types.
+    """
+    target, source = _register_operand(op, 0), _register_operand(op, 1)
+    _check_axes(op, target)
     if target.dtype is not source.dtype:
         raise DtypeMismatch(f"shuffle: {target.dtype} and {source.dtype} differ")
     if len(op.attrs["at"]) != len(source.shape):
@@ -161,14 +179,17 @@ def _shuffle(op: Op) -> tuple[Any, ...]:
         raise ProgramError(f"shuffle: which lane is taken, {place}, depends on more than the lane {lane.name}")
     if isinstance(lanes, Const) and isinstance(lane.upper, Const):
         for i in range(lane.upper.value + 1):
-            taken = evaluate(place, {lane: i})
-            if not 0 <= taken < lanes.value:
-                raise OutOfBoundsFault(f"shuffle: lane {i} takes lane {taken} of {lanes}, as {place} says")
+            source_lane = evaluate(place, {lane: i})
+            if not 0 <= source_lane < lanes.value:
+                raise OutOfBoundsFault(f"shuffle: lane {i} takes lane {source_lane} of {lanes}, as {place} says")
     return ()
 
 
 def _transpose(op: Op) -> tuple[Any, ...]:
-    kinds = [_vector(op, n) for n in range(len(op.operands))]
+    """Check `transpose` of several vectors, the rows of a matrix of units of `unit` elements.
+    Return (): no results.
+    """
+    kinds = [_register_operand(op, n) for n in range(len(op.operands))]
     count, unit = len(kinds), int(op.attrs["unit"])
     if len({*kinds}) > 1 or len(set(op.operands)) < count or len(kinds[0].shape) != 1:
         raise ProgramError(f"transpose: different vectors of one type, not {', '.join(map(str, kinds))}")
@@ -182,9 +203,10 @@ def _transpose(op: Op) -> tuple[Any, ...]:
 
 
 def _reduce(op: Op) -> tuple[Any, ...]:
-    source, target = _vector(op, 0), _vector(op, 1)
-    one = bool(target.shape) or len(source.shape) != 1
-    if one or source.dtype is not target.dtype or op.attrs["with"] not in COMBINE:
+    """Check `reduce`, which combines all lanes of a vector into a single number. Return (): no results."""
+    source, target = _register_operand(op, 0), _register_operand(op, 1)
+    mismatch = bool(target.shape) or len(source.shape) != 1
+    if mismatch or source.dtype is not target.dtype or op.attrs["with"] not in COMBINE:
         raise ProgramError(
             f"reduce of {source} to {target}: a vector of lanes to one number of its type, with {', '.join(COMBINE)}"
         )
@@ -192,19 +214,24 @@ def _reduce(op: Op) -> tuple[Any, ...]:
 
 
 def _fill(op: Op) -> tuple[Any, ...]:
-    block_level.holds(op, _vector(op, 0).dtype, "value")
+    """Check that the value of `fill` fits the register's element type. Return (): no results."""
+    block_level.check_number(op, _register_operand(op, 0).dtype, "value")
     return ()
 
 
-def _read(op: Op) -> tuple[Any, ...]:
-    found = _vector(op, 0)
-    one = not found.shape or (isinstance(found, FragmentType) and found.shape[1] == ONE)
-    if not one or found.dtype.is_float:
-        raise ProgramError(f"{op.name} of {found}: a single integer, or one in each lane")
+def _integer_register(op: Op) -> tuple[Any, ...]:
+    """Check that operand 0 is an integer register: a single number, or one value in each lane.
+    Return (): no results.
+    """
+    type_ = _register_operand(op, 0)
+    one = not type_.shape or (isinstance(type_, FragmentType) and type_.shape[1] == ONE)
+    if not one or type_.dtype.is_float:
+        raise ProgramError(f"{op.name} of {type_}: a single integer, or one in each lane")
     return ()
 
 
 def _constant(op: Op) -> tuple[Any, ...]:
+    """Return the result type of `constant`, a table of integers in global memory that is computed at compile time."""
     if op.attrs["dtype"].is_float:
         raise ProgramError("constant: a table holds integers")
     count = prod(s.hi + 1 for s in op.attrs["over"])
@@ -215,16 +242,19 @@ def _constant(op: Op) -> tuple[Any, ...]:
 
 
 def _fetch(op: Op) -> tuple[Any, ...]:
-    if _memory(op, 0).dtype.is_float or len(op.attrs["at"]) != 1:
+    """Check `fetch`, which reads one integer from memory at a flat offset. Return (): no results."""
+    if _memory_operand(op, 0).dtype.is_float or len(op.attrs["at"]) != 1:
         raise ProgramError(f"fetch takes one integer from memory, not from {op.operands[0].type}")
     return ()
 
 
 def _while(op: Op) -> tuple[Any, ...]:
-    return _read(op)
+    """Check that the condition of `while` is an integer register. Return (): no results."""
+    return _integer_register(op)
 
 
-def _nothing(op: Op) -> tuple[Any, ...]:
+def _no_results(op: Op) -> tuple[Any, ...]:
+    """Return (), for an operation that has no results and needs no check."""
     return ()
 
 
@@ -233,13 +263,13 @@ _SPECS = (
     OpSpec(
         "load",
         {"over": "axes", "at": "exprs", "when": "expr?", "otherwise": "number?", "stream": "bool?"},
-        result_types=_moves,
+        result_types=_load_or_store,
         notation="load $0 {over} = $1{at}[ if {when}][ else {otherwise}][ ?stream]",
     ),
     OpSpec(
         "store",
         {"over": "axes", "at": "exprs", "when": "expr?", "stream": "bool?"},
-        result_types=_moves,
+        result_types=_load_or_store,
         notation="store $0 {over} -> $1{at}[ if {when}][ ?stream]",
     ),
     OpSpec("prefetch", {"at": "exprs", "write": "bool?"}, result_types=_prefetch, notation="prefetch $0{at}[ ?write]"),
@@ -259,7 +289,7 @@ _SPECS = (
     ),
     OpSpec("reduce", {"with": "name"}, result_types=_reduce, notation="reduce $0 -> $1 with {with}"),
     OpSpec("fill", {"value": "number"}, result_types=_fill, notation="fill $0 {value}"),
-    OpSpec("read", {"symbol": "fetched"}, result_types=_read, notation="read {symbol} = $0"),
+    OpSpec("read", {"symbol": "fetched"}, result_types=_integer_register, notation="read {symbol} = $0"),
     OpSpec(
         "constant",
         {"dtype": "dtype", "over": "axes", "value": "expr"},
@@ -272,7 +302,7 @@ _SPECS = (
         "role",
         {"name": "name", "waves": "count", "over": "axes?", "registers": "count?"},
         blocks=1,
-        result_types=block_level.role,
+        result_types=block_level.check_role,
         notation="role {name} waves {waves}[ {over}][ registers {registers}] {}",
     ),
 )
@@ -289,7 +319,7 @@ LOOP = Level(
 
 
 def parse_loop(text: str) -> Program:
-    """The loop program that the text prints.
+    """Parse the text of a loop program.
 
     >>> text = '''loop double(%x: in global f32 (N), %y: out global f32 (N))
     ...   param N = 40

@@ -1,4 +1,4 @@
-"""Types of the loop level: registers of one wave, and barriers that count."""
+"""Types of the loop level: registers of one wave, and barriers that count arrivals."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tilewright.limits import VECTOR
 
 @dataclass(frozen=True)
 class VectorType:
-    """A register: a vector of lanes, a tile of rows, or without dimensions a single number."""
+    """A register: a vector of lanes, a tile of rows, or a single number (no dimensions)."""
 
     dtype: DType
     shape: tuple[Expr, ...]
@@ -26,11 +26,11 @@ class VectorType:
             raise ProgramError(f"{self}: a register has at least one element")
 
     def expressions(self) -> Iterable[Expr]:
-        """Every expression in it."""
+        """Return every expression in the type: its extents."""
         return self.shape
 
     def mapped(self, images: Images) -> VectorType:
-        """The type with every expression replaced by its image."""
+        """Return the type with every extent `e` replaced by `images(e)`."""
         return type(self)(self.dtype, tuple(map(images, self.shape)))
 
     def __str__(self) -> str:
@@ -41,7 +41,7 @@ class VectorType:
 
 @dataclass(frozen=True)
 class FragmentType(VectorType):
-    """A register of a wave of many lanes: so many values in each lane, (lanes, values)."""
+    """Registers of a wave: a fragment of shape (lanes, values in each lane)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -56,17 +56,20 @@ class FragmentType(VectorType):
 
 @dataclass(frozen=True)
 class BarrierType:
-    """Barriers in shared memory; each goes to its next phase when so many waves have arrived and all bytes have."""
+    """`count` barriers in shared memory, like an array of mbarriers.
+
+    A barrier goes to its next phase when `arrivals` waves have arrived and all expected bytes have landed.
+    """
 
     count: Expr
     arrivals: Expr
 
     def expressions(self) -> Iterable[Expr]:
-        """Every expression in it."""
+        """Return every expression in the type: the number of barriers, then the arrivals of a phase."""
         return (self.count, self.arrivals)
 
     def mapped(self, images: Images) -> BarrierType:
-        """The type with every expression replaced by its image."""
+        """Return the type with every expression `e` replaced by `images(e)`."""
         return BarrierType(images(self.count), images(self.arrivals))
 
     def __str__(self) -> str:

@@ -1,34 +1,34 @@
-"""The loop level's words for workgroups of many waves: what runs at once, and what makes one wait for another.
+"""Loop-level operations for workgroups of many waves: asynchronous copies and products, and synchronisation.
 
-A wave has lanes; a *fragment* holds so many values in each of them, and `(l 32, v 4)` names lane and value. Single
-steps (arrive, expect, a copy that goes on by itself) are done once by the wave, whichever of its lanes issues them.
+A *fragment* is a register with several values in each lane of a wave; `(l 32, v 4)` names lane and value. Single steps
+(arrive, expect, an asynchronous copy) are done once by the wave, whichever of its lanes issues them.
 
 | operation | means |
 |---|---|
 | `%r = alloc fragment f32 (32, 4)` | a register of 32 lanes with four values each |
-| `%b = alloc barrier (4) arrivals 8` | four barriers that count; each waits for 8 arrivals, and for bytes |
-| `shuffle %r (l 32, v 4) = %s[l ^ 1, v]` | each lane takes a value of a lane; of its own: only a name |
-| `arrive %b[s]` | one arrival; what the wave did before is ordered before whoever awaits the phase |
+| `%b = alloc barrier (4) arrivals 8` | four mbarriers; a phase completes after 8 arrivals and all expected bytes |
+| `shuffle %r (l 32, v 4) = %s[l ^ 1, v]` | each lane takes a value of another lane (its own value costs nothing) |
+| `arrive %b[s]` | one arrival; it releases the wave's earlier accesses to waves that await the phase |
 | `arrive %b[s] everywhere` | one arrival at this barrier of each workgroup of the cluster |
-| `expect %b[s] bytes 4096` | the phase also waits for so many bytes to land |
-| `await %b[s] phase (n)` | until phase n of the barrier, counted from 0, is complete; before 0 everything is |
-| `copy_in %x (i 64)[8*m + i ?] -> %s[i] by ATOM signal %b[s]` | goes on by itself, and lands at the barrier |
-| `copy_in ... multicast` | the same to each workgroup of the cluster, landing at that barrier of each |
-| `copy_out %s (i 64)[i] -> %y[8*m + i ?] by ATOM` | goes on by itself, as part of the next sealed group |
-| `copy_lanes %x (l 32, v 8)[64*l + v] -> %s[8*l + v] by ATOM` | each lane's values go on by themselves |
-| `copy_lanes ... inside (64*l + v < 99)` | what the tensor does not have arrives as 0; `if (l < 9)`: lanes that copy |
-| `land %b[s]` | the phase also waits for what the wave's lanes have begun to copy |
+| `expect %b[s] bytes 4096` | the phase also waits for 4096 bytes to land |
+| `await %b[s] phase (n)` | waits until phase n, counted from 0, is complete; phases below 0 are complete |
+| `copy_in %x (i 64)[8*m + i ?] -> %s[i] by ATOM signal %b[s]` | asynchronous copy that signals the barrier |
+| `copy_in ... multicast` | the same to each workgroup of the cluster, signalling the barrier of each |
+| `copy_out %s (i 64)[i] -> %y[8*m + i ?] by ATOM` | asynchronous copy that joins the next sealed group |
+| `copy_lanes %x (l 32, v 8)[64*l + v] -> %s[8*l + v] by ATOM` | asynchronous copy of each lane's values |
+| `copy_lanes ... inside (64*l + v < 99)` | out-of-bounds values arrive as 0; `if (l < 9)`: the lanes that copy |
+| `land %b[s]` | the phase also waits for the copies that the wave's lanes have started |
 | `seal`, `drain 1` | closes a group of copies out; waits until at most one still reads |
-| `fence` | what the wave stored to shared memory is there for copies and products that go on by themselves |
+| `fence` | makes the wave's stores to shared memory visible to asynchronous copies and products |
 | `atom NAME %c += %a (i 64, k 64)[64*i + k] * %b ...` | operands that the instruction reads from memory |
-| `atom NAME %c += %a * %b fresh` | the sum begins at 0, whatever the register held |
-| `settle 1 of %c` | waits until at most one group of products goes on; %c is there |
-| `together` | the lanes of the wave meet: what each stored before, the others may load after |
-| `barrier (1) of 4` | four waves that name the same number meet |
-| `tasks t in 0..9 turn (w//4)` | of the worker's tasks, every second, beginning with number 0 or 1 |
+| `atom NAME %c += %a * %b fresh` | the accumulator starts at 0; its old contents are ignored |
+| `settle 1 of %c` | waits until at most one group of products is in flight; %c is complete |
+| `together` | wave barrier: stores of each lane before it are visible to the others after it |
+| `barrier (1) of 4` | named barrier number 1, of four waves |
+| `tasks t in 0..9 turn (w//4)` | every second task of the worker, from task 0 or 1 on (ping-pong) |
 
-A product whose atom completes later goes on by itself: its sum must not be looked at, nor an operand in registers
-changed, before `settle`; the stages it reads are not given back before that either.
+A product with an asynchronous atom stays in flight until `settle`: before that, its accumulator must not be read,
+operands in registers must not be changed, and the stages it reads must not be released.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from tilewright.ir.tensors import TensorType
 
 
 def read_barrier(reader: Reader) -> BarrierType:
-    """The rest of a barrier's type: how many, and how often each is arrived at."""
+    """Read the rest of a barrier type after the word `barrier`, such as `(4) arrivals 8`."""
     reader.expect("(")
     start = reader.at
     counts = reader.exprs(reader.enclosed(")"), start)
@@ -55,27 +55,37 @@ def read_barrier(reader: Reader) -> BarrierType:
     return BarrierType(counts[0], KINDS["count"].read(reader, []))
 
 
-def _barrier_operand(op: Op, place: int) -> None:
-    found = op.operands[place].type
-    if not isinstance(found, BarrierType):
-        raise ProgramError(f"operand {place} of {op.name} is {found}, not a barrier that counts")
+def _barrier_operand(op: Op, index: int) -> None:
+    """Raise ProgramError unless operand number `index` is an array of barriers."""
+    type_ = op.operands[index].type
+    if not isinstance(type_, BarrierType):
+        raise ProgramError(f"operand {index} of {op.name} is {type_}, not a barrier that counts")
 
 
-def _shared_operand(op: Op, place: int) -> TensorType:
-    found = op.operands[place].type
-    if not isinstance(found, TensorType) or found.space != "shared":
-        raise ProgramError(f"operand {place} of {op.name} is {found}, not shared memory")
-    return found
+def _shared_operand(op: Op, index: int) -> TensorType:
+    """Return the type of operand number `index`; raise ProgramError unless it is a tensor in shared memory."""
+    type_ = op.operands[index].type
+    if not isinstance(type_, TensorType) or type_.space != "shared":
+        raise ProgramError(f"operand {index} of {op.name} is {type_}, not shared memory")
+    return type_
 
 
 def _at_barrier(op: Op) -> tuple[Any, ...]:
+    """Check an operation on one of an array of barriers: operand 0 is the array, `at` one
+    index. Return (): no results.
+    """
     _barrier_operand(op, 0)
     if len(op.attrs["at"]) != 1:
         raise DimensionMismatch(f"{op.name}: which barrier is one number, not {len(op.attrs['at'])}")
     return ()
 
 
-def _copied(op: Op, far: int, near: int, flat: bool = False) -> None:
+def _check_copy(op: Op, far: int, near: int, flat: bool = False) -> None:
+    """Check an asynchronous copy between an argument in global memory and shared memory.
+
+    `far` is the operand number of the argument, `near` that of the shared tensor. If `flat`, the argument is addressed
+    by one flat offset instead of one coordinate for each dimension.
+    """
     tensor, shared = op.operands[far].type, _shared_operand(op, near)
     if not isinstance(tensor, TensorType) or tensor.space != "global":
         raise ProgramError(f"operand {far} of {op.name} is {tensor}, not an argument")
@@ -86,45 +96,55 @@ def _copied(op: Op, far: int, near: int, flat: bool = False) -> None:
 
 
 def _copy_in(op: Op) -> tuple[Any, ...]:
-    _copied(op, 0, 1)
+    """Check `copy_in`, an asynchronous copy from global to shared memory that signals a
+    barrier. Return (): no results.
+    """
+    _check_copy(op, 0, 1)
     _barrier_operand(op, 2)
     return ()
 
 
 def _copy_lanes(op: Op) -> tuple[Any, ...]:
-    _copied(op, 0, 1, flat=True)
+    """Check `copy_lanes`, in which each lane copies values from global to shared memory. Return (): no results."""
+    _check_copy(op, 0, 1, flat=True)
     if len(op.attrs["over"]) != 2:
         raise DimensionMismatch(f"copy_lanes: lane and value are two axes, not {len(op.attrs['over'])}")
     return ()
 
 
 def _copy_out(op: Op) -> tuple[Any, ...]:
-    _copied(op, 1, 0)
+    """Check `copy_out`, an asynchronous copy from shared memory to an argument. Return (): no results."""
+    _check_copy(op, 1, 0)
     if op.operands[1].type.role == "in":
         raise ProgramError(f"copy_out to %{op.operands[1].name}, an argument that is declared `in`")
     return ()
 
 
-def _atom(op: Op) -> tuple[Any, ...]:
-    for place, axes, at in ((0, "", ""), (1, "a", "a_at"), (2, "b", "b_at")):
-        found = op.operands[place].type
+def _multiply_atom(op: Op) -> tuple[Any, ...]:
+    """Check the operands of `atom`: registers, or shared memory if the attributes give offsets.
+    Return (): no results.
+    """
+    for index, axes, at in ((0, "", ""), (1, "a", "a_at"), (2, "b", "b_at")):
+        type_ = op.operands[index].type
         if axes in op.attrs:
-            _shared_operand(op, place)
+            _shared_operand(op, index)
             if len(op.attrs[axes]) != 2 or len(op.attrs[at]) != 1:
                 raise DimensionMismatch(f"atom: operand {axes} in memory is a matrix, with one place for each element")
-        elif not isinstance(found, VectorType):
-            raise ProgramError(f"operand {place} of atom is {found}, not a register")
+        elif not isinstance(type_, VectorType):
+            raise ProgramError(f"operand {index} of atom is {type_}, not a register")
     return ()
 
 
 def _settle(op: Op) -> tuple[Any, ...]:
+    """Check that `settle` waits for the accumulators of multiplications: fragments only. Return (): no results."""
     for value in op.operands:
         if not isinstance(value.type, FragmentType):
             raise ProgramError(f"settle: {value.type} is no fragment")
     return ()
 
 
-def _nothing(op: Op) -> tuple[Any, ...]:
+def _no_results(op: Op) -> tuple[Any, ...]:
+    """Return (), for an operation that has no results and needs no check."""
     return ()
 
 
@@ -173,18 +193,20 @@ SPECS = (
         result_types=_copy_out,
         notation="copy_out $0 {over}{at} -> $1{there} by {by}[ inside {inside}]",
     ),
-    OpSpec("seal", result_types=_nothing, notation="seal"),
-    OpSpec("drain", {"pending": "int"}, result_types=_nothing, notation="drain {pending}"),
-    OpSpec("fence", result_types=_nothing, notation="fence"),
+    OpSpec("seal", result_types=_no_results, notation="seal"),
+    OpSpec("drain", {"pending": "int"}, result_types=_no_results, notation="drain {pending}"),
+    OpSpec("fence", result_types=_no_results, notation="fence"),
     OpSpec(
         "atom",
         {"atom": "dotted", "a": "axes?", "a_at": "exprs?", "b": "axes?", "b_at": "exprs?", "fresh": "bool?"},
-        result_types=_atom,
+        result_types=_multiply_atom,
         notation="atom {atom} $0 += $1[ {a}{a_at}] * $2[ {b}{b_at}][ ?fresh]",
     ),
-    OpSpec("together", {}, result_types=_nothing, notation="together"),
+    OpSpec("together", {}, result_types=_no_results, notation="together"),
     OpSpec("settle", {"pending": "int"}, result_types=_settle, notation="settle {pending}[ of $*]"),
-    OpSpec("barrier", {"id": "expr?", "waves": "count?"}, result_types=_nothing, notation="barrier[ {id} of {waves}]"),
+    OpSpec(
+        "barrier", {"id": "expr?", "waves": "count?"}, result_types=_no_results, notation="barrier[ {id} of {waves}]"
+    ),
     OpSpec(
         "tasks",
         {"ranges": "ranges", "schedule": "name?", "turn": "expr?", "overlap": "name?"},

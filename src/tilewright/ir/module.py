@@ -1,4 +1,4 @@
-"""A module: a host program and the programs that it launches, by name. It is what a kernel becomes for a machine."""
+"""A module: a host program and the programs it launches. Compiling a kernel for a machine gives one module."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tilewright.ir.tensors import TensorType
 
 @dataclass(frozen=True)
 class Module:
-    """A host program and what it launches; no two of them have one name.
+    """A host program and the programs that it launches, by name; all names differ.
 
     >>> from tilewright.ir.block import parse_block
     >>> from tilewright.ir.host import parse_host
@@ -35,16 +35,20 @@ class Module:
 
     @classmethod
     def of(cls, host: Program, programs: Iterable[Program]) -> Module:
-        """The module of these programs; raises where two have one name, or where what is launched is not there."""
-        found: dict[str, Program] = {}
+        """Return the module of a host program and of the programs that it launches.
+
+        Raise ProgramError if two programs have one name, if a launched program is missing, or if a launch passes
+        another number of arguments than the program takes.
+        """
+        by_name: dict[str, Program] = {}
         for program in programs:
-            if program.name in found or program.name == host.name:
+            if program.name in by_name or program.name == host.name:
                 raise ProgramError(f"two programs of one text have the same name, {program.name}")
-            found[program.name] = program
+            by_name[program.name] = program
         for op in host.walk():
             if op.name != "launch":
                 continue
-            launched = found.get(op.attrs["program"])
+            launched = by_name.get(op.attrs["program"])
             if launched is None:
                 raise ProgramError(f"launch: the text holds no program {op.attrs['program']}", op.loc)
             if len(op.operands) != len(launched.args):
@@ -56,14 +60,14 @@ class Module:
                     raise ProgramError(
                         f"launch: %{arg.name} of {launched.name} is {arg.type}; arguments lie in global memory", op.loc
                     )
-        return cls(host, found)
+        return cls(host, by_name)
 
     def __str__(self) -> str:
         return "\n".join(map(str, (self.host, *self.programs.values())))
 
 
 def named_apart(program: Program, taken: Iterable[str]) -> Program:
-    """The program under its name, or under one with a number where others have that name.
+    """Return the program, renamed if necessary so that its name is not in `taken`: `_2`, `_3`, ... is appended.
 
     >>> from tilewright.ir.block import parse_block
     >>> pack = parse_block("block pack() {}")

@@ -1,17 +1,18 @@
-"""How an operation is written: one line of notation, from which the printer and the parser both work.
+"""Parse the one-line notation that says how an operation is written; the printer and the parser both work from it.
 
-| piece     | stands for                                                            |
+| piece     | meaning                                                               |
 |-----------|-----------------------------------------------------------------------|
-| word, ->  | itself                                                                |
+| word, ->  | literal text                                                          |
 | $0, $1    | an operand                                                            |
-| $*        | all operands that are left, with commas                               |
-| $<, $>    | the first half of the operands, the second                            |
+| $*        | all remaining operands, separated by commas                           |
+| $<, $>    | the first half of the operands, the second half                       |
 | {name}    | an attribute                                                          |
 | {}        | a block                                                               |
-| [ ... ]   | may be left out: there if its first attribute, block or flag is       |
+| [ ... ]   | optional: present if its first attribute, block or flag is            |
 | ?word     | a flag: the attribute of that name is true where the word stands      |
 
-`copy $0 -> $1[ else {otherwise}]` prints `copy %a -> %b else 0`. White space is printed as it stands, and read as any.
+`copy $0 -> $1[ else {otherwise}]` prints `copy %a -> %b else 0`. White space is printed as
+written; the parser accepts any.
 """
 
 from __future__ import annotations
@@ -25,7 +26,11 @@ _PIECE = re.compile(r"\$(\d+|[*<>])|\{(\w*)\}|(\[)|(\])|\?(\w+)|(\w+|[^\s\w\[\]{
 
 @dataclass(frozen=True)
 class NotationPiece:
-    """One piece of notation: what it is, its text, and for a group the pieces in it."""
+    """One piece of a notation line, for instance a word, an operand or an optional group.
+
+    `what` is the kind of piece. `text` is its word, attribute name or operand number. `inner` holds the pieces of a
+    group.
+    """
 
     what: str  # operand, attribute, block, group, flag, literal, space
     text: str = ""
@@ -34,20 +39,20 @@ class NotationPiece:
 
 @cache
 def pieces(notation: str) -> tuple[NotationPiece, ...]:
-    """The pieces of a notation.
+    """Split a notation line into its pieces, in order; the pieces of an optional group `[...]` are nested in it.
 
     >>> [p.what for p in pieces("fill $0 {value}")]
     ['literal', 'space', 'operand', 'space', 'attribute']
     """
     stack: list[list[NotationPiece]] = [[]]
-    at = 0
-    while at < len(notation):
-        found = _PIECE.match(notation, at)
-        assert found is not None, notation[at:]
-        operand, attribute, opened, closed, flag, literal, space = found.groups()
-        if opened:
+    position = 0
+    while position < len(notation):
+        match = _PIECE.match(notation, position)
+        assert match is not None, notation[position:]
+        operand, attribute, opens_group, closes_group, flag, literal, space = match.groups()
+        if opens_group:
             stack.append([])
-        elif closed:
+        elif closes_group:
             inner = tuple(stack.pop())
             stack[-1].append(NotationPiece("group", "", inner))
         elif operand is not None:
@@ -60,15 +65,21 @@ def pieces(notation: str) -> tuple[NotationPiece, ...]:
             stack[-1].append(NotationPiece("literal", literal))
         else:
             stack[-1].append(NotationPiece("space", space))
-        at = found.end()
+        position = match.end()
     return tuple(stack[0])
 
 
 def leading(group: NotationPiece) -> NotationPiece:
-    """The first piece of a group that is not white space: the text by which its presence is seen."""
+    """Return the first piece of an optional group that is not white space.
+
+    The parser takes the group as present if the text continues with this piece.
+    """
     return next(p for p in group.inner if p.what != "space")
 
 
 def deciding(group: NotationPiece) -> NotationPiece | None:
-    """The piece that says whether a group is printed: its first attribute, flag or block."""
+    """Return the first attribute, flag or block of an optional group, or None if it has none.
+
+    The printer writes the group if the operation has this attribute, flag or block.
+    """
     return next((p for p in group.inner if p.what in ("attribute", "flag", "block")), None)

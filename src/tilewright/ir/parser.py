@@ -1,4 +1,4 @@
-"""Programs from their text: the inverse of `printer`, on every level."""
+"""Parse programs of every level from text; the inverse of `printer`."""
 
 from __future__ import annotations
 
@@ -24,34 +24,40 @@ _VALUE = re.compile(r"%(\w+)")
 
 
 def parse_program(text: str, levels: Mapping[str, Level]) -> Program:
-    """The program that the text prints; its first word names the level."""
+    """Parse a text that holds exactly one program.
+
+    `levels` maps each level name that the text may begin with, such as "tile", to the level.
+    """
     (program,) = parse_programs(text, levels, most=1)
     return program
 
 
 def parse_programs(text: str, levels: Mapping[str, Level], most: int | None = None) -> list[Program]:
-    """The programs that the text prints, one after another."""
+    """Parse one or more programs that follow each other in a text; raise ParseError if there are more than `most`.
+
+    `levels` maps each level name that a program may begin with, such as "tile", to the level.
+    """
     with building():
         reader = Reader(text, levels)
-        found = [reader.program()]
+        programs = [reader.program()]
         reader.skip()
-        while reader.at < len(text) and (most is None or len(found) < most):
-            found.append(reader.program())
+        while reader.at < len(text) and (most is None or len(programs) < most):
+            programs.append(reader.program())
             reader.skip()
         if reader.at < len(text):
             raise reader.fail("expected the end of the program")
-        return found
+        return programs
 
 
 class Reader:
-    """A recursive-descent reader; `at` is the place in the text that is read next."""
+    """A recursive-descent parser over one text; `at` is the offset of the next character to read."""
 
     def __init__(self, text: str, levels: Mapping[str, Level]):
         self.text, self.levels, self.at = text, levels, 0
         self.level: Level | None = None
         self.values: dict[str, Value] = {}
         self.symbols: dict[str, Symbol] = {}
-        self.known: dict[str, Expr] = {}  # expressions read before: the same few occur again and again
+        self.known: dict[str, Expr] = {}  # cache of parsed expressions, of which a few recur often
         self.types: dict[str, TileType | MemoryType] = {}
         self.after_ranges: tuple[str, ...] = ()
         self.depth = 0
@@ -59,17 +65,21 @@ class Reader:
     # -- characters ---------------------------------------------------------------------------------
 
     def skip(self) -> None:
-        """Past white space and comments."""
+        """Move past white space and comments."""
         here = self.text[self.at : self.at + 1]
         if here.isspace() or here == "#":
-            found = _BLANK.match(self.text, self.at)
-            assert found is not None
-            self.at = found.end()
+            match = _BLANK.match(self.text, self.at)
+            assert match is not None
+            self.at = match.end()
 
     def fail(self, what: str, at: int | None = None) -> ParseError:
-        """The error to raise, with the line and a caret at the place."""
+        """Return (do not raise) the ParseError for message `what`, with the line and a caret at offset `at` of the
+        text.
+
+        `at` defaults to the current position.
+        """
         at = self.at if at is None else at
-        if not self.text[at:].strip():  # what is missing stands after the last line that says something
+        if not self.text[at:].strip():  # point behind the last line that is not blank
             at, what = len(self.text.rstrip()), f"{what}; the text ends here"
         start = self.text.rfind("\n", 0, at) + 1
         end = self.text.find("\n", at)
@@ -78,39 +88,45 @@ class Reader:
         return ParseError(f"line {number}: {what}", line, at - start)
 
     def peek(self, token: str) -> bool:
-        """Whether the token stands next."""
+        """True if `token` comes next after white space; nothing but the white space is read."""
         self.skip()
         return self.text.startswith(token, self.at)
 
     def accept(self, token: str) -> bool:
-        """Reads the token if it stands next."""
+        """Read `token` if it comes next; return whether it did."""
         if self.peek(token):
             self.at += len(token)
             return True
         return False
 
     def expect(self, token: str) -> None:
-        """Reads the token, which must stand next."""
+        """Read `token`; raise ParseError if the text continues with anything else."""
         if not self.accept(token):
             raise self.fail(f"expected {token!r}")
 
     def match(self, pattern: re.Pattern[str], what: str) -> re.Match[str]:
-        """Reads what the pattern matches, which must stand next."""
+        """Read the text that matches `pattern` and return the match; raise ParseError "expected <what>" if there is
+        none.
+        """
         self.skip()
-        found = pattern.match(self.text, self.at)
-        if found is None:
+        match = pattern.match(self.text, self.at)
+        if match is None:
             raise self.fail(f"expected {what}")
-        self.at = found.end()
-        return found
+        self.at = match.end()
+        return match
 
     def integer(self, pattern: re.Pattern[str], what: str) -> int:
-        """Reads an integer."""
+        """Read the text that matches `pattern` and return it as an integer; raise ParseError "expected <what>" if none
+        does.
+        """
         self.skip()
         start = self.at
         return self.number(self.match(pattern, what).group(), start)
 
     def number(self, text: str, at: int) -> int:
-        """The integer of a text that stands at a place."""
+        """Return the integer that `text` spells; raise ParseError at offset `at` if it exceeds
+        the limit on integers.
+        """
         try:
             return integer(text)
         except LimitExceeded as fault:
@@ -118,7 +134,10 @@ class Reader:
 
     @contextmanager
     def nested(self, at: int | None = None) -> Iterator[None]:
-        """Within it, what is read stands one bracket, call or block deeper."""
+        """Context manager that counts one more level of nesting (bracket, call or block) while its body reads.
+
+        Raise ParseError at offset `at` if that is deeper than the limit.
+        """
         self.depth += 1
         if NESTING.refuses(self.depth):
             raise self.fail(NESTING.rule, at)
@@ -126,23 +145,27 @@ class Reader:
         self.depth -= 1
 
     def word(self, what: str = "a name") -> str:
-        """Reads a name."""
+        """Read an identifier and return it; raise ParseError "expected <what>" if there is none."""
         return self.match(_WORD, what).group()
 
     def peek_word(self) -> str:
-        """The name that stands next, or nothing."""
+        """Return the identifier that comes next without reading it, or ""."""
         self.skip()
-        found = _WORD.match(self.text, self.at)
-        return found.group() if found else ""
+        match = _WORD.match(self.text, self.at)
+        return match.group() if match else ""
 
     def keyword(self, word: str) -> None:
-        """Reads a word that must stand here."""
+        """Read the identifier `word`; raise ParseError if the text continues with anything else."""
         if self.peek_word() != word:
             raise self.fail(f"expected {word!r}")
         self.word()
 
     def until(self, stops: str, words: tuple[str, ...] = ()) -> Expr:
-        """The expression up to one of the characters (or the two dots of a range), or up to one of the words."""
+        """Read and parse an expression that ends before one of the characters in `stops`, or before one of `words`.
+
+        With `stops` "..", it ends before the two dots of a range. Stops inside brackets do not count. A comment or the
+        end of the line also ends the expression, except with "..".
+        """
         self.skip()
         depth, start = 0, self.at
         while self.at < len(self.text):
@@ -163,21 +186,26 @@ class Reader:
             self.at += 1
         return self.expr(self.text[start : self.at].rstrip(), start)
 
-    def bind(self, found: Symbol, at: int) -> Symbol:
-        """The symbol's name means this symbol from here on."""
-        if found.name in self.symbols:
-            raise self.fail(f"{found.name} already has a meaning here", at)
-        self.symbols = {**self.symbols, found.name: found}
+    def bind(self, new: Symbol, at: int) -> Symbol:
+        """Declare a symbol: its name means this symbol in the text that follows.
+
+        Raise ParseError at offset `at` if the name is already declared here. Return the symbol.
+        """
+        if new.name in self.symbols:
+            raise self.fail(f"{new.name} already has a meaning here", at)
+        self.symbols = {**self.symbols, new.name: new}
         self.known = {}
-        return found
+        return new
 
     def scope(self, symbols: dict[str, Symbol]) -> None:
-        """Back to the symbols that were known before."""
+        """Restore `symbols`, an earlier table of declared symbols, at the end of a scope."""
         if symbols is not self.symbols:
             self.symbols, self.known = symbols, {}
 
     def enclosed(self, close: str) -> str:
-        """The text up to the closing bracket, which is read too; brackets inside may nest."""
+        """Read up to and including the bracket `close`, and return the text before it; nested brackets are skipped as a
+        whole.
+        """
         opened: list[int] = []
         start = self.at
         while self.at < len(self.text):
@@ -201,35 +229,35 @@ class Reader:
     # -- parts --------------------------------------------------------------------------------------
 
     def expr(self, text: str, at: int) -> Expr:
-        """The expression of a text that stands at a place."""
-        found = self.known.get(text)
-        if found is not None:
-            return found
+        """Parse `text` as an expression over the declared symbols; errors point at offset `at`, where `text` begins."""
+        parsed = self.known.get(text)
+        if parsed is not None:
+            return parsed
         try:
-            found = self.known[text] = parse_expr(text, self.symbols)
-            return found
+            parsed = self.known[text] = parse_expr(text, self.symbols)
+            return parsed
         except ParseError as fault:
             lead = len(text) - len(text.lstrip())
             raise self.fail(str(fault).splitlines()[0], at + lead + fault.position) from None
 
     def exprs(self, text: str, at: int) -> tuple[Expr, ...]:
-        """The expressions of a text, between commas."""
+        """Parse `text` as expressions separated by commas; errors point into the text, which begins at offset `at`."""
         return tuple(self.expr(part, at + start) for part, start in split(text))
 
     def type(self) -> Any:
-        """Reads a type of the level."""
+        """Read and return a type of the current level, such as `f32[M, N]` at the tile level."""
         if self.level is not None and self.level.read_type is not None:
             return self.level.read_type(self)
         self.skip()
         end = self.text.find("]", self.at) + 1
         text = self.text[self.at : end]
-        found = self.types.get(text)
-        if found is None:
-            found = self.new_type()
+        type_ = self.types.get(text)
+        if type_ is None:
+            type_ = self.new_type()
             if self.at == end:
-                self.types[text] = found
+                self.types[text] = type_
         self.at = max(self.at, end)
-        if isinstance(found, MemoryType) and self.peek_word() == "sized":
+        if isinstance(type_, MemoryType) and self.peek_word() == "sized":
             self.word()
             self.expect("[")
             start = self.at
@@ -237,11 +265,11 @@ class Reader:
                 None if part.strip() == "_" else self.expr(part, start + place)
                 for part, place in split(self.enclosed("]"))
             ]
-            return MemoryType(found.dtype, found.dims, found.space, tuple(extents))
-        return found
+            return MemoryType(type_.dtype, type_.dims, type_.space, tuple(extents))
+        return type_
 
     def new_type(self) -> TileType | MemoryType:
-        """Reads a type of the tile level."""
+        """Read a tile-level type: a register tile such as `f32[M, N]`, or memory such as `global f32[M, N]`."""
         word = self.word("a type")
         space = None
         if word in ("global", "shared", "local"):
@@ -258,8 +286,12 @@ class Reader:
         return TileType(element, dims) if space is None else MemoryType(element, dims, space)
 
     def attributes(self, spec: OpSpec) -> dict[str, Any]:
-        """Reads `name=value` pairs."""
-        found: dict[str, Any] = {}
+        """Read the `name=value` pairs of an operation; raise ParseError if one is repeated or a required one is
+        missing.
+
+        Return the values by name, in the order of the operation's spec.
+        """
+        values: dict[str, Any] = {}
         while True:
             self.skip()
             start = self.at
@@ -268,22 +300,24 @@ class Reader:
                 break
             self.word()
             self.expect("=")
-            if word in found:
+            if word in values:
                 raise self.fail(f"the attribute {word} is given twice", start)
-            found[word] = kind_of(spec.attrs[word]).read(self, [])
+            values[word] = kind_of(spec.attrs[word]).read(self, [])
         for name, kind in spec.attrs.items():
-            if name not in found and not kind.endswith("?"):
+            if name not in values and not kind.endswith("?"):
                 raise self.fail(f"{spec.name} needs the attribute {name}")
-        return {name: found[name] for name in spec.attrs if name in found}
+        return {name: values[name] for name in spec.attrs if name in values}
 
     def new_value(self) -> tuple[str, int]:
-        """Reads the name of a value, %x."""
+        """Read a value name such as `%x`; return the name without % and its offset in the text."""
         self.skip()
         start = self.at
         return self.match(_VALUE, "a value such as %x").group(1), start
 
     def define(self, name: str, type_: Any, at: int) -> Value:
-        """A value of that name is known from here on."""
+        """Declare and return a value called `name` of type `type_`; raise ParseError at offset `at` if the name is
+        taken.
+        """
         if name in self.values:
             raise self.fail(f"%{name} is defined twice", at)
         value = Value(type_, None if name.isdigit() else name)
@@ -291,7 +325,7 @@ class Reader:
         return value
 
     def use(self) -> Value:
-        """Reads a value that is known."""
+        """Read a value name such as `%x` and return the value it refers to, which must be defined."""
         name, start = self.new_value()
         if name not in self.values:
             raise self.fail(f"%{name} is not defined here", start)
@@ -300,7 +334,7 @@ class Reader:
     # -- programs -----------------------------------------------------------------------------------
 
     def program(self) -> Program:
-        """Reads a whole program."""
+        """Read a complete program: its level, name, arguments, header records and body."""
         self.values, self.symbols, self.known, self.types = {}, {}, {}, {}
         self.depth = 0
         self.skip()
@@ -313,7 +347,7 @@ class Reader:
         name = self.word("the program's name")
         self.expect("(")
         arguments_at = self.at
-        self.enclosed(")")  # types mention symbols that are declared further down: read later
+        self.enclosed(")")  # types use symbols that are declared further down: parsed later
         bindings: dict[Expr, Any] = {}
         records: list[Op] = []
         if level.declares_symbols:
@@ -347,7 +381,9 @@ class Reader:
         return Program(level, name, args, body, records, bindings)
 
     def declarations(self) -> None:
-        """Reads the symbols that the header lists."""
+        """Read the `symbols` line (never negative) and the `values` line (any integer) of a header, and declare their
+        names.
+        """
         for word, lowest in (("symbols", 0), ("values", None)):
             if self.peek_word() == word:
                 self.word()
@@ -358,18 +394,21 @@ class Reader:
                         break
 
     def typed_values(self, close: str) -> tuple[Value, ...]:
-        """Reads values with their types."""
-        found = []
+        """Read and declare values with their types, `%x: TYPE, %y: TYPE`, up to and including the bracket `close`."""
+        values = []
         while not self.accept(close):
             name, start = self.new_value()
             self.expect(":")
-            found.append(self.define(name, self.type(), start))
+            values.append(self.define(name, self.type(), start))
             if not self.peek(close):
                 self.expect(",")
-        return tuple(found)
+        return tuple(values)
 
     def block(self, block: Block, level: Level, keep: bool = False) -> None:
-        """Reads operations up to the closing brace."""
+        """Read operations into `block` up to and including the closing brace.
+
+        Values and symbols that the block defines are forgotten at its end, unless `keep` is true.
+        """
         outside, symbols = dict(self.values), self.symbols
         with self.nested():
             while not self.accept("}"):
@@ -379,7 +418,7 @@ class Reader:
             self.scope(symbols)
 
     def op(self, level: Level) -> Op:
-        """Reads an operation."""
+        """Read one operation of a level with its results, such as `%0 = add %a, %b : f32[M]`, and return it."""
         results: list[tuple[str, int]] = []
         if self.peek("%"):
             results.append(self.new_value())
@@ -428,7 +467,10 @@ class Reader:
         return Op(spec, tuple(operands), attrs, tuple(values), tuple(blocks), TextLocation(self.text, start))
 
     def notated(self, spec: OpSpec, level: Level) -> Op:
-        """An operation in its own notation; result types follow from the rest."""
+        """Read and return an operation that has a notation of its own (`OpSpec.notation`), up to its end.
+
+        Its result types are inferred, not read.
+        """
         assert spec.notation is not None
         self.skip()
         start = self.at
@@ -437,8 +479,8 @@ class Reader:
         operands: list[Value] = []
         blocks: list[Block] = []
 
-        def read(these: tuple[NotationPiece, ...]) -> None:
-            for piece in these:
+        def read(notation: tuple[NotationPiece, ...]) -> None:
+            for piece in notation:
                 match piece.what:
                     case "literal":
                         if piece.text.isidentifier():
@@ -446,7 +488,7 @@ class Reader:
                         else:
                             self.expect(piece.text)
                     case "group":
-                        if self._stands(leading(piece), spec):
+                        if self._is_next(leading(piece), spec):
                             read(piece.inner)
                     case "flag":
                         self.keyword(piece.text)
@@ -488,14 +530,17 @@ class Reader:
         op.results = tuple(Value(t) for t in types)
         return op
 
-    def _stands(self, piece: NotationPiece, spec: OpSpec) -> bool:
-        """Whether an optional group is there: its first word or sign stands next."""
+    def _is_next(self, piece: NotationPiece, spec: OpSpec) -> bool:
+        """True if the text continues with `piece`, the leading piece of an optional group of the notation of `spec`.
+
+        If so, the group is present.
+        """
         if piece.what == "operand":
             return self.peek("%")
         if piece.what == "attribute":
             return self.peek(kind_of(spec.attrs[piece.text]).opens)
         if piece.what in ("literal", "flag") and piece.text.isidentifier():
-            if self.level is not None and piece.text in self.level.ops:  # on another line it is an operation
+            if self.level is not None and piece.text in self.level.ops:  # a keyword on another line is an operation
                 return bool(re.compile(rf"[ \t]*{piece.text}\b").match(self.text, self.at))
             return self.peek_word() == piece.text
         return self.peek("{" if piece.what == "block" else piece.text)

@@ -1,4 +1,4 @@
-"""Programs between processes: by their text, which says all that they mean; and functions, by their names."""
+"""Pickle programs by their text, which is complete, and kernels and functions by their qualified names."""
 
 from __future__ import annotations
 
@@ -11,28 +11,31 @@ from tilewright.ir.parser import parse_program
 
 
 def program_of(level: str, text: str, hooks: dict[str, Any]) -> Program:
-    """The program that a text of a level is; places in it are places of the text."""
+    """Parse the text of a pickled program; its source locations then point into the text.
+
+    `level` is the name of its level, `hooks` its debug_log callbacks by label.
+    """
     from tilewright.ir.block import BLOCK
     from tilewright.ir.host import HOST
     from tilewright.ir.loop import LOOP
     from tilewright.ir.tile import TILE
 
-    levels = {each.name: each for each in (TILE, BLOCK, LOOP, HOST)}
-    found = parse_program(text, {level: levels[level]})
-    found.hooks = hooks
-    return found
+    levels = {known.name: known for known in (TILE, BLOCK, LOOP, HOST)}
+    program = parse_program(text, {level: levels[level]})
+    program.hooks = hooks
+    return program
 
 
 def found_by_name(x: Any) -> Any:
-    """What a process that knows only the module and the name of `x` finds; None where there is nothing."""
-    found: Any = sys.modules.get(getattr(x, "__module__", None) or "")
+    """Return the object that `x.__module__` and `x.__qualname__` name, as another process would look it up, or None."""
+    target: Any = sys.modules.get(getattr(x, "__module__", None) or "")
     for name in getattr(x, "__qualname__", "").split("."):
-        found = getattr(found, name, None)
-    return found
+        target = getattr(target, name, None)
+    return target
 
 
 class FoundByName:
-    """A kernel between processes: as a function, it goes by its name, and a copy is the kernel itself."""
+    """Base class of kernels: pickled by name like a function, and copied as itself."""
 
     __name__: str
     __qualname__: str
@@ -44,7 +47,7 @@ class FoundByName:
         return self
 
     def __reduce__(self) -> str:
-        """Its name: it is found again in its module."""
+        """Return the qualified name, by which pickle finds the kernel in its module."""
         if found_by_name(self) is not self:
             raise NotPicklable(
                 f"the kernel {self.__name__} is not {self.__module__}.{self.__qualname__}, where another process would "
@@ -54,6 +57,6 @@ class FoundByName:
 
 
 def require_importable(function: Any, what: str) -> None:
-    """Raises unless another process finds the function by its name; `what` it is goes into the message."""
+    """Raise NotPicklable unless another process can find the function by name; `what` describes it in the message."""
     if function is not None and found_by_name(function) is not function:
         raise NotPicklable(f"{what}, {function!r}, is found by no name; define it at the top of a module")

@@ -1,4 +1,4 @@
-"""Text from programs; `parser` reads it back."""
+"""Print programs of every level as text; `parser` reads the text back."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tilewright.ir.notation import NotationPiece, deciding, pieces
 
 
 def program_text(program: Program) -> str:
-    """The program in the notation of its level.
+    """Return the text of a program in the notation of its level.
 
-    Symbols that are never negative are listed as `symbols`, others as `values`; then bindings and records (the
-    constraints of a tile program), then the body.
+    The header lists symbols that are never negative as `symbols` and others as `values`, then bindings and records (the
+    constraints of a tile program). The body follows.
     """
-    lines = [f"{program.level.name} {program.name}({_arguments(program)})"]
-    natural, free = _symbols(program) if program.level.declares_symbols else ([], [])
+    lines = [f"{program.level.name} {program.name}({_arguments_text(program)})"]
+    natural, free = _symbol_names(program) if program.level.declares_symbols else ([], [])
     if natural:
         lines.append(f"  symbols {', '.join(natural)}")
     if free:
@@ -32,57 +32,61 @@ def program_text(program: Program) -> str:
 
 
 def op_text(op: Op) -> str:
-    """One operation on one line, its blocks left out: for messages."""
+    """Return one operation as a line of text for error messages; blocks are shown as `{...}` or left out."""
     if op.spec.notation is not None:
         results = ", ".join("%" + (v.name or "_") for v in op.results)
-        text = _notated(op, lambda v: "%" + (v.name or "_"), lambda _: "{...}")
+        text = _notated_text(op, lambda v: "%" + (v.name or "_"), lambda _: "{...}")
         return f"{results} = {text}" if results else text
     operands = ", ".join("%" + (v.name or "_") for v in op.operands)
     types = ", ".join(str(r.type) for r in op.results)
-    return f"{op.name}{' ' + operands if operands else ''}{_attributes(op)}{' : ' + types if types else ''}"
+    return f"{op.name}{' ' + operands if operands else ''}{_attributes_text(op)}{' : ' + types if types else ''}"
 
 
-def _arguments(program: Program) -> str:
+def _arguments_text(program: Program) -> str:
+    """Return a program's arguments as they stand in its header: `%x: TYPE, %y: TYPE`."""
     return ", ".join(f"%{a.name}: {a.type}" for a in program.args)
 
 
-def _symbols(program: Program) -> tuple[list[str], list[str]]:
-    found = program_symbols(program)
-    return sorted(s.name for s in found if s.lo >= 0), sorted(s.name for s in found if s.lo < 0)
+def _symbol_names(program: Program) -> tuple[list[str], list[str]]:
+    """Return the names of a program's symbols, sorted: (symbols that are never negative, all others)."""
+    symbols = program_symbols(program)
+    return sorted(s.name for s in symbols if s.lo >= 0), sorted(s.name for s in symbols if s.lo < 0)
 
 
 def program_symbols(program: Program) -> set[Symbol]:
-    """Every symbol that occurs in a program: in its bindings, types, records and operations."""
-    found: set[Symbol] = set()
+    """Return every symbol that occurs in a program: in its bindings, types, records and operations."""
+    symbols: set[Symbol] = set()
     for symbol, value in program.bindings.items():
-        found |= symbol.symbols
+        symbols |= symbol.symbols
         if isinstance(value, Expr):
-            found |= value.symbols
+            symbols |= value.symbols
     for value in program.args:
-        found |= _type_symbols(value)
+        symbols |= _type_symbols(value)
     for op in [*program.records, *walk_block(program.body)]:
         for name, attr in op.attrs.items():
-            found |= attr_symbols(op.spec.attrs[name], attr)
+            symbols |= attr_symbols(op.spec.attrs[name], attr)
         for value in op.results:
-            found |= _type_symbols(value)
+            symbols |= _type_symbols(value)
         for block in op.blocks:
             for value in block.args:
-                found |= _type_symbols(value)
-    return found
+                symbols |= _type_symbols(value)
+    return symbols
 
 
 def _type_symbols(value: Value) -> set[Symbol]:
+    """Return the symbols that occur in the type of a value."""
     return {s for e in value.type.expressions() for s in e.symbols}
 
 
 def _record_text(record: Op) -> str:
+    """Return one record (header line) of a program as text."""
     if record.spec.notation is not None:
-        return _notated(record, lambda _: "", lambda _: "")
-    return record.name + _attributes(record)
+        return _notated_text(record, lambda _: "", lambda _: "")
+    return record.name + _attributes_text(record)
 
 
 class _Names:
-    """A name for every value: its own where it has one that is still free, otherwise a number."""
+    """Unique printed names of a program's values: a value's own name if it is free, otherwise a number."""
 
     def __init__(self, program: Program):
         self.of: dict[Value, str] = {}
@@ -93,6 +97,7 @@ class _Names:
             self.add(arg)
 
     def add(self, value: Value) -> str:
+        """Choose a name for a value that is about to be defined, and return it without its %."""
         name = value.name or ""
         if not name or name in self.taken:
             name = str(self.count)
@@ -102,17 +107,18 @@ class _Names:
         return name
 
     def type(self, value: Value) -> str:
-        """The text of a value's type, made once for each type object."""
-        found = self.types.get(id(value.type))
-        if found is None:
-            found = self.types[id(value.type)] = str(value.type)
-        return found
+        """Return the text of a value's type, cached by type object."""
+        text = self.types.get(id(value.type))
+        if text is None:
+            text = self.types[id(value.type)] = str(value.type)
+        return text
 
     def __getitem__(self, value: Value) -> str:
         return "%" + self.of.get(value, "undefined")
 
 
-def _attributes(op: Op) -> str:
+def _attributes_text(op: Op) -> str:
+    """Return an operation's attributes as text: ` name=value` for each, in the order of its spec."""
     text = ""
     for name, kind in op.spec.attrs.items():
         if name in op.attrs:
@@ -120,8 +126,11 @@ def _attributes(op: Op) -> str:
     return text
 
 
-def _notated(op: Op, name: Callable[[Value], str], block: Callable[[Block], str]) -> str:
-    """The operation in its notation."""
+def _notated_text(op: Op, name: Callable[[Value], str], block: Callable[[Block], str]) -> str:
+    """Return the text of an operation that has a notation of its own (`OpSpec.notation`).
+
+    `name` returns the text of an operand, `block` the text of a nested block.
+    """
     assert op.spec.notation is not None
     names = [name(v) for v in op.operands]
     half = len(names) // 2
@@ -129,7 +138,7 @@ def _notated(op: Op, name: Callable[[Value], str], block: Callable[[Block], str]
     shown: list[str] = []
     used = 0
 
-    def there(piece: NotationPiece | None) -> bool:
+    def is_printed(piece: NotationPiece | None) -> bool:
         if piece is None:
             return len(op.operands) > used
         if piece.what == "block":
@@ -138,12 +147,12 @@ def _notated(op: Op, name: Callable[[Value], str], block: Callable[[Block], str]
 
     printed = 0
 
-    def show(these: tuple[NotationPiece, ...]) -> None:
+    def show(notation: tuple[NotationPiece, ...]) -> None:
         nonlocal used, printed
-        for piece in these:
+        for piece in notation:
             match piece.what:
                 case "group":
-                    if there(deciding(piece)):
+                    if is_printed(deciding(piece)):
                         show(piece.inner)
                 case "operand":
                     part = {"*": names[used:], "<": names[:half], ">": names[half:]}.get(piece.text)
@@ -164,12 +173,16 @@ def _notated(op: Op, name: Callable[[Value], str], block: Callable[[Block], str]
 
 
 def _print_block(block: Block, names: _Names, lines: list[str], indent: str) -> None:
+    """Append the text of a block's operations to `lines`, indented by `indent`.
+
+    `names` has the printed names of values, and gets those of the block's results.
+    """
     for op in block.ops:
         if op.spec.notation is not None:
             _print_notated(op, names, lines, indent)
             continue
         operands = ", ".join(names[v] for v in op.operands)
-        line = op.name + (f" {operands}" if operands else "") + _attributes(op)
+        line = op.name + (f" {operands}" if operands else "") + _attributes_text(op)
         results = [names.add(r) for r in op.results]
         if results:
             line = ", ".join("%" + r for r in results) + " = " + line
@@ -185,11 +198,16 @@ def _print_block(block: Block, names: _Names, lines: list[str], indent: str) -> 
 
 
 def _print_notated(op: Op, names: _Names, lines: list[str], indent: str) -> None:
+    """Append the text of an operation that has a notation of its own to `lines`, indented by `indent`.
+
+    `names` has the printed names of values, and gets those of the operation's results.
+    """
+
     def block_text(block: Block) -> str:
         inner: list[str] = ["{"]
         _print_block(block, names, inner, indent + "  ")
         return "\n".join([*inner, indent + "}"])
 
-    text = _notated(op, lambda v: names[v], block_text)
+    text = _notated_text(op, lambda v: names[v], block_text)
     results = ", ".join("%" + names.add(r) for r in op.results)
     lines.append(indent + (f"{results} = {text}" if results else text))

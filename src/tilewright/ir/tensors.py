@@ -1,8 +1,8 @@
-"""Types of the block level: tensors in memory, tensors spread over registers, channels.
+"""Types of the block level: tensors in memory, tensors distributed over registers, channels between roles.
 
 A memory tensor is a space, an element type, a shape and, where it is allocated or passed in, strides and perhaps a
-swizzle; without strides it is packed, last dimension fastest, or it is a view, whose places follow from the
-operation that makes it. A register tensor is spread over threads by a *distribution*.
+swizzle. A tensor without strides is packed, last dimension fastest, or it is a view, whose offsets follow from the
+operation that makes it. A register tensor is distributed over threads by a `Distribution`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Images = Callable[[Expr], Expr]
 
 
 def packed(shape: tuple[Expr, ...]) -> tuple[Expr, ...]:
-    """The strides of a tensor without gaps, last dimension fastest.
+    """Return the strides, in elements, of a row-major tensor of this shape: the last dimension is contiguous.
 
     >>> packed((as_expr(2), as_expr(3), as_expr(4)))
     (<12>, <4>, <1>)
@@ -40,17 +40,24 @@ def packed(shape: tuple[Expr, ...]) -> tuple[Expr, ...]:
 
 
 def numbers(exprs: Iterable[Expr], what: object) -> tuple[int, ...]:
-    """Expressions that must be numbers by now, as ints; `what` they belong to is only written out in the error."""
-    found = []
+    """Return the values of expressions that must all be constants.
+
+    Raise ProgramError if one is not; `what` is the object they belong to, named in the message.
+    """
+    values = []
     for e in exprs:
         if not isinstance(e, Const):
             raise ProgramError(f"{what}: {e} is not a number; bind its parameters first")
-        found.append(e.value)
-    return tuple(found)
+        values.append(e.value)
+    return tuple(values)
 
 
 def require_extents(kind: Any, shape: tuple[Expr, ...], strides: tuple[Expr, ...], most: Limit = ELEMENTS) -> None:
-    """Raises where a type's extents are negative, or where it is larger than a limit; what is open is left aside."""
+    """Raise ProgramError if a tensor type has a negative extent, too many dimensions or too many elements.
+
+    `kind` is the type, named in the message, and `most` is its limit on the number of elements. Extents and strides
+    that are not constants yet are not checked.
+    """
     count = 1
     if RANK.refuses(len(shape)):
         raise ProgramError(f"{len(shape)} dimensions: {RANK.rule}")
@@ -68,10 +75,11 @@ def require_extents(kind: Any, shape: tuple[Expr, ...], strides: tuple[Expr, ...
 
 @dataclass(frozen=True)
 class TensorType:
-    """A tensor in memory.
+    """A tensor in memory: space, element type, shape, strides (None: packed or a view), swizzle.
 
-    `role` says what a program may do with an argument: "in" it reads, "out" it writes completely, "inout" both;
-    "scratch" is room that it needs, and reads only where it wrote. None for memory of its own and for views.
+    `role` says what a program may do with an argument: "in" is only read, "out" is written completely, "inout" is both
+    read and written, "scratch" is a workspace that is read only where the program wrote it. `role` is None for
+    allocated memory.
     """
 
     space: str
@@ -85,32 +93,37 @@ class TensorType:
         require_extents(self, self.shape, self.strides or ())
 
     def expressions(self) -> Iterable[Expr]:
-        """Every expression in it."""
+        """Return every expression in the type: its extents, then its strides if it has any."""
         return (*self.shape, *(self.strides or ()))
 
     def mapped(self, images: Images) -> TensorType:
-        """The type with every expression replaced by its image."""
+        """Return the type with every extent and stride `e` replaced by `images(e)`."""
         strides = None if self.strides is None else tuple(map(images, self.strides))
         return TensorType(self.space, self.dtype, tuple(map(images, self.shape)), strides, self.swizzle, self.role)
 
     @property
     def steps(self) -> tuple[Expr, ...]:
-        """The strides, also where the tensor is packed."""
+        """The stride of each dimension, in elements; without strides, those of the packed row-major layout."""
         return packed(self.shape) if self.strides is None else self.strides
 
     def cosize(self) -> int:
-        """What it takes in memory, in elements: one more than the largest offset."""
+        """Return the number of elements of memory that the tensor spans: its largest offset + 1.
+
+        With a swizzle, it is rounded up to the swizzle's period. All extents and strides must be constants.
+        """
         shape, steps = numbers(self.shape, self), numbers(self.steps, self)
         if 0 in shape:
             return 0
         last = sum((n - 1) * max(s, 0) for n, s in zip(shape, steps, strict=True))
-        if self.swizzle is not None:  # it permutes within blocks of its period
+        if self.swizzle is not None:  # a swizzle permutes within blocks of its period
             period = self.swizzle.size()
             return -(-(last + 1) // period) * period
         return last + 1
 
     def room(self) -> Expr:
-        """What it takes in memory, in elements, as an expression: `cosize` where sizes are open.
+        """Return the number of elements of memory that the tensor spans, as an expression; extents may be symbolic.
+
+        Raise ProgramError if a symbolic tensor has strides of its own and an extent may be 0 or a stride negative.
 
         >>> from tilewright.algebra.expr import symbol
         >>> from tilewright.ir.dtypes import f32
@@ -149,12 +162,12 @@ class TensorType:
 
 @dataclass(frozen=True)
 class Distribution:
-    """Which thread holds which element as which of its values.
+    """How a register tensor is distributed: which thread holds which element as which of its values.
 
-    Either a layout (thread, value) -> element, where element (i, j) of a shape (I, J) is i + I*j; or that of an
-    operand of a multiplication atom (`matrix.m64n128k16.bf16.c`), repeated over the shape and over `waves` (rows,
-    columns) of threads. Names in braces stand for parameters, and lets of the header, in both; until these are numbers,
-    a layout is a text: `by ((4,8,{W}),2):((0,1,16),8)`.
+    Either `layout` maps (thread, value) to an element, where element (i, j) of a shape (I, J) is i + I*j; or `operand`
+    names an operand of a multiplication atom (`matrix.m64n128k16.bf16.c`), repeated over the shape and over `waves`
+    (rows, columns) of threads. Names in braces stand for parameters, or for lets of the header, in both. Until all of
+    them are numbers, a layout is a text: `by ((4,8,{W}),2):((0,1,16),8)`.
     """
 
     layout: Layout | str | None = None
@@ -162,14 +175,17 @@ class Distribution:
     waves: tuple[Expr, ...] | None = None
 
     def mapped(self, images: Images) -> Distribution:
-        """The distribution with parameters replaced."""
+        """Return the distribution with every expression `e`, and every {name} in its texts, replaced by `images(e)`.
+
+        A layout text whose names have all become numbers is parsed to a `Layout`.
+        """
         from tilewright.ir.attrs import KINDS
 
         operand = None if self.operand is None else KINDS["dotted"].mapped(self.operand, images)
         layout: Any = self.layout
         if isinstance(layout, str):
-            filled = KINDS["dotted"].mapped(layout, images)
-            layout = filled if "{" in filled else parse_layout(filled)
+            text = KINDS["dotted"].mapped(layout, images)
+            layout = text if "{" in text else parse_layout(text)
         return Distribution(layout, operand, None if self.waves is None else tuple(map(images, self.waves)))
 
     def __str__(self) -> str:
@@ -181,7 +197,10 @@ class Distribution:
 
 @dataclass(frozen=True)
 class RegisterType:
-    """A tensor spread over registers; without a distribution it is a view of one, which follows from its making."""
+    """A tensor distributed over the registers of threads.
+
+    `distribution` is None for a view of a register tensor; its distribution follows from the operation that makes it.
+    """
 
     dtype: DType
     shape: tuple[Expr, ...]
@@ -194,12 +213,12 @@ class RegisterType:
                 raise ProgramError(f"{self}: waves are at least 1; {WAVES.rule}")
 
     def expressions(self) -> Iterable[Expr]:
-        """Every expression in it."""
+        """Return every expression in the type: its extents, then the wave counts of its distribution."""
         waves = () if self.distribution is None else self.distribution.waves or ()
         return (*self.shape, *waves)
 
     def mapped(self, images: Images) -> RegisterType:
-        """The type with every expression replaced by its image."""
+        """Return the type with every expression `e` replaced by `images(e)`."""
         distribution = None if self.distribution is None else self.distribution.mapped(images)
         return RegisterType(self.dtype, tuple(map(images, self.shape)), distribution)
 
@@ -212,17 +231,19 @@ class RegisterType:
 
 @dataclass(frozen=True)
 class ChannelType:
-    """What hands stages of tensors from one role to another."""
+    """A channel: a ring of `count` stages that one role fills and another reads; `stages` are the tensors of each
+    stage.
+    """
 
     stages: tuple[TensorType, ...]
     count: Expr
 
     def expressions(self) -> Iterable[Expr]:
-        """Every expression in it."""
+        """Return every expression in the type: the number of stages, then extents and strides of a stage's tensors."""
         return (self.count, *(e for s in self.stages for e in s.expressions()))
 
     def mapped(self, images: Images) -> ChannelType:
-        """The type with every expression replaced by its image."""
+        """Return the type with every expression `e` replaced by `images(e)`."""
         return ChannelType(tuple(s.mapped(images) for s in self.stages), images(self.count))
 
     def __str__(self) -> str:
@@ -233,7 +254,7 @@ class ChannelType:
 
 
 def read_type(reader: Reader) -> Any:
-    """The type that stands next in the text."""
+    """Read a memory or register tensor type from `reader`, for instance `in global f32 (M, 64):(64, 1)`."""
     reader.skip()
     start = reader.at
     word = reader.word("a type")
@@ -247,34 +268,35 @@ def read_type(reader: Reader) -> Any:
         element = dtype(reader.word("an element type"))
     except ProgramError as fault:
         raise reader.fail(str(fault), start) from None
-    shape = _tuple(reader)
+    shape = _read_exprs(reader)
     if word == "register":
-        distribution = _distribution(reader)
+        distribution = _read_distribution(reader)
         return made(reader, start, lambda: RegisterType(element, shape, distribution))
-    strides = _tuple(reader) if reader.accept(":") else None
+    strides = _read_exprs(reader) if reader.accept(":") else None
     if strides is not None and len(strides) != len(shape):
         raise reader.fail(f"{len(strides)} strides for {len(shape)} dimensions", start)
     swizzle = None
     if reader.peek_word() == "swizzle":
         reader.word()
         at = reader.at
-        found = reader.match(re.compile(r"<\s*(\d+)\s*,\s*(\d+)\s*,\s*(-?\d+)\s*>"), "a swizzle such as <3,3,3>")
+        match = reader.match(re.compile(r"<\s*(\d+)\s*,\s*(\d+)\s*,\s*(-?\d+)\s*>"), "a swizzle such as <3,3,3>")
         try:
-            swizzle = Swizzle(*(reader.number(found.group(i), at) for i in (1, 2, 3)))
+            swizzle = Swizzle(*(reader.number(match.group(i), at) for i in (1, 2, 3)))
         except LayoutError as fault:
             raise reader.fail(str(fault), at) from None
     return made(reader, start, lambda: TensorType(word, element, shape, strides, swizzle, role))
 
 
 def made(reader: Reader, at: int, make: Callable[[], Any]) -> Any:
-    """The type that is made; where it makes no sense, the fault is shown at the place."""
+    """Return `make()`; a ProgramError that it raises becomes a ParseError that points at offset `at` of the text."""
     try:
         return make()
     except ProgramError as fault:
         raise reader.fail(fault.what, at) from None
 
 
-def _tuple(reader: Reader) -> tuple[Expr, ...]:
+def _read_exprs(reader: Reader) -> tuple[Expr, ...]:
+    """Read a parenthesised list of expressions, such as `(M, 64)`."""
     reader.expect("(")
     start = reader.at
     return reader.exprs(reader.enclosed(")"), start)
@@ -283,7 +305,11 @@ def _tuple(reader: Reader) -> tuple[Expr, ...]:
 _LAYOUT = re.compile(r"(?:[\d(]|\{\w+\})(?:[\d,() ]|\{\w+\})*:(?:[\d(]|\{\w+\})(?:[\d,()]|\{\w+\})*")
 
 
-def _distribution(reader: Reader) -> Distribution | None:
+def _read_distribution(reader: Reader) -> Distribution | None:
+    """Read a register distribution: `by LAYOUT`, or `as OPERAND` with optional `waves (rows, columns)`.
+
+    Return None, and read nothing, if the text continues with neither word.
+    """
     from tilewright.ir.attrs import KINDS
 
     word = reader.peek_word()
@@ -291,11 +317,11 @@ def _distribution(reader: Reader) -> Distribution | None:
         reader.word()
         reader.skip()
         start = reader.at
-        found = reader.match(_LAYOUT, "a layout such as (4,8):(1,4)")
-        if "{" in found.group():
-            return Distribution(layout=found.group())
+        match = reader.match(_LAYOUT, "a layout such as (4,8):(1,4)")
+        if "{" in match.group():
+            return Distribution(layout=match.group())
         try:
-            layout: Any = parse_layout(found.group())
+            layout: Any = parse_layout(match.group())
         except ParseError as fault:
             raise reader.fail(str(fault).splitlines()[0], start + fault.position) from None
         return Distribution(layout=layout)
@@ -305,6 +331,6 @@ def _distribution(reader: Reader) -> Distribution | None:
         waves = None
         if reader.peek_word() == "waves":
             reader.word()
-            waves = _tuple(reader)
+            waves = _read_exprs(reader)
         return Distribution(operand=operand, waves=waves)
     return None

@@ -1,8 +1,7 @@
-"""The tile level: what is computed, over named dimensions. No threads, no placement.
+"""The tile level: operations on tensors with named dimensions. No threads, no placement, no order.
 
 A value is a register tile: an element type over dimensions, each a symbol or an expression of symbols (`M`, `K/2`).
-Operations work on logical coordinates; what they compute, the executor defines. A program's records are its
-constraints.
+Operations work on logical coordinates; the executor defines what they compute. A program's records are its constraints.
 """
 
 from __future__ import annotations
@@ -25,41 +24,44 @@ BINARY = ("add", "sub", "mul", "div", "floordiv", "mod", "maximum", "minimum", "
 BITWISE = ("and_", "or_", "xor", "shl", "shr")
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 STEPS = {"sum": "add", "max": "maximum", "min": "minimum", "prod": "mul"}
-"""By reduction: what combines two elements."""
+"""The binary operation that each reduction repeats."""
 REDUCTIONS = tuple(STEPS)
 SCANS = {"cumsum": "sum", "cumprod": "prod", "cummax": "max", "cummin": "min"}
-"""By scan: the reduction of which it gives the running values."""
+"""The reduction whose running values each scan gives."""
 ELEMENTWISE = (*UNARY_FLOAT, *UNARY_ANY, *BINARY, *BITWISE, *COMPARISONS, "not_")
-"""Functions of one element, or of two."""
+"""Operations on one element, or on two elements at the same coordinates."""
 
 
 def tile_type(op: Op, place: int) -> TileType:
-    """The type of an operand, which must be a register tile."""
+    """Return the type of operand number `place`; raise ProgramError if it is missing or not a register tile."""
     if place >= len(op.operands):
         raise ProgramError(f"{op.name} takes more than {len(op.operands)} operands")
-    found = op.operands[place].type
-    if not isinstance(found, TileType):
-        raise ProgramError(f"operand {place} of {op.name} is memory ({found}); read it first")
-    return found
+    type_ = op.operands[place].type
+    if not isinstance(type_, TileType):
+        raise ProgramError(f"operand {place} of {op.name} is memory ({type_}); read it first")
+    return type_
 
 
 def memory_type(op: Op, place: int) -> MemoryType:
-    """The type of an operand, which must be memory."""
+    """Return the type of operand number `place`; raise ProgramError if it is missing or not memory."""
     if place >= len(op.operands):
         raise ProgramError(f"{op.name} takes more than {len(op.operands)} operands")
-    found = op.operands[place].type
-    if not isinstance(found, MemoryType):
-        raise ProgramError(f"operand {place} of {op.name} is a register tile ({found}); it must be memory")
-    return found
+    type_ = op.operands[place].type
+    if not isinstance(type_, MemoryType):
+        raise ProgramError(f"operand {place} of {op.name} is a register tile ({type_}); it must be memory")
+    return type_
 
 
 def dims_text(dims: tuple[Expr, ...]) -> str:
-    """Dimensions as they are printed."""
+    """Return dimensions as text, such as `[M, N]`."""
     return "[" + ", ".join(map(str, dims)) + "]"
 
 
 def union_dims(a: tuple[Expr, ...], b: tuple[Expr, ...]) -> tuple[Expr, ...]:
-    """The dimensions of both: in the order of the one that has all, otherwise those of a, then what b adds."""
+    """Return the dimensions that occur in `a` or in `b`.
+
+    The order is that of the tuple that has them all; if neither has, all of `a` come first, then those only in `b`.
+    """
     if all(d in a for d in b):
         return a
     if all(d in b for d in a):
@@ -67,12 +69,14 @@ def union_dims(a: tuple[Expr, ...], b: tuple[Expr, ...]) -> tuple[Expr, ...]:
     return (*a, *(d for d in b if d not in a))
 
 
-def _count(op: Op, *allowed: int) -> None:
+def _check_operand_count(op: Op, *allowed: int) -> None:
+    """Raise ProgramError unless the operation has one of the `allowed` numbers of operands."""
     if len(op.operands) not in allowed:
         raise ProgramError(f"{op.name} takes {' or '.join(map(str, allowed))} operands, not {len(op.operands)}")
 
 
-def _same_dtype(op: Op, a: TileType, b: TileType) -> None:
+def _check_same_dtype(op: Op, a: TileType, b: TileType) -> None:
+    """Raise DtypeMismatch if two operand types have different element types."""
     if a.dtype is not b.dtype:
         raise DtypeMismatch(
             f"{op.name} of {a.dtype} and {b.dtype}: the element types differ; cast one, for instance "
@@ -84,85 +88,114 @@ def _same_dtype(op: Op, a: TileType, b: TileType) -> None:
 
 
 def _unary(op: Op) -> tuple[Any, ...]:
-    _count(op, 1)
+    """Return the result type of an elementwise function of one tile: the operand's type."""
+    _check_operand_count(op, 1)
     return (tile_type(op, 0),)
 
 
 def _unary_float(op: Op) -> tuple[Any, ...]:
-    (found,) = _unary(op)
-    if not found.dtype.is_float:
-        raise DtypeMismatch(f"{op.name} of {found.dtype}: it takes floating-point tiles; cast first")
-    return (found,)
+    """Return the result type of an elementwise function of one floating-point tile: the operand's type.
+
+    Raise DtypeMismatch for other element types.
+    """
+    (type_,) = _unary(op)
+    if not type_.dtype.is_float:
+        raise DtypeMismatch(f"{op.name} of {type_.dtype}: it takes floating-point tiles; cast first")
+    return (type_,)
 
 
 def _binary(op: Op) -> tuple[Any, ...]:
-    _count(op, 2)
+    """Return the result type of an elementwise function of two tiles of one element type.
+
+    The tiles are broadcast: the result has every dimension that either has.
+    """
+    _check_operand_count(op, 2)
     a, b = tile_type(op, 0), tile_type(op, 1)
-    _same_dtype(op, a, b)
+    _check_same_dtype(op, a, b)
     return (TileType(a.dtype, union_dims(a.dims, b.dims)),)
 
 
 def _bitwise(op: Op) -> tuple[Any, ...]:
-    (found,) = _binary(op)
-    if found.dtype.is_float:
-        raise DtypeMismatch(f"{op.name} of {found.dtype}: bits of floating-point tiles are reached by bitcast only")
-    return (found,)
+    """Return the result type of a bitwise operation on two integer tiles; it has every dimension that either has.
+
+    Raise DtypeMismatch for floating point.
+    """
+    (type_,) = _binary(op)
+    if type_.dtype.is_float:
+        raise DtypeMismatch(f"{op.name} of {type_.dtype}: bits of floating-point tiles are reached by bitcast only")
+    return (type_,)
 
 
 def _comparison(op: Op) -> tuple[Any, ...]:
-    (found,) = _binary(op)
-    return (TileType(dtypes.bool_, found.dims),)
+    """Return the result type of a comparison of two tiles: bool, with every dimension that either has."""
+    (type_,) = _binary(op)
+    return (TileType(dtypes.bool_, type_.dims),)
 
 
 def _not(op: Op) -> tuple[Any, ...]:
-    (found,) = _unary(op)
-    if found.dtype.is_float:
-        raise DtypeMismatch(f"not of {found.dtype}: it takes bool or integer tiles")
-    return (found,)
+    """Return the result type of `not_`: the operand's type. Raise DtypeMismatch for floating point."""
+    (type_,) = _unary(op)
+    if type_.dtype.is_float:
+        raise DtypeMismatch(f"not of {type_.dtype}: it takes bool or integer tiles")
+    return (type_,)
 
 
 def _select(op: Op) -> tuple[Any, ...]:
-    _count(op, 3)
+    """Return the result type of `select(condition, a, b)`: element type of a and b, with every
+    dimension of the three.
+    """
+    _check_operand_count(op, 3)
     condition, a, b = (tile_type(op, i) for i in range(3))
     if condition.dtype is not dtypes.bool_:
         raise DtypeMismatch(f"select chooses by a bool tile, not by {condition.dtype}; compare first")
-    _same_dtype(op, a, b)
+    _check_same_dtype(op, a, b)
     return (TileType(a.dtype, union_dims(union_dims(a.dims, b.dims), condition.dims)),)
 
 
 def _cast(op: Op) -> tuple[Any, ...]:
-    (found,) = _unary(op)
-    return (TileType(op.attrs["dtype"], found.dims),)
+    """Return the result type of `cast`: the operand's dimensions with the element type `dtype`."""
+    (type_,) = _unary(op)
+    return (TileType(op.attrs["dtype"], type_.dims),)
 
 
 def _bitcast(op: Op) -> tuple[Any, ...]:
-    (found,) = _unary(op)
+    """Return the result type of `bitcast`: the operand's bits as elements of type `dtype`.
+
+    If the widths differ, the last dimension is multiplied or divided by their ratio.
+    """
+    (type_,) = _unary(op)
     to = op.attrs["dtype"]
-    if to.bits == found.dtype.bits:
-        return (TileType(to, found.dims),)
-    if not found.dims:
-        raise ProgramError(f"bitcast of {found} to {to}: a scalar keeps its width")
-    *outer, last = found.dims
-    if found.dtype.bits % to.bits == 0:
-        return (TileType(to, (*outer, last * (found.dtype.bits // to.bits))),)
-    if to.bits % found.dtype.bits == 0:
-        return (TileType(to, (*outer, last / (to.bits // found.dtype.bits))),)
-    raise ProgramError(f"bitcast of {found} to {to}: neither width divides the other")
+    if to.bits == type_.dtype.bits:
+        return (TileType(to, type_.dims),)
+    if not type_.dims:
+        raise ProgramError(f"bitcast of {type_} to {to}: a scalar keeps its width")
+    *outer, last = type_.dims
+    if type_.dtype.bits % to.bits == 0:
+        return (TileType(to, (*outer, last * (type_.dtype.bits // to.bits))),)
+    if to.bits % type_.dtype.bits == 0:
+        return (TileType(to, (*outer, last / (to.bits // type_.dtype.bits))),)
+    raise ProgramError(f"bitcast of {type_} to {to}: neither width divides the other")
 
 
 def _repeat(op: Op) -> tuple[Any, ...]:
-    (found,) = _unary(op)
+    """Return the result type of `repeat`, which replaces dimension `dim` by `to`, a dimension `times` times as long."""
+    (type_,) = _unary(op)
     dim, to, times = op.attrs["dim"], op.attrs["to"], op.attrs["times"]
-    if dim not in found.dims or to in found.dims or times < 1 or dim * times is not to:
+    if dim not in type_.dims or to in type_.dims or times < 1 or dim * times is not to:
         raise DimensionMismatch(
-            f"repeat of {dim} in {dims_text(found.dims)}, {times} times, to {to}: the new dimension must be {times} "
+            f"repeat of {dim} in {dims_text(type_.dims)}, {times} times, to {to}: the new dimension must be {times} "
             "times one of the tile's"
         )
-    return (TileType(found.dtype, tuple(to if d is dim else d for d in found.dims)),)
+    return (TileType(type_.dtype, tuple(to if d is dim else d for d in type_.dims)),)
 
 
 def _mma(op: Op) -> tuple[Any, ...]:
-    _count(op, 3)
+    """Return the result type of `mma(a, b, acc)`, which is that of `acc`.
+
+    Raise ProgramError if no dimension is reduced, if `acc` has a dimension that neither operand has, or if element
+    types or attributes do not fit.
+    """
+    _check_operand_count(op, 3)
     a, b, acc = (tile_type(op, i) for i in range(3))
     reduced = [d for d in a.dims if d in b.dims and d not in acc.dims]
     if not reduced:
@@ -194,14 +227,22 @@ def _mma(op: Op) -> tuple[Any, ...]:
     return (acc,)
 
 
-def _without_dim(op: Op, found: TileType) -> TileType:
+def _without_dim(op: Op, type_: TileType) -> TileType:
+    """Return a tile type without the dimension `dim` that the operation reduces; raise DimensionMismatch if it is
+    missing.
+    """
     dim = op.attrs["dim"]
-    if dim not in found.dims:
-        raise DimensionMismatch(f"{op.name} over {dim}: the tile has the dimensions {dims_text(found.dims)}")
-    return TileType(found.dtype, tuple(d for d in found.dims if d is not dim))
+    if dim not in type_.dims:
+        raise DimensionMismatch(f"{op.name} over {dim}: the tile has the dimensions {dims_text(type_.dims)}")
+    return TileType(type_.dtype, tuple(d for d in type_.dims if d is not dim))
 
 
 def _reduction(op: Op) -> tuple[Any, ...]:
+    """Return the result type of a reduction over the dimension `dim`.
+
+    It is the type of the last operand if that is an accumulator (`acc`), else the operand's type without `dim`. Several
+    sources must have one type and are reduced together.
+    """
     carried = op.attrs.get("acc", False)
     sources = op.operands[:-1] if carried else op.operands
     if not sources:
@@ -218,34 +259,38 @@ def _reduction(op: Op) -> tuple[Any, ...]:
                 f"{op.name} over {op.attrs['dim']} gives {dims_text(result.dims)}, "
                 f"the accumulator has {dims_text(acc.dims)}"
             )
-        if result.dtype is not acc.dtype.accumulator:  # parts of a sum may come in the type that it is carried in
-            _same_dtype(op, result, acc)
+        if result.dtype is not acc.dtype.accumulator:  # partial sums may have the accumulator's type
+            _check_same_dtype(op, result, acc)
         return (acc,)
     return (result,)
 
 
 def _scan(op: Op) -> tuple[Any, ...]:
-    _count(op, 1, 2)
-    found = tile_type(op, 0)
-    reduced = _without_dim(op, found)
-    if len(op.operands) == 2 and set(tile_type(op, 1).dims) not in (set(reduced.dims), set(found.dims)):
+    """Return the result type of a scan such as `cumsum`: the operand's type. A second operand
+    holds the initial values.
+    """
+    _check_operand_count(op, 1, 2)
+    type_ = tile_type(op, 0)
+    reduced = _without_dim(op, type_)
+    if len(op.operands) == 2 and set(tile_type(op, 1).dims) not in (set(reduced.dims), set(type_.dims)):
         raise DimensionMismatch(f"{op.name}: the start has the dimensions {dims_text(tile_type(op, 1).dims)}")
-    return (found,)
+    return (type_,)
 
 
 def _topk(op: Op) -> tuple[Any, ...]:
-    _count(op, 1)
-    found = tile_type(op, 0)
-    _without_dim(op, found)
+    """Return the result types of `topk`: values and i32 indices, with dimension `dim` replaced by `count`."""
+    _check_operand_count(op, 1)
+    type_ = tile_type(op, 0)
+    _without_dim(op, type_)
     count, dim = op.attrs["count"], op.attrs["dim"]
     if isinstance(count, Const) and isinstance(dim, Const):
         require_elements(op, count.value, dim.value)
-    dims = tuple(count if d is dim else d for d in found.dims)
-    return TileType(found.dtype, dims), TileType(dtypes.i32, dims)
+    dims = tuple(count if d is dim else d for d in type_.dims)
+    return TileType(type_.dtype, dims), TileType(dtypes.i32, dims)
 
 
 def require_elements(op: Op, count: int, length: int) -> None:
-    """That a topk asks for no more elements than the tile has along its dimension."""
+    """Raise DimensionMismatch if a `topk` takes `count` elements of a dimension that has only `length`."""
     if count > length:
         k, dim = op.attrs["count"], op.attrs["dim"]
         asked = str(k) if str(k) == str(count) else f"{k} = {count}"
@@ -256,28 +301,39 @@ def require_elements(op: Op, count: int, length: int) -> None:
 
 
 def _to_dims(op: Op) -> tuple[Any, ...]:
-    found = tile_type(op, 0)
+    """Return the result type of `broadcast`, `permute` or `reshape`: the operand's element type over the dimensions
+    `to`.
+
+    Raise DimensionMismatch if a broadcast would drop a dimension, or a permute changes the set of dimensions.
+    """
+    type_ = tile_type(op, 0)
     to = op.attrs["to"]
-    if op.name == "broadcast" and not all(d in to for d in found.dims):
-        raise DimensionMismatch(f"broadcast of {dims_text(found.dims)} to {dims_text(to)}: a dimension would be lost")
-    if op.name == "permute" and (set(to) != set(found.dims) or len(to) != len(found.dims)):
+    if op.name == "broadcast" and not all(d in to for d in type_.dims):
+        raise DimensionMismatch(f"broadcast of {dims_text(type_.dims)} to {dims_text(to)}: a dimension would be lost")
+    if op.name == "permute" and (set(to) != set(type_.dims) or len(to) != len(type_.dims)):
         raise DimensionMismatch(
-            f"permute of {dims_text(found.dims)} to {dims_text(to)}: these are not the same dimensions"
+            f"permute of {dims_text(type_.dims)} to {dims_text(to)}: these are not the same dimensions"
         )
-    return (TileType(found.dtype, to),)
+    return (TileType(type_.dtype, to),)
 
 
 def _self_index(op: Op) -> tuple[Any, ...]:
+    """Return the result type of `self_index`, which holds each element's coordinate: `dtype`
+    over the dimension `dim`.
+    """
     return (TileType(op.attrs["dtype"], (op.attrs["dim"],)),)
 
 
 def _scalar(op: Op) -> tuple[Any, ...]:
+    """Return the result type of `scalar`: `dtype` without dimensions. Raise DtypeMismatch if the value does not fit."""
     _require_number(op, op.attrs["dtype"])
     return (TileType(op.attrs["dtype"]),)
 
 
 def _require_number(op: Op, dtype: dtypes.DType) -> None:
-    """That a number is one of the element type's: integers wrap when they are computed, not when they are written."""
+    """Raise DtypeMismatch if the attribute `value` is an integer out of range of `dtype`; results of arithmetic wrap
+    instead.
+    """
     value = op.attrs["value"]
     number = value.value if isinstance(value, Const) else value
     if isinstance(number, int | float):
@@ -285,6 +341,11 @@ def _require_number(op: Op, dtype: dtypes.DType) -> None:
 
 
 def _apply(op: Op) -> tuple[Any, ...]:
+    """Return the result type of `apply`, which evaluates an integer expression of its operands for each element.
+
+    The result has every dimension of the operands. The element type is `dtype` if stated, else that of the first
+    operand.
+    """
     if len(op.operands) != len(op.attrs["over"]):
         raise ProgramError(f"apply has {len(op.operands)} operands for {len(op.attrs['over'])} symbols")
     dims: tuple[Expr, ...] = ()
@@ -295,11 +356,16 @@ def _apply(op: Op) -> tuple[Any, ...]:
 
 
 def _extract(op: Op) -> tuple[Any, ...]:
-    found = tile_type(op, 0)
-    return (TileType(found.dtype),)
+    """Return the result type of `extract`, one element of a tile: a scalar of its element type."""
+    type_ = tile_type(op, 0)
+    return (TileType(type_.dtype),)
 
 
 def _iterate(op: Op) -> tuple[Any, ...]:
+    """Return the result types of `iterate`, a loop: the types of its carried values.
+
+    Raise ProgramError unless the body takes these types and ends by yielding as many values of the same element types.
+    """
     carried = op.operands[1:] if op.attrs.get("start", False) else op.operands
     types = tuple(v.type for v in carried)
     (body,) = op.blocks
@@ -308,10 +374,10 @@ def _iterate(op: Op) -> tuple[Any, ...]:
     last = body.ops[-1] if body.ops else None
     if last is None or last.name != "yield":
         raise ProgramError("iterate: the body must end by yielding the next values")
-    for given, wanted in zip(last.operands, types, strict=False):
-        if given.type.dtype is not wanted.dtype:
+    for yielded, type_ in zip(last.operands, types, strict=False):
+        if yielded.type.dtype is not type_.dtype:
             raise DtypeMismatch(
-                f"iterate over {op.attrs['axis']}: a carried value starts as {wanted} and is returned as {given.type}"
+                f"iterate over {op.attrs['axis']}: a carried value starts as {type_} and is returned as {yielded.type}"
             )
     if len(last.operands) != len(types):
         raise ProgramError(
@@ -321,25 +387,31 @@ def _iterate(op: Op) -> tuple[Any, ...]:
 
 
 def _conditional(op: Op) -> tuple[Any, ...]:
-    """Operands: the condition, unless it is an expression; then the values that hold where it does not."""
+    """Return the result types of `conditional`: the types of the values that it gives if the condition is false.
+
+    The operands are the condition, if no attribute `when` holds it as an expression, followed by the values for false.
+    The block must yield values of the same types.
+    """
     otherwise = op.operands if "when" in op.attrs else op.operands[1:]
     if "when" not in op.attrs and tile_type(op, 0).dtype.is_float:
         raise DtypeMismatch(f"conditional on {tile_type(op, 0)}: the condition must be bool or integer; compare first")
     last = op.blocks[0].ops[-1] if op.blocks[0].ops else None
-    given = last.operands if last is not None and last.name == "yield" else ()
-    if [v.type for v in given] != [v.type for v in otherwise]:
+    yielded = last.operands if last is not None and last.name == "yield" else ()
+    if [v.type for v in yielded] != [v.type for v in otherwise]:
         raise DimensionMismatch(
-            f"conditional gives {[str(v.type) for v in given]} where it holds, "
+            f"conditional gives {[str(v.type) for v in yielded]} where it holds, "
             f"{[str(v.type) for v in otherwise]} where it does not"
         )
     return tuple(v.type for v in otherwise)
 
 
-def _old_values(op: Op) -> tuple[Any, ...]:
+def _atomic_old_values(op: Op) -> tuple[Any, ...]:
+    """Return the result type of an atomic, whose result is the old elements of memory: the type of its tile."""
     return (tile_type(op, 0),)
 
 
-def _nothing(op: Op) -> tuple[Any, ...]:
+def _no_results(op: Op) -> tuple[Any, ...]:
+    """Return (), for an operation that has no results."""
     return ()
 
 
@@ -347,13 +419,18 @@ def _nothing(op: Op) -> tuple[Any, ...]:
 
 
 def _check_fill(op: Op) -> None:
+    """Raise ProgramError unless `fill` has one register tile as its result, and a value that fits its element type."""
     if len(op.results) != 1 or not isinstance(op.results[0].type, TileType):
         raise ProgramError("fill makes one register tile")
     _require_number(op, op.results[0].type.dtype)
 
 
 def check_mapping(op: Op, memory: MemoryType, tile: TileType, extra: tuple[Value, ...]) -> None:
-    """That a read or write with `over` and `at` names every dimension of the tile and of the memory."""
+    """Raise ProgramError unless the index mapping of a read or write covers every dimension of `tile` and of `memory`.
+
+    The mapping is in the attributes `over` (tile) and `at` (memory); a read without it must have equal dimensions on
+    both sides. `extra` are the operands that the mapping looks up.
+    """
     over, at, lookups = op.attrs.get("over"), op.attrs.get("at"), op.attrs.get("lookups", ())
     if len(lookups) != len(extra):
         raise ProgramError(f"{op.name}: {len(extra)} dynamic values are given, the mapping uses {len(lookups)}")
@@ -377,6 +454,7 @@ def check_mapping(op: Op, memory: MemoryType, tile: TileType, extra: tuple[Value
 
 
 def _check_read(op: Op) -> None:
+    """Raise ProgramError unless `read` gives one register tile of the memory's element type, by a valid mapping."""
     memory_type(op, 0)
     if len(op.results) != 1 or not isinstance(op.results[0].type, TileType):
         raise ProgramError(f"read of %{op.operands[0].name} gives one register tile; it has {len(op.results)} results")
@@ -387,6 +465,7 @@ def _check_read(op: Op) -> None:
 
 
 def _check_write(op: Op) -> None:
+    """Raise ProgramError unless a write or atomic has a valid mapping and an element type that memory can hold."""
     check_mapping(op, memory_type(op, 1), tile_type(op, 0), op.operands[2:])
     tile, memory = tile_type(op, 0), memory_type(op, 1)
     if op.name != "write" and tile.dtype is not memory.dtype:
@@ -396,21 +475,25 @@ def _check_write(op: Op) -> None:
 
 
 def _check_allocate(op: Op) -> None:
+    """Raise ProgramError unless `allocate` has one tensor in memory as its result."""
     if len(op.results) != 1 or not isinstance(op.results[0].type, MemoryType):
         raise ProgramError("allocate makes one tensor in memory")
 
 
 def accessed(op: Op) -> tuple[Value, TileType, tuple[Value, ...]]:
-    """(the memory, what is read or written of it, values that the access looks up) of a read, write or atomic."""
+    """Return (memory, type of the tile read or written, operands that the mapping looks up) of
+    a read, write or atomic.
+    """
     if op.name == "read":
         return op.operands[0], op.results[0].type, op.operands[1:]
     return op.operands[1], op.operands[0].type, op.operands[2:]
 
 
 def access_form(op: Op) -> tuple[tuple[Expr, ...], tuple[Value, ...]]:
-    """Which element of memory each coordinate of a read or write names, and the values that it looks up.
+    """Return (coordinates in memory, operands that the mapping looks up) of the elements of a read or write.
 
-    Two operations with the same form reach the same element at the same coordinates.
+    The coordinates are expressions of the tile's dimensions. Two operations with equal forms access the same element of
+    memory at the same tile coordinates.
     """
     memory, kind, lookups = accessed(op)
     if "at" not in op.attrs:
@@ -420,9 +503,11 @@ def access_form(op: Op) -> tuple[tuple[Expr, ...], tuple[Value, ...]]:
 
 
 def loose(op: Op) -> tuple[set[Expr], str] | None:
-    """Dimensions that an operation leaves out or adds without combining along them, and what to say of it.
+    """Return (dimensions that are neither kept nor reduced, message), or None if there are none.
 
-    That has a meaning only where the constraints cut these dimensions to one coordinate.
+    Such dimensions occur on one side of the operation only: in one operand of an `mma`, at the start or end of an
+    `iterate`, in the tile or the memory of a write. That is legal only if constraints tile them to a single coordinate;
+    the message is for programs in which they do not.
     """
     if op.name == "mma":
         a, b, acc = (tile_type(op, i) for i in range(3))
@@ -452,7 +537,10 @@ def loose(op: Op) -> tuple[set[Expr], str] | None:
 
 
 def is_mapped(program: Program, dim: Expr) -> bool:
-    """Whether an access has a dimension and a mapping, which may bring coordinates past its end into range."""
+    """True if a read, write or atomic with an index mapping has a tile with dimension `dim`.
+
+    A mapping may bring coordinates past the end of the dimension back into range.
+    """
     for op in program.walk():
         if "at" in op.attrs and op.name != "debug_log":
             tile = op.results[0].type if op.name == "read" else op.operands[0].type
@@ -465,10 +553,10 @@ _ACCESS = {"over": "exprs?", "lookups": "lookups?", "at": "exprs?", "bounds": "t
 _SPECS: list[OpSpec] = [
     OpSpec("fill", {"value": "numexpr"}, check=_check_fill),
     OpSpec("read", {**_ACCESS, "otherwise": "number?"}, check=_check_read),
-    OpSpec("write", _ACCESS, result_types=_nothing, check=_check_write),
-    OpSpec("atomic_add", _ACCESS, result_types=_old_values, check=_check_write),
-    OpSpec("atomic_min", _ACCESS, result_types=_old_values, check=_check_write),
-    OpSpec("atomic_max", _ACCESS, result_types=_old_values, check=_check_write),
+    OpSpec("write", _ACCESS, result_types=_no_results, check=_check_write),
+    OpSpec("atomic_add", _ACCESS, result_types=_atomic_old_values, check=_check_write),
+    OpSpec("atomic_min", _ACCESS, result_types=_atomic_old_values, check=_check_write),
+    OpSpec("atomic_max", _ACCESS, result_types=_atomic_old_values, check=_check_write),
     OpSpec("mma", {"precision": "name?", "accumulate": "name?", "blocks": "int?"}, result_types=_mma),
     OpSpec(
         "iterate",
@@ -477,7 +565,7 @@ _SPECS: list[OpSpec] = [
         result_types=_iterate,
     ),
     OpSpec("conditional", {"when": "expr?"}, blocks=1, result_types=_conditional),
-    OpSpec("yield", result_types=_nothing, ends_block=True),
+    OpSpec("yield", result_types=_no_results, ends_block=True),
     OpSpec("cast", {"dtype": "dtype"}, result_types=_cast),
     OpSpec("bitcast", {"dtype": "dtype"}, result_types=_bitcast),
     OpSpec("broadcast", {"to": "exprs"}, result_types=_to_dims),
@@ -490,15 +578,15 @@ _SPECS: list[OpSpec] = [
     OpSpec("topk", {"dim": "expr", "count": "expr"}, result_types=_topk),
     OpSpec("self_index", {"dim": "expr", "dtype": "dtype"}, result_types=_self_index),
     OpSpec("apply", {"over": "exprs", "value": "expr", "dtype": "dtype?"}, result_types=_apply),
-    OpSpec("set_symbol", {"symbol": "expr"}, result_types=_nothing),
+    OpSpec("set_symbol", {"symbol": "expr"}, result_types=_no_results),
     OpSpec("scalar", {"value": "numexpr", "dtype": "dtype"}, result_types=_scalar),
     OpSpec("extract", {"offset": "exprs"}, result_types=_extract),
     OpSpec("allocate", {"tile": "exprs?"}, check=_check_allocate),
-    OpSpec("barrier", result_types=_nothing),
+    OpSpec("barrier", result_types=_no_results),
     OpSpec(
         "debug_log",
         {"label": "str", "to": "exprs?", "over": "exprs?", "at": "exprs?", "iterations": "table?", "names": "exprs?"},
-        result_types=_nothing,
+        result_types=_no_results,
     ),
     *(OpSpec(name, result_types=_unary_float) for name in UNARY_FLOAT),
     *(OpSpec(name, result_types=_unary) for name in UNARY_ANY),
@@ -537,7 +625,7 @@ TILE = Level("tile", {spec.name: spec for spec in _SPECS}, {spec.name: spec for 
 
 
 def parse_tile(text: str) -> Program:
-    """The tile program that the text prints.
+    """Parse the text of a tile program.
 
     >>> text = '''tile double(%x: global f32[M, N], %y: global f32[M, N])
     ...   symbols M, N

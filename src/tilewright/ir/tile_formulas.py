@@ -1,4 +1,4 @@
-"""Numbers, conversions and index expressions as formulas of the block level."""
+"""Build block-level formulas from constants, conversions and index expressions of the tile level."""
 
 from __future__ import annotations
 
@@ -44,28 +44,31 @@ _NAMES: dict[type[Expr], str] = {
 
 
 def rounded(value: float, dtype: DType) -> Any:
-    """A number as an element type holds it: floats rounded to nearest even, integers wrapped.
+    """Return a number as element type `dtype` stores it: floats round to nearest even, integers wrap.
 
     >>> rounded(0.1, dtypes.f16), rounded(300, dtypes.i8)
     (0.0999755859375, 44)
     """
     with np.errstate(all="ignore"):
-        found = np.asarray(value).astype(dtype.numpy)
-    return float(found) if dtype.is_float else int(found)
+        stored = np.asarray(value).astype(dtype.numpy)
+    return float(stored) if dtype.is_float else int(stored)
 
 
 def number(value: float, dtype: DType) -> Formula:
-    """A number of an element type; large integers from parts that every float holds."""
-    found = rounded(value, dtype)
-    if not dtype.is_float and abs(found) > 1 << 53:
-        high, low = divmod(found, 1 << 32)
+    """Return a constant of element type `dtype` as a formula.
+
+    An integer beyond 2**53 is composed of smaller constants that a float represents exactly.
+    """
+    stored = rounded(value, dtype)
+    if not dtype.is_float and abs(stored) > 1 << 53:
+        high, low = divmod(stored, 1 << 32)
         upper = Formula("mul", (number(high, dtype), number(1 << 32, dtype)))
         return Formula("add", (upper, number(low, dtype)))
-    return Formula.cast(dtype, Formula.number(found))
+    return Formula.cast(dtype, Formula.number(stored))
 
 
 def is_number(formula: Formula) -> bool:
-    """Whether it is a number with a type."""
+    """True if the formula is a constant of a stated element type, as `number` makes it."""
     return formula.name == "cast" and formula.parts[0].name == "number"
 
 
@@ -78,11 +81,14 @@ _ROUNDED: dict[str, Callable[..., Any]] = {
     "rsqrt": lambda x: 1 / np.sqrt(x),
     "reciprocal": lambda x: 1 / x,
 }
-"""Functions of floats that are one or two correctly rounded steps, so that they are the same wherever they are done."""
+"""Functions of one or two exactly rounded steps, which give the same result on every machine."""
 
 
 def call(name: str, *parts: Formula) -> Formula:
-    """A function of parts of one type; a number takes on the type of the others, where there are others.
+    """Return the formula `name(*parts)`, for parts of one element type.
+
+    Exactly rounded functions of f32 or f64 constants are evaluated at once. A constant beside other parts loses its
+    stated type, since it takes theirs.
 
     >>> x = Formula.argument("x")
     >>> print(call("mul", x, number(0.5, dtypes.f32)).text())
@@ -97,57 +103,64 @@ def call(name: str, *parts: Formula) -> Formula:
                 return number(_ROUNDED[name](*(dtype.numpy.type(p.parts[0].value) for p in parts)), dtype)
     if name == "select":
         condition, *chosen = parts
-        return Formula(name, (condition, *_bare(tuple(chosen))))
-    return Formula(name, _bare(parts))
+        return Formula(name, (condition, *_untyped_constants(tuple(chosen))))
+    return Formula(name, _untyped_constants(parts))
 
 
-def _bare(parts: tuple[Formula, ...]) -> tuple[Formula, ...]:
+def _untyped_constants(parts: tuple[Formula, ...]) -> tuple[Formula, ...]:
+    """Return the parts with constants stripped of their stated type, unless all parts are constants."""
     if all(map(is_number, parts)):
         return parts
     return tuple(p.parts[0] if is_number(p) else p for p in parts)
 
 
 def scale_of(formula: Formula) -> tuple[Formula, float]:
-    """A formula as a formula without, and a number by which that is multiplied: 1 where there is none.
+    """Split a formula x * number into (x, number); any other formula f gives (f, 1.0).
 
     >>> x = Formula.argument("x")
     >>> scale_of(call("mul", x, number(0.5, dtypes.f32)))[1], scale_of(x)[1]
     (0.5, 1.0)
     """
     if formula.name == "mul":
-        for one, other in (formula.parts, formula.parts[::-1]):
-            if other.name == "number":
-                return one, float(other.value)
+        for scaled, scale in (formula.parts, formula.parts[::-1]):
+            if scale.name == "number":
+                return scaled, float(scale.value)
     return formula, 1.0
 
 
 def index(e: Expr, dtype: DType) -> Formula:
-    """An expression of the coordinates as an element."""
+    """Return an integer expression of coordinates as a formula of element type `dtype`."""
     return number(e.value, dtype) if isinstance(e, Const) else Formula.cast(dtype, Formula("index", (), e))
 
 
 def converted(formula: Formula, kind: DType, to: DType) -> Formula:
-    """The formula's value in another type, as arithmetic converts: no care for what does not fit."""
+    """Return a formula of element type `kind` converted to `to`, without clamping values that are out of range."""
     if kind is to:
         return formula
     return number(formula.parts[0].value, to) if is_number(formula) and to.is_float else Formula.cast(to, formula)
 
 
 def cast(formula: Formula, kind: DType, to: DType) -> Formula:
-    """What `cast` of the tile level means: floats become integers towards zero, at most the type's limits."""
+    """Return `formula`, of element type `kind`, cast to `to` with the meaning of the tile level's `cast`.
+
+    Floats become integers by rounding towards zero, clamped to the limits of `to`; NaN becomes 0.
+    """
     if not kind.is_float or to.kind != "int":
         return converted(formula, kind, to)
     if kind.is_narrow:
         formula, kind = Formula.cast(dtypes.f32, formula), dtypes.f32
     least, most = (-8, 7) if to is dtypes.i4 else (np.iinfo(to.numpy).min, np.iinfo(to.numpy).max)
     low, high = Formula.number(float(least)), Formula.number(float(most))
-    inside = call("select", call("eq", formula, formula), Formula.cast(to, formula), number(0, to))
-    above = call("select", call("ge", formula, high), number(int(most), to), inside)
-    return call("select", call("le", formula, low), number(int(least), to), above)
+    in_range = call("select", call("eq", formula, formula), Formula.cast(to, formula), number(0, to))
+    clamped_above = call("select", call("ge", formula, high), number(int(most), to), in_range)
+    return call("select", call("le", formula, low), number(int(least), to), clamped_above)
 
 
 def of_expr(e: Expr, data: Mapping[Symbol, Formula]) -> Formula:
-    """An integer expression as a formula of i64; `data` says what symbols that are no coordinates stand for."""
+    """Return an integer expression as a formula of i64.
+
+    `data` maps symbols whose values are only known at run time to their formulas; other symbols are coordinates.
+    """
     if not any(s in data for s in e.symbols):
         return index(e, dtypes.i64)
     if isinstance(e, Symbol):

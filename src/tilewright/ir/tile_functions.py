@@ -1,6 +1,6 @@
-"""What each element-by-element operation of the tile level is as a formula.
+"""Formulas for the elementwise operations of the tile level.
 
-Functions that have no instruction are made from those that have; integer arithmetic goes round what stops machines.
+Functions without an instruction are composed of others. Integer division and shifts avoid operands that trap.
 """
 
 from __future__ import annotations
@@ -15,45 +15,57 @@ from tilewright.ir.tile_formulas import call, converted, is_number, number
 
 
 def _mod(kind: DType, a: Formula, b: Formula) -> Formula:
-    """The remainder of floor division: that of truncated division, moved where its sign is not the divisor's."""
-    rest, zero = Formula("remf", (a, b)), Formula.number(0.0)
-    crossed = Formula("lt", (Formula("mul", (rest, b)), zero))
-    return Formula("select", (crossed, Formula("add", (rest, b)), rest))
+    """Return the formula of floating-point `a % b`, with the sign of `b`, from `remf`, whose result has the sign of
+    `a`.
+
+    `kind` is not used.
+    """
+    truncated, zero = Formula("remf", (a, b)), Formula.number(0.0)
+    signs_differ = Formula("lt", (Formula("mul", (truncated, b)), zero))
+    return Formula("select", (signs_differ, Formula("add", (truncated, b)), truncated))
 
 
 def quotient(name: str, kind: DType, a: Formula, b: Formula) -> Formula:
-    """Division of integers: by 0 it gives 0; by -1 it is a change of sign, since the least number has no opposite.
+    """Return the formula of integer operation `name` (div, floordiv or mod) on `a` and `b` of element type `kind`.
 
-    Machines stop there. A number to divide by that is neither needs no care.
+    Division by 0 gives 0. Division by -1 negates, since the machine instruction traps for the smallest integer. A
+    constant divisor other than 0 and -1 needs neither check.
     """
     if is_number(b) and b.parts[0].value not in (0, -1):
         return call(name, a, b)
     zero, one = number(0, kind), number(1, kind)
-    nothing, turned = call("eq", b, zero), zero if name == "mod" else Formula("neg", (a,))
+    divides_by_zero, by_minus_one = call("eq", b, zero), zero if name == "mod" else Formula("neg", (a,))
     if kind.numpy.kind == "u":
-        return call("select", nothing, zero, call(name, a, call("select", nothing, one, b)))
-    opposite = call("eq", b, number(-1, kind))
-    careful = call("select", Formula("or_", (nothing, opposite)), one, b)
-    found = call("select", opposite, turned, call(name, a, careful))
-    return call("select", nothing, zero, found)
+        return call("select", divides_by_zero, zero, call(name, a, call("select", divides_by_zero, one, b)))
+    is_minus_one = call("eq", b, number(-1, kind))
+    safe_divisor = call("select", Formula("or_", (divides_by_zero, is_minus_one)), one, b)
+    signed_result = call("select", is_minus_one, by_minus_one, call(name, a, safe_divisor))
+    return call("select", divides_by_zero, zero, signed_result)
 
 
 def remainder(kind: DType, a: Formula, b: Formula) -> Formula:
-    """What division towards zero leaves; by 0 it is 0."""
-    rest = call("sub", a, call("mul", quotient("div", kind, a, b), b))
-    return call("select", call("eq", b, number(0, kind)), number(0, kind), rest)
+    """Return the formula of the remainder of integer division of `a` by `b`, rounded towards zero; 0 if `b` is 0.
+
+    `kind` is the element type of both.
+    """
+    difference = call("sub", a, call("mul", quotient("div", kind, a, b), b))
+    return call("select", call("eq", b, number(0, kind)), number(0, kind), difference)
 
 
 def shifted(name: str, kind: DType, a: Formula, b: Formula) -> Formula:
-    """A shift by any number of bits: by more than there are, all are gone; to the right the sign stays."""
+    """Return the formula of the shift `name` (shl or shr) of integer `a` by `b` bits, for any `b`.
+
+    A shift by a negative number, or by the width of `kind` or more, gives 0, but a signed right shift gives only sign
+    bits.
+    """
     if is_number(b) and 0 <= b.parts[0].value < kind.bits:
         return call(name, a, b)
     last = number(kind.bits - 1, kind)
-    inside = Formula("and_", (call("ge", b, number(0, kind)), call("le", b, last)))
-    most = call(name, a, call("select", inside, b, last))
+    in_range = Formula("and_", (call("ge", b, number(0, kind)), call("le", b, last)))
+    limited = call(name, a, call("select", in_range, b, last))
     if name == "shr" and kind.numpy.kind != "u":
-        return most
-    return call("select", inside, most, number(0, kind))
+        return limited
+    return call("select", in_range, limited, number(0, kind))
 
 
 INTEGER: dict[str, Callable[..., Formula]] = {
@@ -63,16 +75,18 @@ INTEGER: dict[str, Callable[..., Formula]] = {
 }
 FUNCTIONS: dict[str, Callable[..., Formula]] = {"mod": _mod}
 FLOAT_ONLY = frozenset(("powf", "atan2"))
-"""What integers have not."""
+"""Operations that integers do not have."""
 
 
 def is_composed(name: str, dtype: DType) -> bool:
-    """Whether an operation is made of several steps, so that its arguments occur in it more than once."""
+    """True if the formula of operation `name` has several steps, in which its arguments occur more than once."""
     return name in (FUNCTIONS if dtype.is_float else INTEGER)
 
 
 def elementwise(name: str, dtype: DType, *arguments: Formula) -> Formula:
-    """An operation on elements of a type, rounded to the type; a ProgramError where there is no such formula.
+    """Return the formula of operation `name` on elements of type `dtype`, rounded to that type.
+
+    Raise ProgramError if the operation has no formula for this type.
 
     >>> from tilewright.ir import dtypes
     >>> x = Formula.argument("x")

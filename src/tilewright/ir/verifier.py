@@ -1,4 +1,4 @@
-"""What must hold of every program, and the checks that a level adds to its operations."""
+"""Verify programs: the rules for programs of all levels, and the checks that a level adds to its operations."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from tilewright.ir.printer import op_text
 
 
 def verify(program: Program) -> None:
-    """Raises a ProgramError, with the author's line where it is known, at the first thing that is wrong.
+    """Raise ProgramError at the first rule that the program breaks, with the author's line where it is known.
 
-    Every operand is defined before its use in the same block or around it; attributes are complete and of their
-    kinds; result types are those that follow from the operands; blocks end as they must.
+    Every operand must be defined before its use, in the same block or around it. Attributes must be complete and of
+    their kinds, result types must follow from the operands, and blocks must end with the operation that their level
+    requires.
     """
     known: set[Value] = set(program.args)
     for record in program.records:
@@ -22,9 +23,9 @@ def verify(program: Program) -> None:
 
 
 def _verify_block(block: Block, known: set[Value], program: Program) -> set[Value]:
-    """Checks a block; gives the values that are known at its end."""
+    """Check a block in which the values `known` are defined; return these and the values that the block defines."""
     inside = set(known) | set(block.args)
-    for place, op in enumerate(block.ops):
+    for position, op in enumerate(block.ops):
         if program.level.ops.get(op.name) is not op.spec:
             raise ProgramError(f"{op.name} is no operation of the {program.level.name} level", op.loc)
         for i, operand in enumerate(op.operands):
@@ -34,15 +35,15 @@ def _verify_block(block: Block, known: set[Value], program: Program) -> set[Valu
         least = min(1, op.spec.blocks) if op.spec.notation is not None else op.spec.blocks
         if not least <= len(op.blocks) <= op.spec.blocks:
             raise ProgramError(f"{op.name} has {len(op.blocks)} blocks; it takes {op.spec.blocks}", op.loc)
-        if op.spec.ends_block and place != len(block.ops) - 1:
+        if op.spec.ends_block and position != len(block.ops) - 1:
             raise ProgramError(f"{op.name} must be the last operation of its block", op.loc)
         _check_types(op)
-        seen = inside
+        visible = inside
         for inner in op.blocks:
-            found = _verify_block(inner, seen, program)
-            seen = found if op.spec.chained else inside
+            defined = _verify_block(inner, visible, program)
+            visible = defined if op.spec.chained else inside
         if op.spec.keeps:
-            inside |= seen
+            inside |= visible
         for result in op.results:
             if result in inside:
                 raise ProgramError(f"a result of {op_text(op)} is defined twice", op.loc)
@@ -51,6 +52,7 @@ def _verify_block(block: Block, known: set[Value], program: Program) -> set[Valu
 
 
 def _check_attrs(op: Op) -> None:
+    """Raise ProgramError if an operation lacks a required attribute, or has an unknown one or one of the wrong kind."""
     for name, kind in op.spec.attrs.items():
         if name in op.attrs:
             check_attr(kind, name, op.attrs[name], op.name, op.loc)
@@ -62,14 +64,17 @@ def _check_attrs(op: Op) -> None:
 
 
 def _check_types(op: Op) -> None:
+    """Raise ProgramError if an operation fails its spec's check, or if its result types do not follow from its
+    operands.
+    """
     try:
         if op.spec.check is not None:
             op.spec.check(op)
         if op.spec.result_types is not None:
-            wanted = op.spec.result_types(op)
-            found = tuple(r.type for r in op.results)
-            if wanted != found:
-                raise ProgramError(f"{op_text(op)}: the type follows to be {', '.join(map(str, wanted))}")
+            inferred = op.spec.result_types(op)
+            stated = tuple(r.type for r in op.results)
+            if inferred != stated:
+                raise ProgramError(f"{op_text(op)}: the type follows to be {', '.join(map(str, inferred))}")
     except ProgramError as fault:
         if fault.location is None and op.loc is not None:
             raise type(fault)(fault.what, op.loc) from None

@@ -1,4 +1,4 @@
-"""Which arguments a tile program writes, and of which it writes every element."""
+"""Find the arguments that a tile program writes, and those of which it writes every element."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ WRITES = ("write", "atomic_add", "atomic_min", "atomic_max")
 
 
 def outputs_of(program: Program) -> tuple[Value, ...]:
-    """The arguments that a tile program writes to."""
+    """Return the arguments that a tile program writes to, atomics included."""
     return tuple(a for a in program.args if any(op.name in WRITES and op.operands[1] is a for op in program.walk()))
 
 
 def is_written_whole(program: Program, output: Value) -> bool:
-    """Whether a logical program writes every element of an argument, and reads none of them.
+    """True if a tile program provably writes every element of the argument `output`, and reads none.
 
-    So it is where one write stands outside loops and conditionals, has no mapping and no bounds, and no symbol of the
-    memory's dimensions is set to another value.
+    It must write `output` once, outside loops and conditionals, without a mapping or bounds, and must not set a symbol
+    of its dimensions to another value.
 
     >>> from tilewright.ir.tile import parse_tile
     >>> text = '''tile f(%x: global f32[M], %y: global f32[M])

@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from tilewright.errors import ArgumentError
-from tilewright.jax.operators import OperatorOptions, array_like, call_kernel, compiled_operator, derivable
-from tilewright.jax.registry import alike
+from tilewright.jax.operators import OperatorOptions, array_stand_in, call_kernel, differentiable, jitted_operator
+from tilewright.jax.registry import with_common_varying_axes
 from tilewright.ops.arrays import dtype_of
 from tilewright.ops.convolutions import Conv, Conv1d, Conv2d, Conv3d
 
@@ -60,8 +60,8 @@ def _convolved(layer: type[Conv], x: Any, w: Any, bias: Any, options: dict[str, 
             raise ArgumentError(f"{name}={options[name]!r}: {why}; leave it out")
     rank = layer.rank
     assert rank is not None
-    image, filters = (array_like(a, name, (rank + 2,)) for a, name in ((x, "x"), (w, "w")))
-    added = None if bias is None else array_like(bias, "bias", (1,))
+    image, filters = (array_stand_in(a, name, (rank + 2,)) for a, name in ((x, "x"), (w, "w")))
+    added = None if bias is None else array_stand_in(bias, "bias", (1,))
     described = layer(filters, added, **options)
     described.sizes(image)  # raises where they do not go together
     told = _Convolution(
@@ -71,8 +71,10 @@ def _convolved(layer: type[Conv], x: Any, w: Any, bias: Any, options: dict[str, 
         **_options_of(described),
     )
     if bias is None:
-        return compiled_operator(told)(*alike((x, w)))
-    return compiled_operator(told)(*alike((x, w, jnp.asarray(bias).astype(told.kind.accumulator.numpy))))
+        return jitted_operator(told)(*with_common_varying_axes((x, w)))
+    return jitted_operator(told)(
+        *with_common_varying_axes((x, w, jnp.asarray(bias).astype(told.kind.accumulator.numpy)))
+    )
 
 
 def _options_of(convolution: Conv | _Convolution) -> dict[str, Any]:
@@ -129,7 +131,9 @@ def _by_image(options: _Convolution, shape: tuple[int, ...], w: Any, gradient: A
     parted = w.reshape(groups, -1, *w.shape[1:])  # group, feature, taps, channel
     turned = jnp.flip(jnp.swapaxes(parted, 1, -1), range(2, 2 + len(taps)))
     none, ones = ((0, 0),) * len(taps), (1,) * len(taps)
-    return derivable(replace(options, stride=ones, padding=none))(inner, turned.reshape(-1, *taps, parted.shape[1]))
+    return differentiable(replace(options, stride=ones, padding=none))(
+        inner, turned.reshape(-1, *taps, parted.shape[1])
+    )
 
 
 def _by_filters(options: _Convolution, x: Any, shape: tuple[int, ...], gradient: Any) -> Any:
@@ -137,7 +141,7 @@ def _by_filters(options: _Convolution, x: Any, shape: tuple[int, ...], gradient:
     exchanged = replace(options, stride=options.dilation, dilation=options.stride, groups=1)
 
     def of_group(image: Any, outer: Any) -> Any:  # batch and channels change places: [c, ..., n] and [f, ..., n]
-        sums = derivable(exchanged)(jnp.swapaxes(image, 0, -1), jnp.swapaxes(outer, 0, -1))
+        sums = differentiable(exchanged)(jnp.swapaxes(image, 0, -1), jnp.swapaxes(outer, 0, -1))
         cut = sums[(slice(None), *(slice(0, k) for k in taps))]  # a stride may leave places that no tap reaches
         return jnp.swapaxes(cut, 0, -1)
 

@@ -15,7 +15,13 @@ from tilewright.errors import ArgumentError, MissingBackward, TracedArgument
 from tilewright.ir.dtypes import from_numpy, plain_number
 from tilewright.jax.entries import XlaBuffer, XlaCall
 from tilewright.jax.members import XlaArgument, kernel_of
-from tilewright.jax.registry import alike, buffer_of, called, registered, require_held
+from tilewright.jax.registry import (
+    call_registered,
+    register_program,
+    require_representable,
+    with_common_varying_axes,
+    xla_buffer_of,
+)
 from tilewright.limits import written
 from tilewright.runtime.calls import arranged
 from tilewright.runtime.scalars import scalar
@@ -86,7 +92,7 @@ class JaxFunction:
             array = _number(value, argument, where) if argument.is_number else value
             form.append(array.item() if argument.is_size else GIVEN)
             arrays.append(_checked(array, argument, where))
-        return self._transformed(tuple(form))(*alike(arrays))
+        return self._transformed(tuple(form))(*with_common_varying_axes(arrays))
 
     def _placed(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
         """All arguments by position, None for outputs that are left out."""
@@ -106,7 +112,7 @@ class JaxFunction:
     def _made(self, form: Form) -> Callable[..., Any]:
         run = partial(self._traced, form)
         run.__name__ = self.__name__  # type: ignore[attr-defined]
-        transformed: Callable[..., Any] = jax.jit(derived(run, self.__name__, self._backward))
+        transformed: Callable[..., Any] = jax.jit(with_derivative(run, self.__name__, self._backward))
         return transformed
 
     def _traced(self, form: Form, *arrays: Any) -> Any:
@@ -126,7 +132,7 @@ class JaxFunction:
                     aliases[taken] = len(results)
                 elif not argument.is_whole:
                     zeroed.append(len(results))
-                require_held(array, f"{self.__name__}: the output {argument.name}")
+                require_representable(array, f"{self.__name__}: the output {argument.name}")
                 places.append(len(arrays) + len(results))
                 results.append(array)
             else:
@@ -137,12 +143,12 @@ class JaxFunction:
             outputs = tuple(held.get(n, jnp.zeros(b.shape, b.dtype)) for n, b in enumerate(results))
         else:
             call = XlaCall(inputs, tuple(results), tuple(places), tuple(zeroed))
-            target = registered(self.__name__, member.text, member.steps, call)
-            outputs = called(target, call, aliases, arrays)
+            target = register_program(self.__name__, member.text, member.steps, call)
+            outputs = call_registered(target, call, aliases, arrays)
         return outputs[0] if len(outputs) == 1 else outputs
 
 
-def derived(run: Callable[..., Any], name: str, backward: Backward | None) -> Any:
+def with_derivative(run: Callable[..., Any], name: str, backward: Backward | None) -> Any:
     """A function of arrays with a derivative: the one that is named, or an error."""
     if backward is None:
         refusing = jax.custom_jvp(run)
@@ -155,10 +161,10 @@ def derived(run: Callable[..., Any], name: str, backward: Backward | None) -> An
 
         refusing.defjvp(refuse)
         return refusing
-    derivable = jax.custom_vjp(run)
+    differentiable = jax.custom_vjp(run)
 
     def forward(*arrays: Any) -> Any:
-        outputs = derivable(*arrays)
+        outputs = differentiable(*arrays)
         return outputs, (arrays, outputs)
 
     def back(kept: Any, cotangents: Any) -> tuple[Any, ...]:
@@ -172,8 +178,8 @@ def derived(run: Callable[..., Any], name: str, backward: Backward | None) -> An
             )
         return tuple(gradients)
 
-    derivable.defvjp(forward, back)
-    return derivable
+    differentiable.defvjp(forward, back)
+    return differentiable
 
 
 # -- arguments ----------------------------------------------------------------------------------------------
@@ -200,11 +206,11 @@ def _number(value: Any, argument: XlaArgument, where: str) -> Any:
 
 def _checked(array: Any, argument: XlaArgument, where: str) -> Any:
     """An array of the argument's element type."""
-    buffer = buffer_of(array, where)
+    buffer = xla_buffer_of(array, where)
     if buffer.dtype != argument.dtype.numpy:
         held = from_numpy(buffer.dtype) or buffer.dtype
         raise ArgumentError(f"{where} holds {held}; it must hold {argument.dtype}")
-    require_held(buffer, where)
+    require_representable(buffer, where)
     if argument.is_number and buffer.shape:
         raise ArgumentError(f"{where} has the shape {buffer.shape}; it must be a number of type {argument.dtype}")
     return array

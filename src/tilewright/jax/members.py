@@ -112,7 +112,7 @@ class TextKernel:
         member, arrays = executable.member(*given, params=self._params)
         buffers = tuple(XlaBuffer(arrays[a.name].shape, a.dtype.numpy) for a in self.arguments)
         steps = EntrySteps(member, executable.workers)
-        return KernelMember(steps, f"{text_of(member)}{executable.workers}", buffers)
+        return KernelMember(steps, f"{key_text_of(member)}{executable.workers}", buffers)
 
 
 def steps_of(
@@ -132,10 +132,10 @@ def steps_of(
     member = running.member(likes, params)
     if member is None:
         raise ArgumentError(f"{name}: {running.why_script}; tilewright.jax calls kernels of packed arrays only")
-    return EntrySteps(member), text_of(member)
+    return EntrySteps(member), key_text_of(member)
 
 
-def text_of(member: EntryMember) -> str:
+def key_text_of(member: EntryMember) -> str:
     """Return a text that tells an entry from others, in every process."""
     return f"{member.code.key}{member.sizes}"
 

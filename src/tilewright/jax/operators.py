@@ -22,7 +22,7 @@ from tilewright.errors import ArgumentError
 from tilewright.ir.dtypes import DType, from_numpy
 from tilewright.jax.entries import XlaBuffer, XlaCall
 from tilewright.jax.members import steps_of
-from tilewright.jax.registry import buffer_of, called, registered, require_held
+from tilewright.jax.registry import call_registered, register_program, require_representable, xla_buffer_of
 
 ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "relu": jax.nn.relu,
@@ -33,13 +33,13 @@ ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
 """The functions whose derivatives are those of our activations."""
 
 
-def array_like(value: Any, name: str, ranks: tuple[int, ...] = ()) -> Any:
+def array_stand_in(value: Any, name: str, ranks: tuple[int, ...] = ()) -> Any:
     """An array of numpy's with the shape and element type of one of JAX, and values that nobody reads.
 
     It has one of so many dimensions; two at least where none are said.
     """
-    buffer = buffer_of(value, name)
-    require_held(buffer, name)
+    buffer = xla_buffer_of(value, name)
+    require_representable(buffer, name)
     if len(buffer.shape) not in ranks if ranks else len(buffer.shape) < 2:
         wanted = " or ".join(map(str, ranks)) or "at least 2"
         raise ArgumentError(f"{name} has shape {buffer.shape}, {len(buffer.shape)} dimensions; it takes {wanted}")
@@ -48,7 +48,7 @@ def array_like(value: Any, name: str, ranks: tuple[int, ...] = ()) -> Any:
 
 def call_kernel(kernel: Compiled, arrays: Mapping[str, Any], result: str, shape: tuple[int, ...], kind: DType) -> Any:
     """The result of a kernel for arrays by argument name; `shape` and `kind` are those of the argument `result`."""
-    require_held(XlaBuffer(shape, kind.numpy), "the result")
+    require_representable(XlaBuffer(shape, kind.numpy), "the result")
     arguments = kernel.running.arguments
     names = [arg.name for arg in arguments]
     taken = [n for n in names if n != result]
@@ -58,7 +58,7 @@ def call_kernel(kernel: Compiled, arrays: Mapping[str, Any], result: str, shape:
     outputs = (XlaBuffer(shapes[result] or shape, kind.numpy),)
     call = XlaCall(inputs, outputs, tuple(len(taken) if n == result else taken.index(n) for n in names))
     steps, text = steps_of(kernel, [call.buffers[place] for place in call.places], None, kernel.name)
-    (output,) = called(registered(kernel.name, text, steps, call), call, {}, given)
+    (output,) = call_registered(register_program(kernel.name, text, steps, call), call, {}, given)
     return jnp.reshape(output, shape)
 
 
@@ -74,7 +74,7 @@ def activation_gradient(name: str | None, sums: Callable[[], Any], gradient: Any
     return back(gradient.astype(value.dtype))[0].astype(gradient.dtype)
 
 
-def common_type(kind: DType, gradient: Any) -> DType:
+def gradient_operand_type(kind: DType, gradient: Any) -> DType:
     """The type of the factors of a derivative: that of the data where the gradient has it too, else that of sums."""
     return kind if from_numpy(np.dtype(gradient.dtype)) is kind else kind.accumulator
 
@@ -109,13 +109,13 @@ class OperatorOptions(ABC):
 
 
 @lru_cache(maxsize=256)
-def compiled_operator(options: OperatorOptions) -> Any:
+def jitted_operator(options: OperatorOptions) -> Any:
     """Return the operator as JAX compiles it: a function of its arrays."""
-    return jax.jit(derivable(options))
+    return jax.jit(differentiable(options))
 
 
 @lru_cache(maxsize=256)
-def derivable(options: OperatorOptions) -> Any:
+def differentiable(options: OperatorOptions) -> Any:
     """Return the operator as a function of its arrays that has derivatives, and rules for batches."""
     run = jax.custom_vjp(_batchable(options))
 
@@ -146,8 +146,8 @@ def _all_gradients(options: OperatorOptions, arrays: Sequence[Any], gradient: An
     first, second, *bias = arrays
     kind = options.kind
     sums = replace(options, activation=None, out=kind.accumulator, accumulate=None)
-    outer = activation_gradient(options.activation, lambda: derivable(sums)(*arrays), gradient)
-    common = common_type(kind, gradient)
+    outer = activation_gradient(options.activation, lambda: differentiable(sums)(*arrays), gradient)
+    common = gradient_operand_type(kind, gradient)
     plain = replace(sums, kind=common, out=kind, precision=options.precision if common is kind else None)
     by_data = plain.gradients(*(a.astype(common.numpy) for a in (first, second, outer)))
     by_bias = [outer.reshape(-1, outer.shape[-1]).astype(kind.accumulator.numpy).sum(0) for _ in bias]

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 
 from tilewright.errors import ArgumentError
 from tilewright.ir.dtypes import DTypeLike
-from tilewright.jax.operators import OperatorOptions, array_like, call_kernel, derivable
-from tilewright.jax.registry import alike
+from tilewright.jax.operators import OperatorOptions, array_stand_in, call_kernel, differentiable
+from tilewright.jax.registry import with_common_varying_axes
 from tilewright.kernels.elementwise import known_activation
 from tilewright.kernels.sums import known_accumulate
 from tilewright.ops.arrays import known_precision, out_type
@@ -47,7 +47,7 @@ def matmul(
     >>> jax.grad(lambda a: matmul(a, b).sum())(a)
     Array([[3., 4.]], dtype=float32)
     """
-    left, right = array_like(a, "a"), array_like(b, "b")
+    left, right = array_stand_in(a, "a"), array_stand_in(b, "b")
     kind = require_fit(left, right)
     known_activation(activation), known_precision(precision), known_accumulate(accumulate, kind)
     options = _Product(
@@ -59,11 +59,13 @@ def matmul(
         accumulate=accumulate,
     )
     if bias is None:
-        return _compiled_product(options)(*alike((a, b)))
-    added = array_like(bias, "bias", (1,))
+        return _compiled_product(options)(*with_common_varying_axes((a, b)))
+    added = array_stand_in(bias, "bias", (1,))
     if added.size != right.shape[-1]:
         raise ArgumentError(f"bias has {added.size} elements; there are {right.shape[-1]} columns")
-    return _compiled_product(options)(*alike((a, b, jnp.asarray(bias).astype(kind.accumulator.numpy))))
+    return _compiled_product(options)(
+        *with_common_varying_axes((a, b, jnp.asarray(bias).astype(kind.accumulator.numpy)))
+    )
 
 
 GRADIENTS = {
@@ -111,7 +113,7 @@ class _Product(OperatorOptions):
     def gradients(self, first: Any, second: Any, outer: Any) -> tuple[Any, Any]:
         factors = {"a": first, "b": second, "c": outer}
         by_a, by_b = (
-            derivable(replace(self, transposes=transposes))(factors[left], factors[right])
+            differentiable(replace(self, transposes=transposes))(factors[left], factors[right])
             for transposes, left, right in GRADIENTS[self.transposes]
         )
         return by_a, by_b
@@ -129,7 +131,7 @@ def _folded(options: _Product, a: Any, b: Any, *bias: Any) -> Any:
     n = b.shape[-1]
     count = prod(batch)
     if b.ndim == 2 or count == 1:
-        folded = derivable(options)(a.reshape(count * m, k), b.reshape(k, n), *bias)
+        folded = differentiable(options)(a.reshape(count * m, k), b.reshape(k, n), *bias)
     else:
-        folded = derivable(options)(a.reshape(count, m, k), b.reshape(count, k, n), *bias)
+        folded = differentiable(options)(a.reshape(count, m, k), b.reshape(count, k, n), *bias)
     return folded.reshape(*batch, m, n)

@@ -33,7 +33,7 @@ _ELSEWHERE = {
 """What a call says on the platform that a kernel is not for."""
 
 
-def registered(name: str, text: str, steps: EntrySteps | GpuSteps, call: XlaCall) -> str:
+def register_program(name: str, text: str, steps: EntrySteps | GpuSteps, call: XlaCall) -> str:
     """The name under which XLA calls the steps of a kernel.
 
     `text` is the program with its sizes, which together with the call and the number of workers tells it from all
@@ -63,7 +63,7 @@ def _register(target: str, handler: FfiHandler, platform: str) -> None:
     jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(function), platform=platform)
 
 
-def called(target: str, call: XlaCall, aliases: dict[int, int], arrays: tuple[Any, ...]) -> tuple[Any, ...]:
+def call_registered(target: str, call: XlaCall, aliases: dict[int, int], arrays: tuple[Any, ...]) -> tuple[Any, ...]:
     """The results of a registered program as arrays of JAX. `aliases` says which arguments become which results.
 
     Under vmap it stays one call: the handler goes through the batch. An array that becomes a result is repeated for
@@ -80,7 +80,7 @@ def called(target: str, call: XlaCall, aliases: dict[int, int], arrays: tuple[An
     return tuple(run(*arrays))
 
 
-def alike(arrays: Sequence[Any]) -> tuple[Any, ...]:
+def with_common_varying_axes(arrays: Sequence[Any]) -> tuple[Any, ...]:
     """Arrays that vary over the same axes of a shard_map: what is the same for all its members is taken by each.
 
     JAX derives this step itself: the derivative by such an array is the sum over the members.
@@ -91,7 +91,7 @@ def alike(arrays: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(jax.lax.pcast(a, m, to="varying") if m else a for a, m in zip(arrays, missing, strict=True))
 
 
-def require_held(buffer: XlaBuffer, where: str) -> None:
+def require_representable(buffer: XlaBuffer, where: str) -> None:
     """Raises where JAX holds such elements in another way than kernels do; `where` names the array."""
     kind = from_numpy(buffer.dtype)
     if kind is not None and 1 < kind.bits < 8:
@@ -102,7 +102,7 @@ def require_held(buffer: XlaBuffer, where: str) -> None:
         )
 
 
-def buffer_of(array: Any, where: str) -> XlaBuffer:
+def xla_buffer_of(array: Any, where: str) -> XlaBuffer:
     """The shape and element type of an array that JAX takes; `where` names it."""
     if not isinstance(array, jax.Array | np.ndarray):
         raise ArgumentError(

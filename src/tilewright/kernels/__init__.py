@@ -110,15 +110,17 @@ __all__ = [
 
 
 def _is_size(x: Any) -> bool:
+    """True if `x` is an integer, Python's or numpy's, no larger in magnitude than the largest number of elements."""
     return isinstance(x, int | np.integer) and not isinstance(x, bool) and abs(int(x)) <= ELEMENTS.most
 
 
 def _is_type(x: Any) -> bool:
-    """Whether x may name an element type; which one, the kernel's maker says."""
+    """True if `x` is an object that can name an element type; whether it does is checked later."""
     return isinstance(x, DType | str | np.dtype) or (isinstance(x, type) and issubclass(x, np.generic))
 
 
 def _sizes(count: int | None = None) -> Callable[[Any], bool]:
+    """Return a predicate: True for a sequence of `count` sizes (None: any number of them)."""
     return lambda x: isinstance(x, Sequence) and count in (None, len(x)) and all(map(_is_size, x))
 
 

@@ -1,4 +1,4 @@
-"""Attention, forward: the softmax over the keys is computed online, so that no matrix of all scores is ever held."""
+"""Attention, forward, with an online softmax over the keys: the matrix of all scores is never stored."""
 
 from __future__ import annotations
 
@@ -24,14 +24,16 @@ def attention(
     bias: bool = False,
     scale: float | None = None,
 ) -> tkw.Kernel:
-    """out[b, h, m] = the mean of all v[b, h, n], weighted by softmax over n of scale * <q[b, h, m], k[b, h, n]>.
+    """Return a kernel that computes out[b, h, m] = sum over n of softmax over n (scale * <q[b, h, m], k[b, h, n]>)
+    * v[b, h, n].
 
-    Arguments: q[B, H, M, D], k[B, H, N, D], v[B, H, N, E], with `bias` a bias[B, H, M, N] in f32 (f64 for f64) that is
-    added to the scores (-inf hides a key), then out[B, H, M, E]. The scale is 1 / sqrt(D) unless given. Causal, query m
-    sees the keys up to place m + first_query: the queries stand among the keys, from that place on.
+    Arguments: q[B, H, M, D], k[B, H, N, D], v[B, H, N, E] of type `dtype`; with `bias` a bias[B, H, M, N] in f32 (f64
+    for f64) that is added to the scores (-inf hides a key); then out[B, H, M, E] of type `out_dtype` (None: `dtype`).
+    `scale` is 1 / sqrt(D) unless given. With `causal`, query m sees the keys up to m + `first_query`, its position
+    among the keys.
 
-    The keys come in tiles of `tile`, which need not divide N. Everything is in f32 (f64 for f64) but the weights,
-    which are rounded to the data's type before they meet v, as matrix units ask.
+    `tile` is the tile size along the keys and need not divide N. All is computed in f32 (f64 for f64), except that the
+    softmax weights are rounded to `dtype` before they are multiplied with v, as matrix units require.
 
     >>> import numpy as np, tilewright
     >>> kernel = attention(2, "f32", causal=True)

@@ -1,4 +1,4 @@
-"""Gradients of attention, by the logarithms of the softmax's sums: no matrix of all weights is ever held."""
+"""Gradients of attention, from the log-sum-exp of each row of scores: the matrix of all weights is never stored."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
 
 
 def attention_sums(tile: int, dtype: DTypeLike = "f16", *, causal: bool = False) -> tkw.Kernel:
-    """logs[b, h, m] = the logarithm of the sum over n of exp(<q[b, h, m], k[b, h, n]> / sqrt(D)), in f32.
+    """Return a kernel that computes logs[b, h, m] = log(sum over n of exp(<q[b, h, m], k[b, h, n]> / sqrt(D))).
 
-    Arguments: q[B, H, M, D], k[B, H, N, D], then logs[B, H, M]. Causal, query m sees the keys up to m. Keys come in
-    tiles of `tile`.
+    Arguments: q[B, H, M, D], k[B, H, N, D] of type `dtype`, then logs[B, H, M] in f32 (f64 for f64). With `causal`,
+    query m sees the keys up to m. `tile` is the tile size along the keys.
 
     >>> import numpy as np, tilewright
     >>> q, k = np.zeros((1, 1, 2, 1), np.float32), np.zeros((1, 1, 2, 1), np.float32)
@@ -49,10 +49,11 @@ def attention_sums(tile: int, dtype: DTypeLike = "f16", *, causal: bool = False)
 
 
 def attention_query_gradient(tile: int, dtype: DTypeLike = "f16", *, causal: bool = False) -> tkw.Kernel:
-    """dq[b, h, m] of attention, from its arguments, the gradient of its result, and two numbers of each query.
+    """Return a kernel that computes dq[B, H, M, D], the gradient of attention with respect to q.
 
-    Arguments: q[B, H, M, D], k[B, H, N, D], v[B, H, N, E], dout[B, H, M, E], logs[B, H, M] of `attention_sums`,
-    along[B, H, M], the sums over e of out * dout, both in f32; then dq[B, H, M, D]. Keys come in tiles of `tile`.
+    Arguments: q[B, H, M, D], k[B, H, N, D], v[B, H, N, E] and dout[B, H, M, E], the gradient of the result, of type
+    `dtype`; logs[B, H, M] from `attention_sums` and along[B, H, M], the sum over e of out * dout, both in f32; then dq.
+    With `causal`, query m sees the keys up to m. `tile` is the tile size along the keys.
     """
     of_data = element_type(dtype)
     of_sums = of_data.accumulator
@@ -70,7 +71,7 @@ def attention_query_gradient(tile: int, dtype: DTypeLike = "f16", *, causal: boo
     ) -> None:
         @tkw.iterate(N, init_args=[tkl.Register[B, H, M, D, of_sums](0)])
         def total(acc: Any) -> Any:
-            _, slope = _weights_and_slope(q, k, v, dout, logs, along, causal)
+            _, slope = _weights_and_score_gradient(q, k, v, dout, logs, along, causal)
             return tkw.mma(tkw.cast(slope, of_data), tkw.read(k), acc)
 
         tkw.write(tkw.cast(total * tkw.rsqrt(tkw.scalar(D, of_sums)), of_data), dq)
@@ -79,9 +80,11 @@ def attention_query_gradient(tile: int, dtype: DTypeLike = "f16", *, causal: boo
 
 
 def attention_key_gradient(tile: int, dtype: DTypeLike = "f16", *, causal: bool = False) -> tkw.Kernel:
-    """dk[b, h, n] and dv[b, h, n] of attention; the arguments are those of `attention_query_gradient`.
+    """Return a kernel that computes dk[B, H, N, D] and dv[B, H, N, E], the gradients of attention with respect to k
+    and v.
 
-    Queries come in tiles of `tile`. dv is the sum over queries of weight * dout, dk that of weight * slope * q.
+    The other arguments are those of `attention_query_gradient`, then dk and dv. dv is the sum over queries of weight *
+    dout, dk that of the score's gradient * q. `tile` is the tile size along the queries.
     """
     of_data = element_type(dtype)
     of_sums = of_data.accumulator
@@ -104,7 +107,7 @@ def attention_key_gradient(tile: int, dtype: DTypeLike = "f16", *, causal: bool 
 
         @tkw.iterate(M, init_args=start)
         def totals(of_keys: Any, of_values: Any) -> Any:
-            weights, slope = _weights_and_slope(q, k, v, dout, logs, along, causal)
+            weights, slope = _weights_and_score_gradient(q, k, v, dout, logs, along, causal)
             of_keys = tkw.mma(tkw.cast(slope, of_data), tkw.read(q), of_keys)
             return of_keys, tkw.mma(tkw.cast(weights, of_data), tkw.read(dout), of_values)
 
@@ -116,16 +119,23 @@ def attention_key_gradient(tile: int, dtype: DTypeLike = "f16", *, causal: bool 
 
 
 def _scores(q: Any, k: Any, of_sums: Any, causal: bool) -> Any:
-    """Scaled scores of the tiles at hand; -inf where a causal mask hides a key."""
+    """Return the scaled scores q k^T / sqrt(D) of the current tiles of memory `q` and `k`; -inf where `causal`
+    hides a key.
+    """
     scores = tkw.mma(tkw.read(q), tkw.read(k), tkl.Register[B, H, M, N, of_sums](0))
     scores = scores * tkw.rsqrt(tkw.scalar(D, of_sums))
     return tkw.select(tkw.self_index(N) <= tkw.self_index(M), scores, float("-inf")) if causal else scores
 
 
-def _weights_and_slope(q: Any, k: Any, v: Any, dout: Any, logs: Any, along: Any, causal: bool) -> tuple[Any, Any]:
-    """The weights of the tiles at hand, and the gradient of their unscaled scores."""
-    highest = tkw.read(logs)
-    of_sums = highest.type.dtype
-    weights = tkw.exp(_scores(q, k, of_sums, causal) - highest)
-    slope = tkw.mma(tkw.read(dout), tkw.read(v), tkl.Register[B, H, M, N, of_sums](0))
-    return weights, weights * (slope - tkw.read(along))
+def _weights_and_score_gradient(
+    q: Any, k: Any, v: Any, dout: Any, logs: Any, along: Any, causal: bool
+) -> tuple[Any, Any]:
+    """Return (softmax weights, gradient of the scores before scaling) for the current tiles of queries and keys.
+
+    `logs` is the log-sum-exp of each row, `along` the sum over e of out * dout.
+    """
+    log_sum = tkw.read(logs)
+    of_sums = log_sum.type.dtype
+    weights = tkw.exp(_scores(q, k, of_sums, causal) - log_sum)
+    score_gradient = tkw.mma(tkw.read(dout), tkw.read(v), tkl.Register[B, H, M, N, of_sums](0))
+    return weights, weights * (score_gradient - tkw.read(along))

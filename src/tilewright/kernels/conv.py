@@ -1,5 +1,5 @@
-"""Convolution, forward, over one, two or three axes: channels last, any filter, stride, padding and dilation, groups,
-with a bias, a residual and an activation at the end.
+"""Convolution, forward, over one, two or three axes: channels last, any filter, stride, padding and dilation,
+groups, with a bias, a residual and an activation at the end.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ G, CG, FG = tkl.sym.G, tkl.sym.CG, tkl.sym.FG
 IMAGE = (tkl.sym.D, tkl.sym.H, tkl.sym.W)
 FILTER = (tkl.sym.T, tkl.sym.R, tkl.sym.S)
 OUTPUT = (tkl.sym.Z, tkl.sym.P, tkl.sym.Q)
-"""Depth, height and width; with fewer axes the last ones."""
+"""The symbols of depth, height and width; a convolution with fewer axes uses the last ones."""
 GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
 
 PerAxis = int | Sequence[int]
@@ -47,16 +47,18 @@ def conv(
     precision: str | None = None,
     accumulate: str | None = None,
 ) -> tkw.Kernel:
-    """y[n, p, q, f] = activation(sum over r, s, c of x[n, h, w, c] * w[f, r, s, c] + bias[f]), here over two axes.
+    """Return a kernel that computes y[n, p, q, f] = activation(sum over r, s, c of x[n, h, w, c] * w[f, r, s, c] +
+    bias[f]).
 
-    h = p*stride + r*dilation - padding, and w likewise; outside, x is 0. There are as many axes as the filter has
-    sizes: with one, images are [N, W, C], filters [F, S, C] and outputs [N, Q, F]; with three, [N, D, H, W, C],
-    [F, T, R, S, C] and [N, Z, P, Q, F]. Stride, padding and dilation are one number for all axes or one for each;
-    padding may differ at both ends of an axis, see `padding_of`. With groups, filters f of group g see the channels of
-    that group only. With `residual`, an array of the output's shape and type is added before the activation. Sums,
-    bias, residual and activation are in the accumulator's type; the output's type is the data's unless `out_dtype` says
-    another. With `precision="tf32"` factors of f32 are rounded to tf32 before they are multiplied. With
-    `accumulate="f16"` factors of f16 are summed in f16; bias and activation stay in f32. Sizes come with the arguments.
+    This is over two axes, with h = p*stride + r*dilation - padding, and w likewise; out of bounds, x is 0. The number
+    of axes is that of `filter_size`: with one, images are [N, W, C], filters [F, S, C] and outputs [N, Q, F]; with
+    three, [N, D, H, W, C], [F, T, R, S, C] and [N, Z, P, Q, F]. `stride`, `padding` and `dilation` are one number for
+    all axes or one for each; padding may differ at both ends of an axis, see `padding_of`. With `groups`, filters of
+    group g see the channels of that group only. With `residual`, an array of the output's shape and type is added
+    before the activation. x and w are of type `dtype`, y of type `out_dtype` (None: `dtype`). Products are accumulated,
+    and bias, residual and activation computed, in f32 (i32 for integers, f64 for f64). `precision="tf32"` rounds f32
+    operands to tf32 first. `accumulate="f16"` accumulates f16 products in f16; bias and activation stay in f32. Sizes
+    come with the arguments.
 
     >>> import numpy as np, tilewright
     >>> kernel = conv((3,), "f32", padding=((2, 0),), bias=True)
@@ -66,19 +68,19 @@ def conv(
     """
     taps = tuple(filter_size)
     rank = len(taps)
-    if not 1 <= rank <= len(IMAGE) or not all(_is_number(n, 1) for n in taps):
+    if not 1 <= rank <= len(IMAGE) or not all(_is_integer(n, 1) for n in taps):
         raise ArgumentError(f"filter_size={filter_size!r}: one to three integers of at least 1, one for each axis")
-    if not _is_number(groups, 1):
+    if not _is_integer(groups, 1):
         raise ArgumentError(f"groups={groups!r}: an integer of at least 1")
-    steps, far = per_axis(stride, rank, "stride"), per_axis(dilation, rank, "dilation")
-    ends = padding_of(padding, taps, steps, far)
+    steps, dilations = per_axis(stride, rank, "stride"), per_axis(dilation, rank, "dilation")
+    pads = padding_of(padding, taps, steps, dilations)
     of_data = element_type(dtype)
     of_sums, of_bias = sum_type(of_data, accumulate), of_data.accumulator
     plain = of_sums is of_bias or not (bias or residual or activation)
     of_result = of_data if out_dtype is None else element_type(out_dtype)
     grouped = groups > 1
     image, filters, output = IMAGE[-rank:], FILTER[-rank:], OUTPUT[-rank:]
-    kept, depth, columns = ((G,), CG, FG) if grouped else ((), C, F)
+    group_dims, depth, columns = ((G,), CG, FG) if grouped else ((), C, F)
 
     count = 3 if grouped else 2
     g, i, j = (tkw.IndexMapping.iterator(n) for n in ((0, 1, 2) if grouped else (0, 0, 1)))
@@ -86,10 +88,12 @@ def conv(
     first_channel, first_filter = (g * CG, g * FG) if grouped else (0, 0)
     n, *pixel = _digits(i, output)
     *tap, c = _digits(j, (*filters[1:], depth))
-    met = (p * s + r * d - before for p, r, s, d, (before, _) in zip(pixel, tap, steps, far, ends, strict=True))
+    image_coordinates = (
+        p * s + r * d - before for p, r, s, d, (before, _) in zip(pixel, tap, steps, dilations, pads, strict=True)
+    )
     at_x = tkw.IndexMapping(
         num_iterators=count,
-        inputs={N: n, **dict(zip(image, met, strict=True)), C: first_channel + c},
+        inputs={N: n, **dict(zip(image, image_coordinates, strict=True)), C: first_channel + c},
         outputs={**of_group, M: i, K: j},
     )
     at_w = tkw.IndexMapping(
@@ -109,10 +113,10 @@ def conv(
     )
     first, second = tkw.IndexMapping.iterator(0), tkw.IndexMapping.iterator(1)
     at_bias = tkw.IndexMapping(num_iterators=2, inputs={F: first * FG + second}, outputs={G: first, FG: second})
-    outside = 0 if any(n > 0 for pair in ends for n in pair) else None
+    outside = 0 if any(n > 0 for pair in pads for n in pair) else None
 
     def product(x: Any, w: Any) -> Any:
-        @tkw.iterate(K, init_args=[tkl.Register[(*kept, M, columns, of_sums)](0)])
+        @tkw.iterate(K, init_args=[tkl.Register[(*group_dims, M, columns, of_sums)](0)])
         def total(acc: Any) -> Any:
             image = tkw.read(x, mapping=at_x, otherwise=outside)
             return tkw.mma(image, tkw.read(w, mapping=at_w), acc, precision=precision, accumulate=accumulate)
@@ -155,7 +159,7 @@ def conv(
         kernel = conv_with_bias if bias else conv
 
     symbols: dict[Any, Any] = dict(zip(filters, taps, strict=True))
-    for size, out, r, s, d, pair in zip(image, output, taps, steps, far, ends, strict=True):
+    for size, out, r, s, d, pair in zip(image, output, taps, steps, dilations, pads, strict=True):
         symbols[out] = (size + sum(pair) - d * (r - 1) - 1) // s + 1
     symbols |= {M: prod(output, start=N), K: prod(filters, start=depth)}
     if grouped:
@@ -166,7 +170,7 @@ def conv(
 def conv2d(
     filter_size: tuple[int, int], dtype: DTypeLike = "f32", out_dtype: DTypeLike | None = None, **options: Any
 ) -> tkw.Kernel:
-    """`conv` over height and width.
+    """Return the kernel of `conv` over height and width, with the same options.
 
     >>> import numpy as np, tilewright
     >>> kernel = conv2d((1, 3), "f32", padding=(0, 1))
@@ -180,24 +184,27 @@ def conv2d(
 
 
 def per_axis(value: PerAxis, rank: int, name: str) -> tuple[int, ...]:
-    """One number for each axis, from one for all of them or one for each.
+    """Return `value` as one integer for each of `rank` axes; an integer alone stands for all axes.
+
+    Raise `ArgumentError`, which calls it `name`, unless all are integers of at least 1.
 
     >>> per_axis(2, 3, "stride"), per_axis((2, 1), 2, "stride")
     ((2, 2, 2), (2, 1))
     """
-    found = (value,) * rank if _is_number(value) else _entries(value)
-    if found is None or len(found) != rank or not all(_is_number(n, 1) for n in found):
-        raise ArgumentError(f"{name}={value!r}: an integer of at least 1{_or_each(rank)}")
-    return tuple(map(index, found))
+    entries = (value,) * rank if _is_integer(value) else _as_tuple(value)
+    if entries is None or len(entries) != rank or not all(_is_integer(n, 1) for n in entries):
+        raise ArgumentError(f"{name}={value!r}: an integer of at least 1{_or_each_text(rank)}")
+    return tuple(map(index, entries))
 
 
 def padding_of(
     padding: Padding, taps: tuple[int, ...], stride: tuple[int, ...], dilation: tuple[int, ...]
 ) -> tuple[tuple[int, int], ...]:
-    """(before, after) for each axis: the zeros that count as part of the image.
+    """Return the padding (before, after) of each axis, in zeros that count as part of the image.
 
-    Given is one number for all axes, or for each axis a number or such a pair; "valid" is no padding, "same" what
-    makes the output as large as the image, an odd zero going after it. Below 0, so much of the image is left out.
+    `padding` is one number for all axes, or for each axis a number or such a pair; "valid" is no padding, and "same"
+    makes the output as large as the image (an odd zero goes after it). Negative padding crops the image. `taps` are the
+    filter's extents.
 
     >>> padding_of((1, (0, 2)), (3, 3), (1, 1), (1, 1)), padding_of("same", (3, 4), (1, 1), (2, 1))
     (((1, 1), (0, 2)), ((2, 2), (1, 2)))
@@ -208,37 +215,42 @@ def padding_of(
     if isinstance(padding, str) and padding == "same":
         if set(stride) != {1}:
             raise ArgumentError(f"padding='same' needs a stride of 1, not {stride}; give numbers or pairs instead")
-        spare = [(r - 1) * d for r, d in zip(taps, dilation, strict=True)]
-        return tuple((n // 2, n - n // 2) for n in spare)
-    entries = (padding,) * rank if _is_number(padding) else _entries(padding)
-    pairs = [(n, n) if _is_number(n) else _entries(n) for n in entries or ()]
-    if len(pairs) != rank or any(p is None or len(p) != 2 or not all(map(_is_number, p)) for p in pairs):
-        wanted = ", ".join(["(before, after)"] * rank)
+        total_padding = [(r - 1) * d for r, d in zip(taps, dilation, strict=True)]
+        return tuple((n // 2, n - n // 2) for n in total_padding)
+    entries = (padding,) * rank if _is_integer(padding) else _as_tuple(padding)
+    pairs = [(n, n) if _is_integer(n) else _as_tuple(n) for n in entries or ()]
+    if len(pairs) != rank or any(p is None or len(p) != 2 or not all(map(_is_integer, p)) for p in pairs):
+        pair_text = ", ".join(["(before, after)"] * rank)
         raise ArgumentError(
-            f"padding={padding!r}: an integer{_or_each(rank)}, or ({wanted}{',' * (rank == 1)}), 'same' or 'valid'"
+            f"padding={padding!r}: an integer{_or_each_text(rank)}, or ({pair_text}{',' * (rank == 1)}), "
+            "'same' or 'valid'"
         )
     return tuple((index(before), index(after)) for before, after in filter(None, pairs))
 
 
-def _or_each(rank: int) -> str:
+def _or_each_text(rank: int) -> str:
+    """Return the end of an error text that says how to give one value for each of `rank` axes."""
     return ", or one for each axis: " + ("(width,)", "(height, width)", "(depth, height, width)")[rank - 1]
 
 
-def _is_number(value: Any, least: int | None = None) -> bool:
-    """Whether it is an integer, of at least so much, and not larger than any tensor."""
+def _is_integer(value: Any, least: int | None = None) -> bool:
+    """True if `value` is an integer of at least `least` (None: any), and no larger than the limit for tensors."""
     if isinstance(value, bool | Expr) or not isinstance(value, int | np.integer):
         return False
     return not ELEMENTS.refuses(abs(index(value))) and (least is None or index(value) >= least)
 
 
-def _entries(value: Any) -> tuple[Any, ...] | None:
+def _as_tuple(value: Any) -> tuple[Any, ...] | None:
+    """Return a sequence as a tuple; None if `value` is a text or no sequence."""
     return tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else None
 
 
 def _digits(flat: Any, extents: Sequence[Any]) -> list[Any]:
-    """The flat index as one digit more than there are extents, the last fastest: (flat // 12, flat // 4 % 3, flat % 4)
-    for extents of 3 and 4.
+    """Return the row-major coordinates of a flat index, one more than there are `extents` (the first dimension is
+    open).
+
+    Extents (3, 4) -> (flat // 12, flat // 4 % 3, flat % 4).
     """
-    faster = [prod(extents[n:]) for n in range(len(extents))]
-    inner = [flat // step % extent for step, extent in zip(faster[1:], extents, strict=False)]
-    return [flat // faster[0], *inner, flat % extents[-1]]
+    strides = [prod(extents[n:]) for n in range(len(extents))]
+    inner = [flat // step % extent for step, extent in zip(strides[1:], extents, strict=False)]
+    return [flat // strides[0], *inner, flat % extents[-1]]

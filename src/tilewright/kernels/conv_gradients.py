@@ -25,11 +25,13 @@ def conv_image_gradient(
     dilation: PerAxis = 1,
     groups: int = 1,
 ) -> tkw.Kernel:
-    """dx[n, h, w, c] = the sum over r, s, f of dy[n, p, q, f] * w[f, r, s, c], here over two axes.
+    """Return a kernel that computes dx[n, h, w, c] = sum over r, s, f of dy[n, p, q, f] * w[f, r, s, c], here over
+    two axes.
 
-    h = p*stride + r*dilation - padding, and w likewise. Arguments: dy[N, P, Q, F], w[F, R, S, C], then dx[N, H, W, C];
-    with groups, w has the channels of one group. The options are those of `conv`. A stride above 1 gives several image
-    sizes the same outputs: pass dx, or bind H and W. Sums are in f32 (f64 for f64), rounded once.
+    h = p*stride + r*dilation - padding, and w likewise. Arguments: dy[N, P, Q, F], w[F, R, S, C], then dx[N, H, W, C],
+    all of type `dtype`; with groups, w has the channels of one group. The options are those of `conv`. With a stride
+    above 1, several image sizes have the same outputs: pass dx, or bind H and W. Accumulated in f32 (f64 for f64),
+    rounded once.
 
     >>> import numpy as np, tilewright
     >>> run = tilewright.compile(conv_image_gradient((3,), stride=2), strict=True)
@@ -39,25 +41,25 @@ def conv_image_gradient(
     """
     window = _Window(filter_size, stride, padding, dilation, groups)
     of_data = element_type(dtype)
-    image, filters, output, kept = window.image, window.filters, window.output, window.kept
+    image, filters, output, group_dims = window.image, window.filters, window.output, window.kept
     columns, depth = window.columns, window.depth
 
     def outputs_of(at: dict[Any, Any]) -> dict[Any, Any]:
-        met = {}
-        for axis, (step, far, (before, _)) in enumerate(window.steps):
-            reached = at[image[axis]] + before - at[filters[axis]] * far
-            # A pixel between two steps meets no output: it reads at a place below 0, where dy counts as 0.
+        output_coordinates = {}
+        for axis, (step, dilation_, (before, _)) in enumerate(window.steps):
+            reached = at[image[axis]] + before - at[filters[axis]] * dilation_
+            # A pixel between two strides belongs to no output: its coordinate is below 0, where dy counts as 0.
             below = reached // step - reached % step * (image[axis] + before)
-            met[output[axis]] = reached if step == 1 else below
-        return {N: at[N], **met, F: window.filter_of(at)}
+            output_coordinates[output[axis]] = reached if step == 1 else below
+        return {N: at[N], **output_coordinates, F: window.filter_of(at)}
 
-    at_dy = _mapped((N, *kept, *image, *filters, columns), outputs_of)
-    at_w = _mapped(
-        (*kept, columns, *filters, depth),
+    at_dy = _mapping_of((N, *group_dims, *image, *filters, columns), outputs_of)
+    at_w = _mapping_of(
+        (*group_dims, columns, *filters, depth),
         lambda at: {F: window.filter_of(at), **{r: at[r] for r in filters}, depth: at[depth]},
     )
-    at_dx = _mapped(
-        (N, *kept, *image, depth),
+    at_dx = _mapping_of(
+        (N, *group_dims, *image, depth),
         lambda at: {N: at[N], **{h: at[h] for h in image}, C: window.channel_of(at)},
         written=True,
     )
@@ -68,7 +70,7 @@ def conv_image_gradient(
 
     @tkw.wave()
     def conv_image_gradient(dy: Outputs, w: Filters, dx: Image) -> None:
-        nothing = tkl.Register[(N, *kept, *image, depth, of_data.accumulator)](0)
+        nothing = tkl.Register[(N, *group_dims, *image, depth, of_data.accumulator)](0)
         total = tkw.mma(tkw.read(dy, mapping=at_dy, otherwise=0), tkw.read(w, mapping=at_w), nothing)
         tkw.write(tkw.cast(total, of_data), dx, mapping=at_dx)
 
@@ -84,11 +86,12 @@ def conv_filter_gradient(
     dilation: PerAxis = 1,
     groups: int = 1,
 ) -> tkw.Kernel:
-    """dw[f, r, s, c] = the sum over n, p, q of dy[n, p, q, f] * x[n, h, w, c], here over two axes.
+    """Return a kernel that computes dw[f, r, s, c] = sum over n, p, q of dy[n, p, q, f] * x[n, h, w, c], here over
+    two axes.
 
-    h = p*stride + r*dilation - padding, and w likewise. Arguments: x[N, H, W, C], dy[N, P, Q, F], then dw[F, R, S, C];
-    with groups, dw has the channels of one group. The options are those of `conv`. Sums are in f32 (f64 for f64),
-    rounded once.
+    h = p*stride + r*dilation - padding, and w likewise. Arguments: x[N, H, W, C], dy[N, P, Q, F], then dw[F, R, S, C],
+    all of type `dtype`; with groups, dw has the channels of one group. The options are those of `conv`. Accumulated in
+    f32 (f64 for f64), rounded once.
 
     >>> import numpy as np, tilewright
     >>> run = tilewright.compile(conv_filter_gradient((2,), padding=((1, 0),)), strict=True)
@@ -98,23 +101,23 @@ def conv_filter_gradient(
     """
     window = _Window(filter_size, stride, padding, dilation, groups)
     of_data = element_type(dtype)
-    image, filters, output, kept = window.image, window.filters, window.output, window.kept
+    image, filters, output, group_dims = window.image, window.filters, window.output, window.kept
     columns, depth = window.columns, window.depth
 
     def pixels_of(at: dict[Any, Any]) -> dict[Any, Any]:
-        met = {
-            image[axis]: at[output[axis]] * step + at[filters[axis]] * far - before
-            for axis, (step, far, (before, _)) in enumerate(window.steps)
+        image_coordinates = {
+            image[axis]: at[output[axis]] * step + at[filters[axis]] * dilation_ - before
+            for axis, (step, dilation_, (before, _)) in enumerate(window.steps)
         }
-        return {N: at[N], **met, C: window.channel_of(at)}
+        return {N: at[N], **image_coordinates, C: window.channel_of(at)}
 
-    at_x = _mapped((N, *kept, *output, *filters, depth), pixels_of)
-    at_dy = _mapped(
-        (N, *kept, *output, columns),
+    at_x = _mapping_of((N, *group_dims, *output, *filters, depth), pixels_of)
+    at_dy = _mapping_of(
+        (N, *group_dims, *output, columns),
         lambda at: {N: at[N], **{p: at[p] for p in output}, F: window.filter_of(at)},
     )
-    at_dw = _mapped(
-        (*kept, columns, *filters, depth),
+    at_dw = _mapping_of(
+        (*group_dims, columns, *filters, depth),
         lambda at: {F: window.filter_of(at), **{r: at[r] for r in filters}, depth: at[depth]},
         written=True,
     )
@@ -125,7 +128,7 @@ def conv_filter_gradient(
 
     @tkw.wave()
     def conv_filter_gradient(x: Image, dy: Outputs, dw: Filters) -> None:
-        nothing = tkl.Register[(*kept, columns, *filters, depth, of_data.accumulator)](0)
+        nothing = tkl.Register[(*group_dims, columns, *filters, depth, of_data.accumulator)](0)
         total = tkw.mma(tkw.read(dy, mapping=at_dy), tkw.read(x, mapping=at_x, otherwise=0), nothing)
         tkw.write(tkw.cast(total, of_data), dw, mapping=at_dw)
 
@@ -133,7 +136,7 @@ def conv_filter_gradient(
 
 
 class _Window:
-    """The axes of a convolution, from its options: their symbols, and how outputs, taps and pixels meet."""
+    """The axes of a convolution: their symbols, strides, dilations and padding, and its groups."""
 
     def __init__(
         self, filter_size: Sequence[int], stride: PerAxis, padding: Padding, dilation: PerAxis, groups: int
@@ -144,32 +147,36 @@ class _Window:
             raise ArgumentError(f"filter_size={filter_size!r}: one to three integers of at least 1, one for each axis")
         if groups < 1:
             raise ArgumentError(f"groups={groups!r}: an integer of at least 1")
-        steps, far = per_axis(stride, rank, "stride"), per_axis(dilation, rank, "dilation")
-        self.steps = list(zip(steps, far, padding_of(padding, taps, steps, far), strict=True))
+        steps, dilations = per_axis(stride, rank, "stride"), per_axis(dilation, rank, "dilation")
+        self.steps = list(zip(steps, dilations, padding_of(padding, taps, steps, dilations), strict=True))
         """(stride, dilation, padding before and after) of each axis."""
         self.image, self.filters, self.output = IMAGE[-rank:], FILTER[-rank:], OUTPUT[-rank:]
         grouped = groups > 1
         self.kept: tuple[Expr, ...] = (G,) if grouped else ()
-        """The dimension of groups, where there is more than one."""
+        """(G,), the dimension of groups, if there is more than one; otherwise ()."""
         self.columns, self.depth = (FG, CG) if grouped else (F, C)
         self.symbols: dict[Any, Any] = dict(zip(self.filters, taps, strict=True))
         if grouped:
             self.symbols |= {G: groups, FG: F // groups, C: groups * CG}
 
     def filter_of(self, at: dict[Any, Any]) -> Any:
-        """The filter among all of them that coordinates of a tile name."""
+        """Return the index of a filter among all groups, from the tile coordinates `at` ({dimension: expression})."""
         return at[G] * FG + at[FG] if self.kept else at[F]
 
     def channel_of(self, at: dict[Any, Any]) -> Any:
-        """The channel among all of them that coordinates of a tile name."""
+        """Return the index of a channel among all groups, from the tile coordinates `at` ({dimension: expression})."""
         return at[G] * CG + at[CG] if self.kept else at[C]
 
 
-def _mapped(
+def _mapping_of(
     dims: Sequence[Any], coordinates: Callable[[dict[Any, Any]], dict[Any, Any]], *, written: bool = False
 ) -> tkw.IndexMapping:
-    """The mapping of a tile with these dimensions, read from memory at coordinates of them, or written there."""
-    at = {d: tkw.IndexMapping.iterator(place) for place, d in enumerate(dims)}
+    """Return the index mapping between a tile with dimensions `dims` and memory: for a write if `written`, else for
+    a read.
+
+    `coordinates` maps {tile dimension: iterator} to {memory dimension: coordinate}.
+    """
+    at = {d: tkw.IndexMapping.iterator(position) for position, d in enumerate(dims)}
     memory = coordinates(at)
     inputs, outputs = (at, memory) if written else (memory, at)
     return tkw.IndexMapping(len(at), inputs=inputs, outputs=outputs)

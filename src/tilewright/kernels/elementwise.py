@@ -1,4 +1,4 @@
-"""Functions of one element: activations as parts of other kernels, and kernels that apply them to a matrix."""
+"""Elementwise functions: activations for use inside other kernels, and kernels that apply one to a matrix."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
 
 
 def gelu(x: Any) -> Any:
-    """Inside a kernel: x times the probability that a normal variable lies below x, by the error function."""
+    """Return x * Phi(x) for a tile `x` inside a kernel, Phi the normal distribution function, computed with erf."""
     return x * (0.5 + 0.5 * tkw.erf(x * sqrt(0.5)))
 
 
 def gelu_tanh(x: Any) -> Any:
-    """Inside a kernel: gelu by the usual approximation with a hyperbolic tangent."""
+    """Return gelu of a tile `x` inside a kernel, by the usual approximation with tanh."""
     return x * (0.5 + 0.5 * tkw.tanh(sqrt(2 / pi) * (x + 0.044715 * x * x * x)))
 
 
 def silu(x: Any) -> Any:
-    """Inside a kernel: x times its sigmoid."""
+    """Return x * sigmoid(x) for a tile `x` inside a kernel."""
     return x * tkw.sigmoid(x)
 
 
@@ -33,20 +33,24 @@ ACTIVATIONS = {"relu": tkw.relu, "gelu": gelu, "gelu_tanh": gelu_tanh, "silu": s
 
 
 def apply_activation(name: str | None, x: Any) -> Any:
-    """Inside a kernel: the activation of that name; None leaves x as it is."""
-    known = known_activation(name)
-    return x if known is None else ACTIVATIONS[known](x)
+    """Return the activation called `name` of a tile `x` inside a kernel; None returns `x`."""
+    activation_name = known_activation(name)
+    return x if activation_name is None else ACTIVATIONS[activation_name](x)
 
 
 def known_activation(name: Any) -> str | None:
-    """The name of an activation; an error that lists them otherwise."""
+    """Return `name` if it is the name of an activation or None; raise `ArgumentError`, which lists the names,
+    otherwise.
+    """
     if name is not None and (not isinstance(name, str) or name not in ACTIVATIONS):
         raise ArgumentError(f"activation={name!r}: there are {', '.join(ACTIVATIONS)}, and None")
     return name
 
 
 def activation(name: str, dtype: DTypeLike = "f32") -> tkw.Kernel:
-    """y[m, n] = f(x[m, n]) for f one of relu, gelu, gelu_tanh, silu; computed in f32 (f64 for f64) and rounded once.
+    """Return a kernel that computes y[m, n] = f(x[m, n]), where f (`name`) is relu, gelu, gelu_tanh or silu.
+
+    x and y are of type `dtype`; f is computed in f32 (f64 for f64) and rounded once.
 
     >>> import numpy as np, tilewright
     >>> gelu_of = tilewright.compile(activation("gelu"), strict=True)
@@ -67,7 +71,9 @@ def activation(name: str, dtype: DTypeLike = "f32") -> tkw.Kernel:
 
 
 def gated_silu(dtype: DTypeLike = "f32") -> tkw.Kernel:
-    """y[m, n] = silu(gate[m, n]) * x[m, n], computed in f32 (f64 for f64) and rounded once.
+    """Return a kernel that computes y[m, n] = silu(gate[m, n]) * x[m, n] in f32 (f64 for f64), rounded once to `dtype`.
+
+    Arguments: gate[M, N], x[M, N], y[M, N].
 
     >>> import numpy as np, tilewright
     >>> gated = tilewright.compile(gated_silu(), strict=True)

@@ -1,4 +1,4 @@
-"""Places that data decide: gather and scatter of rows, and a histogram by atomic addition."""
+"""Data-dependent indices: gather and scatter of rows, and a histogram by atomic additions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
 
 
 def gather_rows(dtype: DTypeLike = "f32") -> tkw.Kernel:
-    """y[m, n] = table[index[m], n]. An index outside the table is an error.
+    """Return a kernel that computes y[m, n] = table[index[m], n]. An index out of bounds is an error.
+
+    Arguments: table[ROWS, N] of type `dtype`, index[M] in i32, then y[M, N].
 
     >>> import numpy as np, tilewright
     >>> table = np.array([[1, 2], [3, 4], [5, 6]], np.float32)
@@ -40,9 +42,11 @@ def gather_rows(dtype: DTypeLike = "f32") -> tkw.Kernel:
 
 
 def scatter_rows(dtype: DTypeLike = "f32") -> tkw.Kernel:
-    """table[index[m], n] = x[m, n]; other rows keep what they hold, rows for places outside the table are dropped.
+    """Return a kernel that sets table[index[m], n] = x[m, n]; other rows keep their values, indices out of bounds
+    are ignored.
 
-    Where two indices are the same, either row may win.
+    Arguments: x[M, N] of type `dtype`, index[M] in i32, then table[ROWS, N]. If two indices are equal, either row may
+    win.
 
     >>> import numpy as np, tilewright
     >>> table = np.zeros((3, 2), np.float32)
@@ -74,7 +78,10 @@ def scatter_rows(dtype: DTypeLike = "f32") -> tkw.Kernel:
 
 
 def histogram() -> tkw.Kernel:
-    """counts[b] += how many elements of x are b; what lies outside the bins is not counted.
+    """Return a kernel that adds to counts[b] the number of elements of x equal to b; elements outside the bins are
+    ignored.
+
+    Arguments: x[M] and counts[BINS], both in i32.
 
     >>> import numpy as np, tilewright
     >>> counts = np.zeros(4, np.int32)

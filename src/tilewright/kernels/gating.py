@@ -1,4 +1,4 @@
-"""Gating of experts: the best few experts of each token, and their shares."""
+"""Mixture-of-experts gating: the best experts of each token, and their softmax weights."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
 
 
 def top_k_gating(count: int, dtype: DTypeLike = "f32") -> tkw.Kernel:
-    """shares[m, k], experts[m, k]: the softmax over the `count` largest scores[m], and which experts they belong to.
+    """Return a kernel for expert routing: the `count` experts with the largest scores of each token, and their softmax.
 
-    Arguments: scores[M, N], then shares[M, K] and experts[M, K] in i32, the best expert first; K is `count`.
+    Arguments: scores[M, N], then shares[M, K] (softmax over the chosen scores) of the same type `dtype`, and experts[M,
+    K] (their indices, best first) in i32. K is `count`.
 
     >>> import numpy as np, tilewright
     >>> scores = np.log(np.array([[1, 6, 2]], np.float32))
@@ -30,9 +31,9 @@ def top_k_gating(count: int, dtype: DTypeLike = "f32") -> tkw.Kernel:
         shares: tkl.Memory[M, K, GLOBAL, of_data],
         experts: tkl.Memory[M, K, GLOBAL, tkl.i32],
     ) -> None:
-        best, places = tkw.topk(tkw.read(scores), K, N)
+        best, indices = tkw.topk(tkw.read(scores), K, N)
         weights = tkw.exp(tkw.cast(best, of_sums) - tkw.max(tkw.cast(best, of_sums), dim=K))
         tkw.write(tkw.cast(weights / tkw.sum(weights, dim=K), of_data), shares)
-        tkw.write(places, experts)
+        tkw.write(indices, experts)
 
     return top_k_gating.bound({K: count})

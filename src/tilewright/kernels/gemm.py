@@ -1,4 +1,4 @@
-"""Matrix products: any transposes, batches, output types, with a bias, a residual and an activation at the end."""
+"""GEMM: any transposes, batches and output types, with a bias, a residual and an activation at the end."""
 
 from __future__ import annotations
 
@@ -29,16 +29,15 @@ def gemm(
     precision: str | None = None,
     accumulate: str | None = None,
 ) -> tkw.Kernel:
-    """c[m, n] = activation(sum over k of a[m, k] * b[k, n], plus bias[n]), for matrices of any size.
+    """Return a kernel that computes c[m, n] = activation(sum over k of a[m, k] * b[k, n] + bias[n]), for any sizes.
 
-    `transposes` says for a and b how they lie in memory: a is [M, K] ("n") or [K, M] ("t"), b is [K, N] or [N, K].
-    Dimensions go by name, so this is all there is to it. Batched, every matrix has the first dimension B; the bias
-    has N elements all the same. Or `batched` says for each batch dimension, B0, B1, ..., which of the factors have it:
-    with ("ab", "b"), a[B0, M, K] times b[B0, B1, K, N] is c[B0, B1, M, N]. With `residual`, an array of c's shape and
-    type is added before the activation. Sums, bias, residual and activation are in the accumulator's type, f32 for
-    floats and i32 for integers (f64, i64 for f64, i64), which is also the output's unless `out_dtype` says another.
-    With `precision="tf32"` factors of f32 are rounded to tf32 before they are multiplied. With
-    `accumulate="f16"` factors of f16 are summed in f16, as is the output; bias and activation stay in f32.
+    `transposes` has a letter for a and one for b: a is [M, K] ("n") or [K, M] ("t"), b is [K, N] ("n") or [N, K] ("t").
+    With `batched`, all matrices have the first dimension B; the bias still has N elements. Or `batched` lists, for each
+    batch dimension B0, B1, ..., which operands have it: with ("ab", "b"), a[B0, M, K] times b[B0, B1, K, N] is c[B0,
+    B1, M, N]. With `residual`, an array of c's shape and type is added before the activation. a and b are of type
+    `dtype`. Products are accumulated, and bias, residual and activation computed, in f32 (i32 for integers, f64 and i64
+    for f64 and i64); c has that type unless `out_dtype` is given. `precision="tf32"` rounds f32 operands to tf32 first.
+    `accumulate="f16"` accumulates f16 products in f16, the type of c; bias and activation stay in f32.
 
     >>> import numpy as np, tilewright
     >>> a, b = np.array([[1, 2, 3], [4, 5, 6]], np.float16), np.array([[1, 0, 2]], np.float16)
@@ -61,25 +60,26 @@ def gemm(
     batch = (B,) if batched is True else tuple(getattr(tkl.sym, f"B{n}") for n in range(len(axes)))
     a_dims = (M, K) if transposes[0] == "n" else (K, M)
     b_dims = (K, N) if transposes[1] == "n" else (N, K)
-    a_batch, b_batch = (tuple(d for d, axis in zip(batch, axes, strict=True) if factor in axis) for factor in "ab")
+    a_batch, b_batch = (tuple(d for d, axis in zip(batch, axes, strict=True) if operand in axis) for operand in "ab")
     Left: Any = tkl.Memory[(*a_batch, *a_dims, GLOBAL, of_data)]
     Right: Any = tkl.Memory[(*b_batch, *b_dims, GLOBAL, of_data)]
     Out: Any = tkl.Memory[(*batch, M, N, GLOBAL, of_result)]
 
-    def whole(factor: Any, own: Sequence[Any], dims: Sequence[Any]) -> Any:
-        """The factor, repeated along the batch dimensions that it has not."""
-        if tuple(own) == batch:
-            return tkw.read(factor)
-        every = (*batch, *dims)
-        at = {d: tkw.IndexMapping.iterator(n) for n, d in enumerate(every)}
+    def read_broadcast(operand: Any, operand_batch: Sequence[Any], dims: Sequence[Any]) -> Any:
+        """Return the operand, broadcast along the batch dimensions that it lacks."""
+        if tuple(operand_batch) == batch:
+            return tkw.read(operand)
+        all_dims = (*batch, *dims)
+        at = {d: tkw.IndexMapping.iterator(n) for n, d in enumerate(all_dims)}
         return tkw.read(
-            factor, mapping=tkw.IndexMapping(len(every), inputs={d: at[d] for d in (*own, *dims)}, outputs=at)
+            operand,
+            mapping=tkw.IndexMapping(len(all_dims), inputs={d: at[d] for d in (*operand_batch, *dims)}, outputs=at),
         )
 
     def product(a: Any, b: Any) -> Any:
         @tkw.iterate(K, init_args=[tkl.Register[(*batch, M, N, of_sums)](0)])
         def total(acc: Any) -> Any:
-            factors = whole(a, a_batch, a_dims), whole(b, b_batch, b_dims)
+            factors = read_broadcast(a, a_batch, a_dims), read_broadcast(b, b_batch, b_dims)
             return tkw.mma(*factors, acc, precision=precision, accumulate=accumulate)
 
         return total if plain else tkw.cast(total, of_bias)

@@ -1,4 +1,6 @@
-"""Attention of groups of query heads that share keys and values: windows, soft caps, slopes, sinks and segments."""
+"""Grouped-query attention: query heads that share keys and values, with windows, soft caps, slopes, sinks and
+segments.
+"""
 
 from __future__ import annotations
 
@@ -29,20 +31,20 @@ def grouped_attention(
     softcap: float | None = None,
     scale: float | None = None,
 ) -> tkw.Kernel:
-    """out[b, j, g, m] = the mean of all v[b, j, n], weighted by softmax over n of scale * <q[b, j, g, m], k[b, j, n]>.
+    """Return a kernel: out[b, j, g, m] = sum over n of softmax over n (scale * <q[b, j, g, m], k[b, j, n]>) * v[b,
+    j, n].
 
-    Arguments: q[B, KV, GQ, M, D], k[B, KV, N, D], v[B, KV, N, E], the extra argument if there is one, then
-    out[B, KV, GQ, M, E]. The GQ query heads of a group share the keys and values of one head; a decoding step of one
-    token has M = 1. The scale is 1 / sqrt(D) unless given.
+    Arguments: q[B, KV, GQ, M, D], k[B, KV, N, D], v[B, KV, N, E] of type `dtype`, the `extra` argument if there is one,
+    then out[B, KV, GQ, M, E] of type `out_dtype` (None: `dtype`). The GQ query heads of a group share the keys and
+    values of one head; a decoding step of one token has M = 1. `scale` is 1 / sqrt(D) unless given.
 
-    - `causal`: query m sees the keys up to m + first_query. `window`: it sees no more than that many keys, which end
-      there.
+    - `causal`: query m sees the keys up to m + `first_query`. `window`: only the last `window` of these keys.
     - `softcap`: scores s become softcap * tanh(s / softcap).
     - extra "slopes": slopes[KV, GQ], in f32; slope * (n - m - first_query) is added to each score (ALiBi).
     - extra "sinks": sinks[KV, GQ], in f32; a further score of each row, whose value is zero.
     - extra "segments": of_query[B, M] and of_key[B, N], in i32; a query sees the keys of its own segment.
 
-    Keys come in tiles of `tile`, which need not divide N. A row that sees no key gives zeros.
+    `tile` is the tile size along the keys and need not divide N. A row that sees no key gives zeros.
 
     >>> import numpy as np, tilewright
     >>> kernel = grouped_attention(2, "f32", causal=True, window=2)

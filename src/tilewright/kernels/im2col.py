@@ -23,10 +23,11 @@ def im2col(
     padding: tuple[int, int] = (0, 0),
     dilation: tuple[int, int] = (1, 1),
 ) -> tkw.Kernel:
-    """columns[(n, p, q), (r, s, c)] = x[n, p*stride + r*dilation - padding, q*... + s*... - ..., c], 0 outside x.
+    """Return a kernel: columns[(n, p, q), (r, s, c)] = x[n, p*stride + r*dilation - padding, q*... + s*... - ..., c].
 
-    A row for each output pixel, a column for each tap and channel; the last named index is the fastest. Pairs are
-    for height and width. The image's sizes come with the argument.
+    A row per output pixel, a column per tap and channel; the last named index is the fastest; out of bounds, x is 0. x
+    is [N, H, W, C] for `layout` "nhwc", [N, C, H, W] for "nchw". Pairs are for height and width. Sizes come with the
+    argument.
 
     >>> import numpy as np, tilewright
     >>> kernel = im2col((1, 3), "i8", padding=(0, 1))

@@ -1,4 +1,4 @@
-"""Linear attention, causal, by chunks: a state of sums goes from chunk to chunk; scores are of a chunk alone."""
+"""Causal linear attention by chunks: a state k^T v is carried between chunks, scores are computed within a chunk."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
 
 
 def linear_attention(chunk: int, dtype: DTypeLike = "bf16") -> tkw.Kernel:
-    """out[m] = the sum over all n <= m of <q[m], k[n]> * v[n], for each batch and head; m = chunk * j + c.
+    """Return a kernel that computes out[m] = sum over n <= m of <q[m], k[n]> * v[n] for each batch and head.
 
-    Arguments: q[B, H, CHUNKS, C, D], k of q's shape, v[B, H, CHUNKS, C, E], then out of v's shape; C is `chunk`. The
-    state of a head, the sum over n of k[n] v[n], is kept in f32 (f64 for f64), and rounded to the data's type where it
-    meets q.
+    Arguments: q[B, H, CHUNKS, C, D], k of q's shape, v[B, H, CHUNKS, C, E], then out of v's shape, all of type `dtype`.
+    C is `chunk`, and m = chunk * j + c. The state of a head, the sum over n of k[n] v[n], is kept in f32 (f64 for f64),
+    and rounded to `dtype` to be multiplied with q.
 
     >>> import numpy as np, tilewright
     >>> q = np.ones((1, 1, 2, 2, 1), np.float32)

@@ -1,4 +1,4 @@
-"""Normalisation: of each row, layer norm and RMS norm; of groups of channels, group norm."""
+"""Normalisation: layer norm and RMS norm of rows, group norm of groups of channels."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
 
 
 def layer_norm(dtype: DTypeLike = "f32", epsilon: float = 1e-5) -> tkw.Kernel:
-    """y[m, n] = (x[m, n] - mean) / sqrt(variance + epsilon) * weight[n] + bias[n], mean and variance of the row m.
+    """Return a kernel: y[m, n] = (x[m, n] - mean) / sqrt(variance + epsilon) * weight[n] + bias[n], over each row m.
 
-    The variance is the mean of the squared distances from the mean. Computed in f32 (f64 for f64), rounded once.
+    Arguments: x[M, N], weight[N], bias[N], then y[M, N], all of type `dtype`. The variance is the mean of the squared
+    distances from the mean. Computed in f32 (f64 for f64), rounded once.
 
     >>> import numpy as np, tilewright
     >>> norm = tilewright.compile(layer_norm(epsilon=0.0), strict=True)
@@ -44,7 +45,9 @@ def layer_norm(dtype: DTypeLike = "f32", epsilon: float = 1e-5) -> tkw.Kernel:
 
 
 def rms_norm(dtype: DTypeLike = "f32", epsilon: float = 1e-6) -> tkw.Kernel:
-    """y[m, n] = x[m, n] / sqrt(mean of the row's squares + epsilon) * weight[n], rounded once.
+    """Return a kernel that computes y[m, n] = x[m, n] / sqrt(mean over n of x[m, n]^2 + epsilon) * weight[n].
+
+    Arguments: x[M, N], weight[N], then y[M, N], all of type `dtype`. Computed in f32 (f64 for f64), rounded once.
 
     >>> import numpy as np, tilewright
     >>> norm = tilewright.compile(rms_norm(epsilon=0.0), strict=True)
@@ -68,10 +71,11 @@ def rms_norm(dtype: DTypeLike = "f32", epsilon: float = 1e-6) -> tkw.Kernel:
 
 
 def group_norm(dtype: DTypeLike = "f32", epsilon: float = 1e-5) -> tkw.Kernel:
-    """y[n, g, c, s] = (x[n, g, c, s] - mean) / sqrt(variance + epsilon) * weight[g, c] + bias[g, c].
+    """Return a kernel: y[n, g, c, s] = (x[n, g, c, s] - mean) / sqrt(variance + epsilon) * weight[g, c] + bias[g, c].
 
-    Mean and variance are those of the group g of image n: of its CG channels, with S pixels each. The variance is the
-    mean of the squared distances from the mean. Computed in f32 (f64 for f64), rounded once.
+    Arguments: x[N, G, CG, S], weight[G, CG], bias[G, CG], then y of x's shape, all of type `dtype`. Mean and variance
+    are over the CG channels and S pixels of group g of image n. The variance is the mean of the squared distances from
+    the mean. Computed in f32 (f64 for f64), rounded once.
 
     >>> import numpy as np, tilewright
     >>> norm = tilewright.compile(group_norm(epsilon=0.0), strict=True)

@@ -1,4 +1,4 @@
-"""Gradients of softmax and of the norms of rows, from the arguments of the forward pass."""
+"""Gradients of softmax, layer norm and RMS norm over rows, from the arguments of the forward pass."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
 
 
 def softmax_gradient(dtype: DTypeLike = "f32") -> tkw.Kernel:
-    """dx[m, n] = y[m, n] * (dy[m, n] - the sum over j of y[m, j] * dy[m, j]), where y is the softmax of x.
+    """Return a kernel that computes dx[m, n] = y[m, n] * (dy[m, n] - sum over j of y[m, j] * dy[m, j]), y the
+    softmax of x.
+
+    Arguments: y[M, N], dy[M, N], then dx[M, N], all of type `dtype`.
 
     >>> import numpy as np, tilewright
     >>> y, dy = np.array([[0.25, 0.75]], np.float32), np.array([[4, 0]], np.float32)
@@ -33,9 +36,10 @@ def softmax_gradient(dtype: DTypeLike = "f32") -> tkw.Kernel:
 
 
 def layer_norm_gradient(dtype: DTypeLike = "f32", epsilon: float = 1e-5) -> tkw.Kernel:
-    """dx of `layer_norm`, from x, its weight and dy: scale * (g - mean(g) - z * mean(g * z)), with g = dy * weight.
+    """Return a kernel that computes dx of `layer_norm`: scale * (g - mean(g) - z * mean(g * z)), with g = dy * weight.
 
-    z is the normalised row, (x - mean) * scale. Computed in f32 (f64 for f64), rounded once.
+    Arguments: x[M, N], weight[N], dy[M, N], then dx[M, N], all of type `dtype`. z is the normalised row, (x - mean) *
+    scale, and scale = 1 / sqrt(variance + epsilon). Computed in f32 (f64 for f64), rounded once.
 
     >>> import numpy as np, tilewright
     >>> gradient = tilewright.compile(layer_norm_gradient(epsilon=0.0), strict=True)
@@ -59,10 +63,10 @@ def layer_norm_gradient(dtype: DTypeLike = "f32", epsilon: float = 1e-5) -> tkw.
 
 
 def layer_norm_weight_gradient(dtype: DTypeLike = "f32", epsilon: float = 1e-5) -> tkw.Kernel:
-    """dweight[n] and dbias[n] of `layer_norm`, from x and dy: the sums over rows of dy * z, and of dy.
+    """Return a kernel that computes dweight[n] and dbias[n] of `layer_norm`: the sums over rows of dy * z, and of dy.
 
-    z is the normalised row. Both results are in f32 (f64 for f64). Rows come one after another, so that each is read
-    once for its mean and for the sums.
+    Arguments: x[M, N], dy[M, N] of type `dtype`, then dweight[N], dbias[N] in f32 (f64 for f64). z is the normalised
+    row. Rows are processed one by one, so that each is read once for both its mean and the sums.
 
     >>> import numpy as np, tilewright
     >>> gradient = tilewright.compile(layer_norm_weight_gradient(epsilon=0.0), strict=True)
@@ -91,8 +95,10 @@ def layer_norm_weight_gradient(dtype: DTypeLike = "f32", epsilon: float = 1e-5) 
 
 
 def rms_norm_gradient(dtype: DTypeLike = "f32", epsilon: float = 1e-6) -> tkw.Kernel:
-    """dx of `rms_norm`, from x, its weight and dy: scale * (g - z * mean(g * z)), with g = dy * weight, z = x * scale.
+    """Return a kernel that computes dx of `rms_norm`: scale * (g - z * mean(g * z)), with g = dy * weight, z = x *
+    scale.
 
+    Arguments: x[M, N], weight[N], dy[M, N], then dx[M, N], all of type `dtype`; scale = 1 / sqrt(mean(x^2) + epsilon).
     Computed in f32 (f64 for f64), rounded once.
 
     >>> import numpy as np, tilewright
@@ -115,9 +121,10 @@ def rms_norm_gradient(dtype: DTypeLike = "f32", epsilon: float = 1e-6) -> tkw.Ke
 
 
 def rms_norm_weight_gradient(dtype: DTypeLike = "f32", epsilon: float = 1e-6) -> tkw.Kernel:
-    """dweight[n] of `rms_norm`, from x and dy: the sum over rows of dy * x * scale, in f32 (f64 for f64).
+    """Return a kernel that computes dweight[n] of `rms_norm`: the sum over rows of dy * x * scale.
 
-    Rows come one after another, so that each is read once.
+    Arguments: x[M, N], dy[M, N] of type `dtype`, then dweight[N] in f32 (f64 for f64). Rows are processed one by one,
+    so that each is read once.
 
     >>> import numpy as np, tilewright
     >>> gradient = tilewright.compile(rms_norm_weight_gradient(epsilon=0.0), strict=True)

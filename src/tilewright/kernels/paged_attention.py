@@ -1,4 +1,4 @@
-"""Attention on a paged cache: keys and values lie in pages, and a table says which pages a sequence has."""
+"""Attention on a paged cache: keys and values are stored in pages, and a table lists the pages of each sequence."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ ROWS = (B, KV, GQ)
 
 
 def paged_attention(blocks: int, dtype: DTypeLike = "bf16") -> tkw.Kernel:
-    """out[b, j, g] = attention of one query of each head on the first lengths[b] keys of sequence b.
+    """Return a kernel that computes out[b, j, g]: attention of one query of each head on the first lengths[b] keys.
 
-    Arguments: q[B, KV, GQ, D]; k[PAGES, PAGE, KV, D] and v[PAGES, PAGE, KV, E], the cache; table[B, BLOCKS] in i32,
-    the page of each block of PAGE keys; lengths[B] in i32; then out[B, KV, GQ, E]. The scale is 1 / sqrt(D). Entries
-    of the table behind the last key must name some page; its keys do not count. A sequence of length 0 gives zeros.
-    Pages come `blocks` at a time.
+    Arguments: q[B, KV, GQ, D]; k[PAGES, PAGE, KV, D] and v[PAGES, PAGE, KV, E], the cache; table[B, BLOCKS] in i32, the
+    page of each block of PAGE keys; lengths[B] in i32; then out[B, KV, GQ, E]. Floats are of type `dtype`, the scale is
+    1 / sqrt(D). Entries of the table after the last key must name some page; its keys do not count. A sequence of
+    length 0 gives zeros. `blocks` is the number of pages per iteration.
 
     >>> import numpy as np, tilewright
     >>> kernel = tilewright.compile(paged_attention(1, "f32"), strict=True)
@@ -62,8 +62,8 @@ def paged_attention(blocks: int, dtype: DTypeLike = "bf16") -> tkw.Kernel:
             keys = tkw.read(k, mapping=paged(D), mapping_dynamic_vals=(pages,))
             scores = tkw.mma(tkw.read(q), keys, tkl.Register[(*ROWS, BLOCKS, PAGE, of_sums)](0))
             scores = scores * tkw.rsqrt(tkw.scalar(D, of_sums))
-            place = tkw.self_index(BLOCKS, tkl.i32) * PAGE + tkw.self_index(PAGE, tkl.i32)
-            scores = tkw.select(place < tkw.read(lengths), scores, float("-inf"))
+            position = tkw.self_index(BLOCKS, tkl.i32) * PAGE + tkw.self_index(PAGE, tkl.i32)
+            scores = tkw.select(position < tkw.read(lengths), scores, float("-inf"))
             higher = tkw.max(tkw.max(scores, dim=PAGE), highest, dim=BLOCKS)
             shrink, weights = tkw.exp(highest - higher), tkw.exp(scores - higher)
             total = tkw.sum(tkw.sum(weights, dim=PAGE), total * shrink, dim=BLOCKS)

@@ -1,4 +1,4 @@
-"""Pooling of images: the largest element, or the mean, of each window."""
+"""Pooling of images: the maximum or the mean of each window."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ def pooling(
     padding: tuple[int, int] = (0, 0),
     layout: str = "NHWC",
 ) -> tkw.Kernel:
-    """y[n, p, q, c] = the "max" or the "mean" over r, s of x[n, p * stride + r - padding, q * stride + s - padding, c].
+    """Return a kernel: y[n, p, q, c] = max or mean over r, s of x[n, p * stride + r - padding, q * stride + s -
+    padding, c].
 
-    The stride is the window's size unless given. Padding counts for nothing in a maximum; a mean divides by the whole
-    window. Means are computed in f32 (f64 for f64). With `layout="NCHW"` both images lie so. P and Q, the extents of
-    the result, are read off y, or follow from H and W.
+    `kind` is "max" or "mean"; `window`, `stride` (None: the window) and `padding` are (height, width). Padding is
+    ignored in a maximum; a mean divides by the window's full size. Means are computed in f32 (f64 for f64). `layout` is
+    "NHWC" or "NCHW", of both images. P and Q, the extents of y, are read off y, or bound by the caller.
 
     >>> import numpy as np, tilewright
     >>> x = np.array([[1, 5, 2], [7, 3, 0]], np.float32).reshape(1, 2, 3, 1)

@@ -1,4 +1,4 @@
-"""Products of activations with weights of few bits: whole columns, or blocks along K, have a scale each."""
+"""GEMM of activations with 8-bit weights that have a scale per column, or per block along K."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
 
 
 def gemm_of_scaled_columns(weights: DTypeLike = "i8", dtype: DTypeLike = "bf16") -> tkw.Kernel:
-    """c[m, n] = scales[n] * the sum over k of a[m, k] * b[n, k], with weights b of 8 bits and a scale for each column.
+    """Return a kernel that computes c[m, n] = scales[n] * sum over k of a[m, k] * b[n, k], with 8-bit weights b.
 
-    Arguments: a[M, K] and c[M, N] of type `dtype`, b[N, K] of type `weights` (i8, f8e4m3fn, ...), scales[N] in f32.
+    Arguments: a[M, K] of type `dtype`, b[N, K] of type `weights` (i8, f8e4m3fn, ...), scales[N] in f32, then c[M, N] of
+    type `dtype`.
 
     >>> import numpy as np, ml_dtypes, tilewright
     >>> kernel = tilewright.compile(gemm_of_scaled_columns("i8", "f32"), strict=True)
@@ -44,11 +45,12 @@ def gemm_of_scaled_columns(weights: DTypeLike = "i8", dtype: DTypeLike = "bf16")
 
 
 def gemm_of_scaled_blocks(block: int, weights: DTypeLike = "i8", dtype: DTypeLike = "bf16") -> tkw.Kernel:
-    """c[m, n] = the sum over blocks j of scales[n, j] * the sum over k of a[m, j, k] * b[n, j, k].
+    """Return a kernel that computes c[m, n] = sum over blocks j of scales[n, j] * sum over k of a[m, j, k] * b[n,
+    j, k].
 
-    K is BLOCKS times `block` elements; each block of a column of weights has a scale. Arguments: a[M, BLOCKS, BLOCK]
-    and c[M, N] of type `dtype`, b[N, BLOCKS, BLOCK] of type `weights`, scales[N, BLOCKS] in f32. Each block is summed
-    in f32 before it is scaled.
+    K consists of BLOCKS blocks of `block` elements; each has a scale per column n. Arguments: a[M, BLOCKS, BLOCK] of
+    type `dtype`, b[N, BLOCKS, BLOCK] of type `weights`, scales[N, BLOCKS] in f32, then c[M, N] of type `dtype`. Each
+    block is accumulated in f32 before it is scaled.
 
     >>> import numpy as np, tilewright
     >>> kernel = tilewright.compile(gemm_of_scaled_blocks(2, "i8", "f32"), strict=True)
@@ -68,7 +70,7 @@ def gemm_of_scaled_blocks(block: int, weights: DTypeLike = "i8", dtype: DTypeLik
         scales: tkl.Memory[N, BLOCKS, GLOBAL, of_sums],
         c: tkl.Memory[M, N, GLOBAL, of_data],
     ) -> None:
-        part = tkw.mma(tkw.read(a), tkw.cast(tkw.read(b), of_data), tkl.Register[M, N, BLOCKS, of_sums](0))
-        tkw.write(tkw.cast(tkw.sum(part * tkw.read(scales), dim=BLOCKS), of_data), c)
+        block_sums = tkw.mma(tkw.read(a), tkw.cast(tkw.read(b), of_data), tkl.Register[M, N, BLOCKS, of_sums](0))
+        tkw.write(tkw.cast(tkw.sum(block_sums * tkw.read(scales), dim=BLOCKS), of_data), c)
 
     return gemm_of_scaled_blocks.bound({BLOCK: block})

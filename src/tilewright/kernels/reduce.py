@@ -15,9 +15,10 @@ COMBINE = {"sum": tkw.sum, "prod": tkw.prod, "max": tkw.max, "min": tkw.min}
 def reduction(
     combine: str, over: str = "columns", dtype: DTypeLike = "f32", out_dtype: DTypeLike | None = None
 ) -> tkw.Kernel:
-    """y = the sum, prod, max or min of x[m, n] over the columns (y has M elements) or over the rows (N elements).
+    """Return a kernel that reduces x[M, N] over its "columns" (y has M elements) or over its "rows" (y has N elements).
 
-    It is carried in f32 or i32 (f64, i64 for f64, i64) and rounded once, to x's type unless `out_dtype` says another.
+    `combine` is sum, prod, max or min. x is of type `dtype`. The accumulator is f32 or i32 (f64, i64 for f64, i64) and
+    is rounded once to the type of y, `out_dtype` (None: `dtype`).
 
     >>> import numpy as np, tilewright
     >>> x = np.array([[1, 7, 3], [4, 5, 6]], np.float32)
@@ -32,11 +33,11 @@ def reduction(
         raise ArgumentError(f"over={over!r}: there are columns, rows")
     of_data = element_type(dtype)
     of_result = of_data if out_dtype is None else element_type(out_dtype)
-    gone, kept = (N, M) if over == "columns" else (M, N)
+    reduced_dim, kept_dim = (N, M) if over == "columns" else (M, N)
 
     @tkw.wave()
-    def reduction(x: tkl.Memory[M, N, GLOBAL, of_data], y: tkl.Memory[kept, GLOBAL, of_result]) -> None:
+    def reduction(x: tkl.Memory[M, N, GLOBAL, of_data], y: tkl.Memory[kept_dim, GLOBAL, of_result]) -> None:
         values = tkw.cast(tkw.read(x), of_data.accumulator)
-        tkw.write(tkw.cast(COMBINE[combine](values, dim=gone), of_result), y)
+        tkw.write(tkw.cast(COMBINE[combine](values, dim=reduced_dim), of_result), y)
 
     return reduction

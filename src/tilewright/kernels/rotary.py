@@ -1,4 +1,4 @@
-"""Rotary embedding: pairs of a row's elements are turned by angles that grow with the row's place."""
+"""Rotary embedding: pairs of elements of each head are rotated by angles that depend on the row's position."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
 
 
 def rotary(dtype: DTypeLike = "f16") -> tkw.Kernel:
-    """y = x with the pair (x[.., i], x[.., D + i]) of each head turned by the angle of its place and i.
+    """Return a kernel that rotates each pair (x[b, m, h, 0, i], x[b, m, h, 1, i]) by the angle of position m and
+    element i.
 
-    Arguments: x[B, M, H, 2, D], cosines[M, D] and sines[M, D] in f32 (f64 for f64), then y, of x's shape: a head has
-    2 * D elements, its first and second half. Computed in f32 (f64 for f64), rounded once.
+    Arguments: x[B, M, H, 2, D] of type `dtype`, cosines[M, D] and sines[M, D] in f32 (f64 for f64), then y of x's shape
+    and type. A head has 2 * D elements, in two halves. Computed in f32 (f64 for f64), rounded once.
 
     >>> import numpy as np, tilewright
     >>> x = np.array([1, 2, 3, 4], np.float32).reshape(1, 1, 1, 2, 2)

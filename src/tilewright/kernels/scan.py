@@ -1,4 +1,4 @@
-"""Running sums of each row: on whole rows, and tile by tile with what came before carried along."""
+"""Running sums of each row: of whole rows, or tile by tile with a carried sum."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
 
 
 def running_sum(dtype: DTypeLike = "f32", out_dtype: DTypeLike | None = None) -> tkw.Kernel:
-    """y[m, n] = the sum of x[m, j] over j <= n, carried in f32 or i32 (f64, i64 for f64, i64) and rounded at the end.
+    """Return a kernel that computes y[m, n] = sum of x[m, j] over j <= n.
+
+    x[M, N] is of type `dtype`, y[M, N] of type `out_dtype` (None: `dtype`). The accumulator is f32 or i32 (f64, i64 for
+    f64, i64) and is rounded at the end.
 
     >>> import numpy as np, tilewright
     >>> tilewright.compile(running_sum("i8", "i32"), strict=True)(np.array([[100, 100, -1]], np.int8))
@@ -31,9 +34,9 @@ def running_sum(dtype: DTypeLike = "f32", out_dtype: DTypeLike | None = None) ->
 
 
 def tiled_running_sum(tile: int, dtype: DTypeLike = "f32", out_dtype: DTypeLike | None = None) -> tkw.Kernel:
-    """What `running_sum` computes, in tiles of `tile` columns, each written as soon as it is known.
+    """Return a kernel that computes `running_sum` in tiles of `tile` columns, each written as soon as it is known.
 
-    The sum of all tiles before is carried from one to the next; the tile size need not divide the row.
+    The sum of all earlier tiles is carried from one tile to the next; the tile size need not divide the row.
 
     >>> import numpy as np, tilewright
     >>> kernel = tiled_running_sum(2, "i8", "i32")

@@ -1,4 +1,4 @@
-"""Softmax of each row: on whole rows, and online, one tile of the row after another."""
+"""Softmax of each row: of whole rows, or online, tile by tile."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
 
 
 def lowest(of_data: DType) -> float:
-    """Where a running maximum starts: not at -inf, because the difference of two infinities is no number.
+    """Return the most negative finite number of the element type `of_data`, the initial value of a running maximum.
+
+    It is not -inf, because the difference of two infinities is NaN.
 
     >>> lowest(tkl.f32)
     -3.4028234663852886e+38
@@ -24,9 +26,9 @@ def lowest(of_data: DType) -> float:
 
 
 def softmax(dtype: DTypeLike = "f32") -> tkw.Kernel:
-    """y[m, n] = exp(x[m, n]) / the sum over j of exp(x[m, j]), computed in f32 (f64 for f64).
+    """Return a kernel that computes y[m, n] = exp(x[m, n]) / sum over j of exp(x[m, j]), for x and y of type `dtype`.
 
-    The row's maximum is subtracted first, so that nothing overflows.
+    It is computed in f32 (f64 for f64); the row's maximum is subtracted first, so that nothing overflows.
 
     >>> import numpy as np, tilewright
     >>> tilewright.compile(softmax(), strict=True)(np.log(np.array([[1, 2, 5]], np.float32))).round(4)
@@ -45,9 +47,10 @@ def softmax(dtype: DTypeLike = "f32") -> tkw.Kernel:
 
 
 def online_softmax(tile: int, dtype: DTypeLike = "f32") -> tkw.Kernel:
-    """What `softmax` computes; maximum and sum of each row are found in one walk over tiles of `tile` columns.
+    """Return a kernel that computes `softmax` with one pass over tiles of `tile` columns for each row's maximum and
+    sum.
 
-    The sum so far is kept relative to the maximum so far: when the maximum grows, the sum shrinks. The tile size is
+    The running sum is relative to the running maximum: when the maximum grows, the sum is scaled down. The tile size is
     part of the meaning, because it decides how sums are rounded; it need not divide the row.
 
     >>> import numpy as np, tilewright
@@ -62,10 +65,10 @@ def online_softmax(tile: int, dtype: DTypeLike = "f32") -> tkw.Kernel:
     def online_softmax(x: tkl.Memory[M, N, GLOBAL, of_data], y: tkl.Memory[M, N, GLOBAL, of_data]) -> None:
         @tkw.iterate(N, init_args=[tkl.Register[M, of_sums](lowest(of_sums)), tkl.Register[M, of_sums](0)])
         def row_facts(highest: Any, total: Any) -> Any:
-            part = tkw.cast(tkw.read(x), of_sums)
-            higher = tkw.max(part, highest, dim=N)
+            tile_values = tkw.cast(tkw.read(x), of_sums)
+            higher = tkw.max(tile_values, highest, dim=N)
             total = total * tkw.exp(highest - higher)
-            return higher, tkw.sum(tkw.exp(part - higher), total, dim=N)
+            return higher, tkw.sum(tkw.exp(tile_values - higher), total, dim=N)
 
         highest, total = row_facts
         weights = tkw.exp(tkw.cast(tkw.read(x), of_sums) - highest)

@@ -1,4 +1,4 @@
-"""The types in which kernels sum products."""
+"""The types in which kernels accumulate products."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from tilewright.ir.dtypes import DType, f16
 
 
 def known_accumulate(accumulate: Any, of_data: DType) -> str | None:
-    """In what type products of such factors are summed, where that is less than usual: f16 of f16, or None.
+    """Return "f16" if `accumulate` asks for sums in f16 of operands of type `of_data`, or None for the usual
+    accumulator.
+
+    Raise `ArgumentError` if it is another type, or if the operands are not f16.
 
     >>> from tilewright.ir.dtypes import f32
     >>> known_accumulate("f16", f16)
@@ -29,7 +32,8 @@ def known_accumulate(accumulate: Any, of_data: DType) -> str | None:
 
 
 def sum_type(of_data: DType, accumulate: str | None) -> DType:
-    """The type in which products of such factors are summed: f32, i32, f64 or i64; f16 where that is asked for.
+    """Return the accumulator type for operands of type `of_data`: f32, i32, f64 or i64, or f16 if `accumulate` is
+    "f16".
 
     >>> sum_type(f16, None), sum_type(f16, "f16")
     (f32, f16)

@@ -1,4 +1,4 @@
-"""Transposition: a tile is written to memory whose dimensions stand in another order."""
+"""Transposition: a tile is written to memory whose dimensions are in another order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
 
 
 def transpose(axes: Sequence[int] = (1, 0), dtype: DTypeLike = "f32") -> tkw.Kernel:
-    """y = x with its dimensions in the order `axes`, as numpy's transpose has it.
+    """Return a kernel that computes y = x with its dimensions in the order `axes`, as in numpy's transpose, of type
+    `dtype`.
 
     >>> import numpy as np, tilewright
     >>> tilewright.compile(transpose(dtype="i8"), strict=True)(np.array([[1, 2, 3], [4, 5, 6]], np.int8))

@@ -1,4 +1,4 @@
-"""What kernel authors build types from: symbols, element types, memory and register types. Used as `tkl`.
+"""Types of kernel signatures and tiles: symbols, element types, memory and register types. Imported as `tkl`.
 
 >>> import tilewright.lang as tkl
 >>> M, K = tkl.sym.M, tkl.sym.K

@@ -1,6 +1,6 @@
-"""The symbols that Wave kernels import by star: address spaces, execution identities, scheduling knobs.
+"""The symbols that Wave kernels import by `*`: address spaces, thread and workgroup ids, scheduling knobs.
 
-The knobs are accepted in `subs` and mean nothing here.
+The knobs are accepted in `subs` and have no effect here.
 """
 
 from tilewright.algebra.expr import Symbol, symbol
@@ -30,17 +30,17 @@ globals().update({name: symbol(name, 0) for name in KNOBS})
 
 
 def GET_ITER_ARG(number: int) -> Symbol:  # noqa: N802 - Wave's name
-    """The symbol of a carried value of a while loop, for its condition."""
+    """Return the symbol that stands for carried value number `number` in the condition of a while loop."""
     return symbol(f"GET_ITER_ARG_{number}")
 
 
 def index_symbol(name: str) -> Symbol:
-    """The symbol of that name."""
+    """Return the symbol `name`, a nonnegative integer."""
     return symbol(name, 0)
 
 
 def get_workgroup_symbol(number: int) -> Symbol:
-    """The symbol of a workgroup's id along one dimension of the grid."""
+    """Return the symbol for the workgroup's id along grid dimension `number`, from 0 to 4."""
     return WORKGROUPS[number]
 
 

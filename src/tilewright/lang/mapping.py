@@ -1,4 +1,4 @@
-"""Index mappings: which element of memory each element of a tile is.
+"""Index mappings: functions from the elements of a tile to elements of memory.
 
 >>> from tilewright.lang import sym
 >>> i, j = IndexMapping.iterator(0), IndexMapping.iterator(1)
@@ -22,11 +22,11 @@ from tilewright.limits import RANK
 
 
 class IndexMapping:
-    """Iterators, and the coordinates of memory and of the tile as expressions of them.
+    """An index mapping: coordinates of memory and of the tile as expressions of shared iterators.
 
-    For a read, `inputs` are memory coordinates and `outputs` the tile's, which must be the iterators themselves;
-    for a write the other way round. `dynamic_val(n)` stands for the n-th of `mapping_dynamic_vals`, looked up at
-    the coordinates that `dynamic_val_mappings` gives.
+    For a read, `inputs` are memory coordinates and `outputs` the tile's, which must be plain iterators; for a write it
+    is the other way round. `dynamic_val(n)` stands for an element of the n-th of `mapping_dynamic_vals`, at the
+    coordinates that `dynamic_val_mappings` gives.
     """
 
     def __init__(
@@ -50,8 +50,8 @@ class IndexMapping:
         self.dynamic = [{as_expr(d): as_expr(e) for d, e in row.items()} for row in rows]
 
     def __repr__(self) -> str:
-        def side(given: Mapping[Expr, Expr]) -> str:
-            return f"{{{', '.join(f'{d}: {e}' for d, e in given.items())}}}"
+        def side(coordinates: Mapping[Expr, Expr]) -> str:
+            return f"{{{', '.join(f'{d}: {e}' for d, e in coordinates.items())}}}"
 
         looked_up = f", dynamic_val_mappings=({', '.join(map(side, self.dynamic))},)" if self.dynamic else ""
         return (
@@ -61,47 +61,53 @@ class IndexMapping:
 
     @property
     def iters(self) -> dict[Symbol, int]:
-        """The iterators and their places."""
+        """A dictionary from each iterator to its number."""
         return {s: i for i, s in enumerate(self.iterators)}
 
     @property
     def input_mapping(self) -> dict[Expr, Expr]:
-        """`inputs`, by Wave's other name."""
+        """The dictionary `inputs`, under Wave's name."""
         return self.inputs
 
     @property
     def output_mapping(self) -> dict[Expr, Expr]:
-        """`outputs`, by Wave's other name."""
+        """The dictionary `outputs`, under Wave's name."""
         return self.outputs
 
     @property
     def dynamic_val_mappings(self) -> tuple[dict[Expr, Expr], ...]:
-        """Where each dynamic value is looked up."""
+        """The coordinates at which each dynamic value is looked up, one dictionary dimension -> expression for each
+        value.
+        """
         return tuple(self.dynamic)
 
     @staticmethod
     def iterator(number: int) -> Symbol:
-        """The symbol of an iterator."""
+        """Return the symbol of iterator number `number`."""
         return symbol(f"it{number}", 0)
 
     @staticmethod
     def dynamic_val(number: int) -> Symbol:
-        """The symbol of a dynamic value: an element of a tile, of either sign."""
+        """Return the symbol of dynamic value number `number`: an integer that is read from a tile at run time."""
         return symbol(f"dyn{number}")
 
     @property
     def input_shape(self) -> tuple[Expr, ...]:
-        """The dimensions of `inputs`, in order."""
+        """The dimensions that `inputs` has coordinates for, in order."""
         return tuple(self.inputs)
 
     @property
     def output_shape(self) -> tuple[Expr, ...]:
-        """The dimensions of `outputs`, in order."""
+        """The dimensions that `outputs` has coordinates for, in order."""
         return tuple(self.outputs)
 
     def tile_side(self, side: Mapping[Expr, Expr], what: str) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:
-        """(dimensions, iterators) of the side that must be the iterators themselves."""
-        seen: list[Expr] = []
+        """Return (dimensions, iterators) of `side`, the coordinates of the tile: `inputs` or `outputs`.
+
+        Raise BadMapping unless each coordinate is a plain iterator and all differ; `what` names the operation in the
+        message.
+        """
+        iterators: list[Expr] = []
         for dim, e in side.items():
             if e not in self.iterators:
                 raise BadMapping(
@@ -109,20 +115,24 @@ class IndexMapping:
                     "memory's side may be an expression",
                     author_location(),
                 )
-            if e in seen:
+            if e in iterators:
                 raise BadMapping(f"{what}: {e} stands for two dimensions of the tile", author_location())
-            seen.append(e)
-        return tuple(side), tuple(seen)
+            iterators.append(e)
+        return tuple(side), tuple(iterators)
 
     def memory_side(self, side: Mapping[Expr, Expr], dims: Sequence[Expr], what: str) -> tuple[Expr, ...]:
-        """The coordinates of memory, in the order of its dimensions."""
+        """Return the coordinates in `side`, those of memory (`inputs` or `outputs`), in the order of the memory's
+        dimensions `dims`.
+
+        Raise BadMapping if a dimension is missing or unknown; `what` names the operation in the message.
+        """
         known = ", ".join(str(d) for d in side)
-        found = []
+        coordinates = []
         for dim in dims:
             if dim not in side:
                 raise BadMapping(f"{what}: the mapping gives {known}, not the memory's {dim}", author_location())
-            found.append(side[dim])
-        for dim, e in side.items():  # a bare iterator too many does no harm: nothing depends on it
+            coordinates.append(side[dim])
+        for dim, e in side.items():  # a surplus coordinate that is a plain iterator is harmless
             if dim not in dims and e not in self.iterators:
                 raise BadMapping(f"{what}: the memory has no dimension {dim}", author_location())
-        return tuple(found)
+        return tuple(coordinates)

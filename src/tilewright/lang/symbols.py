@@ -1,4 +1,4 @@
-"""Symbols that kernels are written over, and the names of address spaces and of execution identities."""
+"""Symbols of kernels, and the symbols that name address spaces, workgroups, threads and devices."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ sym = _Symbols()
 
 
 class AddressSpace(Enum):
-    """Where memory lives. For kernel arguments this is a hint that the tile level does not need."""
+    """The memory that holds a tensor. For kernel arguments it is a hint that the tile level ignores."""
 
     REGISTER = 0
     SHARED_MEMORY = 1

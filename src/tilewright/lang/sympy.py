@@ -1,4 +1,4 @@
-"""The names of sympy that Wave kernels use, on Tilewright's own expressions.
+"""The functions of sympy that Wave kernels use, implemented on Tilewright's integer expressions.
 
 >>> from tilewright.lang import sym, sympy
 >>> print(sympy.ceiling(sym.M / 64) * 64, "and", sympy.Max(sympy.Min(1024, 256), 64))
@@ -38,88 +38,93 @@ class Symbol(metaclass=_SymbolMeta):
 
 
 def _symbol(name: str, assumptions: dict[str, Any]) -> Any:
+    """Return the symbol `name`, of either sign unless the `assumptions` include nonnegative or positive."""
     known = assumptions.get("nonnegative") or assumptions.get("positive")
     return symbol(name, 0) if known else symbol(name)
 
 
 def ceiling(x: ExprLike) -> Expr:
-    """The smallest integer that is not below x, an expression or a number; closes a division by `/`."""
+    """Return the smallest integer >= x, for an expression or a number; it makes a division by `/` an integer."""
     if isinstance(x, float):
         return as_expr(math.ceil(x))
     return as_expr(x).__ceil__()
 
 
 def floor(x: ExprLike) -> Expr:
-    """The largest integer that is not above x, an expression or a number; closes a division by `/`."""
+    """Return the largest integer <= x, for an expression or a number; it makes a division by `/` an integer."""
     if isinstance(x, float):
         return as_expr(math.floor(x))
     return as_expr(x).__floor__()
 
 
 def Mod(a: ExprLike, b: ExprLike) -> Expr:  # noqa: N802
-    """A % b."""
+    """Return `a % b`, as Python defines it."""
     return as_expr(a) % b
 
 
 def Lt(a: ExprLike, b: ExprLike) -> Expr:  # noqa: N802
-    """A < b."""
+    """Return the condition `a < b`."""
     return as_expr(a) < b
 
 
 def Le(a: ExprLike, b: ExprLike) -> Expr:  # noqa: N802
-    """A <= b."""
+    """Return the condition `a <= b`."""
     return as_expr(a) <= b
 
 
 def Gt(a: ExprLike, b: ExprLike) -> Expr:  # noqa: N802
-    """A > b."""
+    """Return the condition `a > b`."""
     return as_expr(a) > b
 
 
 def Ge(a: ExprLike, b: ExprLike) -> Expr:  # noqa: N802
-    """A >= b."""
+    """Return the condition `a >= b`."""
     return as_expr(a) >= b
 
 
 def And(*conditions: Any) -> Expr:  # noqa: N802
-    """All conditions hold."""
+    """Return the condition that all `conditions` hold."""
     return all_of(*[_condition(c) for c in conditions])
 
 
 def Or(*conditions: Any) -> Expr:  # noqa: N802
-    """One of the conditions holds."""
+    """Return the condition that at least one of `conditions` holds."""
     return any_of(*[_condition(c) for c in conditions])
 
 
 def Abs(x: ExprLike) -> Expr:  # noqa: N802
-    """The distance from zero."""
+    """Return the absolute value of x."""
     return maximum(as_expr(x), -as_expr(x))
 
 
 def Piecewise(*cases: tuple[Any, Any]) -> Expr:  # noqa: N802
-    """The value of the first case whose condition holds; the last case's condition must be True."""
-    *earlier, (value, last) = cases
+    """Return the value of the first (value, condition) case whose condition holds; the last condition must be True."""
+    *earlier, (default, last) = cases
     if last is not True and not (isinstance(last, Expr) and last.is_constant and bool(last)):
         raise ValueError(f"Piecewise: the last case must have the condition True, not {last}")
-    result = as_expr(value)
-    for case, condition in reversed(earlier):
+    result = as_expr(default)
+    for earlier_value, condition in reversed(earlier):
         holds = _condition(condition)
-        result = multiply(holds, as_expr(case) - result) + result
+        result = multiply(holds, as_expr(earlier_value) - result) + result
     return result
 
 
 def symbols(names: str, **assumptions: Any) -> Any:
-    """The symbols of these names, separated by blanks or commas: of either sign unless nonnegative=True is given."""
-    found = tuple(_symbol(name, assumptions) for name in names.replace(",", " ").split())
-    return found[0] if len(found) == 1 else found
+    """Return the symbols named in a text such as "M N" or "M, N": a symbol for one name, otherwise a tuple.
+
+    They are of either sign unless nonnegative=True is given.
+    """
+    result = tuple(_symbol(name, assumptions) for name in names.replace(",", " ").split())
+    return result[0] if len(result) == 1 else result
 
 
 def simplify(x: ExprLike) -> Expr:
-    """X: expressions are simplified when they are made."""
+    """Return x as an expression; expressions are already simplified when they are made."""
     return as_expr(x)
 
 
 def _condition(c: Any) -> Expr:
+    """Return a condition as an integer expression; a bool becomes 0 or 1."""
     return as_expr(int(c)) if isinstance(c, bool) else as_expr(c)
 
 

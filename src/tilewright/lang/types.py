@@ -1,4 +1,4 @@
-"""The types authors write: `Memory[...]` on arguments, `Register[...]` for tiles, scalar arguments."""
+"""The types that authors write: `Memory[...]` and `SymbolBind[...]` for arguments, `Register[...]` for tiles."""
 
 from __future__ import annotations
 
@@ -13,24 +13,26 @@ from tilewright.lang.symbols import AddressSpace
 
 
 class MemoryLayout:
-    """A physical shape that differs from the dimensions a tensor is indexed by; None leaves an extent free."""
+    """A tensor's physical shape, where it differs from the dimensions it is indexed by; None accepts any extent."""
 
     def __init__(self, shape: Any):
         self.shape = shape
 
 
 class KernelBufferUsage(Enum):
-    """Wave's marks for arguments; accepted, and inferred here."""
+    """Wave's usage marks for arguments; accepted and ignored, since usage is inferred."""
 
     NONE, INPUT, OUTPUT, TEMPORARY = range(4)
 
 
 SPACES = frozenset({"SPACE", "GLOBAL", "SHARED"})
-"""One of these is a word of the name of a symbol that stands for an address space: ADDRESS_SPACE_0, GLOBAL."""
+"""A symbol is an address space if one of these is a word of its name: ADDRESS_SPACE_0, GLOBAL."""
 
 
 def _is_address_space(entry: Any) -> bool:
-    """Whether an entry of `Memory[...]` is an address space: an AddressSpace, or a symbol that is called so."""
+    """True if an entry of `Memory[...]` is an AddressSpace, or a symbol whose name has the word SPACE, GLOBAL or
+    SHARED.
+    """
     if isinstance(entry, Symbol):
         return not SPACES.isdisjoint(entry.name.upper().split("_"))
     return isinstance(entry, AddressSpace)
@@ -41,30 +43,30 @@ class _MemoryMeta(type):
         parts = parts if isinstance(parts, tuple) else (parts,)
         if parts and isinstance(parts[0], tuple):
             parts = (*parts[0], *parts[1:])
-        kept = [p for p in parts if not isinstance(p, MemoryLayout | KernelBufferUsage)]
-        given = f"Memory[{', '.join(map(str, parts))}]"
-        dtype = as_element_type(kept[-1]) if kept else None
-        if len(kept) < 2 or dtype is None:
-            last = f"{kept[-1]} is no element type; " if kept and dtype is None else ""
+        entries = [p for p in parts if not isinstance(p, MemoryLayout | KernelBufferUsage)]
+        text = f"Memory[{', '.join(map(str, parts))}]"
+        dtype = as_element_type(entries[-1]) if entries else None
+        if len(entries) < 2 or dtype is None:
+            last = f"{entries[-1]} is no element type; " if entries and dtype is None else ""
             raise DimensionMismatch(
-                f"{given}: {last}give the dimensions, the address space and the element type, as in "
+                f"{text}: {last}give the dimensions, the address space and the element type, as in "
                 "Memory[M, N, GLOBAL_ADDRESS_SPACE, f32]",
                 author_location(),
             )
-        *dims, space, _ = kept
+        *dims, space, _ = entries
         if not _is_address_space(space):
-            whole = ", ".join(map(str, (*dims, space, "GLOBAL_ADDRESS_SPACE", dtype)))
+            example = ", ".join(map(str, (*dims, space, "GLOBAL_ADDRESS_SPACE", dtype)))
             raise DimensionMismatch(
-                f"{given}: {space} stands where the address space must stand; write Memory[{whole}]. A symbol of your "
+                f"{text}: {space} stands where the address space must stand; write Memory[{example}]. A symbol of your "
                 f"own is an address space where SPACE, GLOBAL or SHARED is a word of its name, as in ADDRESS_SPACE",
                 author_location(),
             )
         for dim in dims:
             if isinstance(dim, bool) or not isinstance(dim, int | Expr):
-                raise DimensionMismatch(f"{given}: {dim!r} is neither a symbol nor an integer", author_location())
+                raise DimensionMismatch(f"{text}: {dim!r} is neither a symbol nor an integer", author_location())
             if isinstance(dim, Symbol) and sum(dim is other for other in dims) > 1:
                 raise DimensionMismatch(
-                    f"{given}: the dimension {dim} stands there twice; dimensions go by name, so give each its own "
+                    f"{text}: the dimension {dim} stands there twice; dimensions go by name, so give each its own "
                     "symbol and bind both to one size",
                     author_location(),
                 )
@@ -76,7 +78,7 @@ class _MemoryMeta(type):
 
 
 class Memory(metaclass=_MemoryMeta):
-    """A tensor argument: `Memory[M, K, ADDRESS_SPACE, f16]`."""
+    """The type of a tensor argument: `Memory[M, K, ADDRESS_SPACE, f16]`."""
 
     def __init__(
         self, dims: tuple[Expr, ...], space: Any, dtype: DType, extents: tuple[Expr | None, ...] | None = None
@@ -106,10 +108,12 @@ class _RegisterMeta(type):
 
 
 class Register(metaclass=_RegisterMeta):
-    """A tile type: `Register[M, N, f32]`; called with a value, inside a kernel, a tile filled with it."""
+    """A tile type: `Register[M, N, f32]`. Called with a value inside a kernel, it makes a tile
+    filled with that value.
+    """
 
     fill: Any = None
-    """Set by the tracer: how a filled tile is made."""
+    """The function (tile type, value) -> filled tile, set by the tracer."""
 
     def __init__(self, dims: tuple[Expr, ...], dtype: DType):
         self.dims, self.dtype = dims, dtype
@@ -128,7 +132,7 @@ class _SymbolBindMeta(type):
 
 
 class SymbolBind(metaclass=_SymbolBindMeta):
-    """A scalar argument that binds the symbol of its own name: `length: SymbolBind[i32]`."""
+    """The type of a scalar argument that binds the symbol of the argument's name: `length: SymbolBind[i32]`."""
 
     def __init__(self, dtype: DType):
         self.dtype = dtype

@@ -1,21 +1,21 @@
-"""The form in which a target describes itself: what its instructions compute, as data with executable meaning.
+"""The form in which a target describes itself: instructions and rates, as data that can be executed and checked.
 
 | file        | subject                                                                       |
 |-------------|-------------------------------------------------------------------------------|
-| operands    | where an instruction's operand lives, and which element lies where            |
+| operands    | operands of instructions: layouts of their elements in registers or memory    |
 | multiply    | multiplication atoms: one instruction that multiplies small matrices          |
-| request     | what a copy is asked to do: a box, where it comes from, where it goes         |
-| views       | the same of a block program: views whose coordinates are expressions          |
+| request     | copy requests: a box of elements, its source and its target                   |
+| views       | copy requests between views of a block program, with symbolic coordinates     |
 | ends        | views that end before their tensors do                                        |
 | copy        | copy atoms: one instruction that moves elements; answers and refusals         |
 | lanes       | copies in which each lane has its own address, shared by several targets      |
-| lane_views  | when such a copy can be done between views                                    |
-| offsets     | where each element of a view lies, with sizes and rounds that are not known    |
-| costs       | what work costs that no instruction's row tells: blocks, tasks, stores apart  |
-| resources   | what waves of many lanes work with: registers, accesses, shared memory, tasks |
+| lane_views  | conditions for such a copy between views                                      |
+| offsets     | offsets of all elements of a view, for all iterations and open sizes           |
+| costs       | cost constants beside those of instructions: tiles, tasks, scattered stores   |
+| resources   | resources of waves: registers, accesses, shared memory, bulk copies, tasks    |
 | description | the machine: spaces, limits, tables of atoms                                  |
 
-The rows stand in `targets/`; passes, planners and interpreters are handed a target and import none.
+The machines are rows in `targets/`; passes, planners and interpreters are passed a target and import none.
 """
 
 from tilewright.machine.copy import CopyAtom, CopyRefusal, Instruction, Refused

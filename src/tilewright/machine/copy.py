@@ -1,7 +1,7 @@
 """Copy atoms: single instructions that move elements between memory and registers, or between memories.
 
-An atom answers for a request: these instructions, or why not. An instruction is the atom with constant arguments,
-and can be executed, so what an atom answers can be held against what was asked:
+An atom answers a copy request with instructions that do it, or with the reason why it cannot. An instruction is the
+atom with constant arguments; it can be executed, so that an answer can be checked against its request:
 
 >>> from tilewright.algebra import Layout
 >>> from tilewright.machine.lanes import lane_load
@@ -38,12 +38,12 @@ Hint: TypeAlias = Literal["keep", "stream", "bypass"]
 
 
 class Refused(Exception):
-    """Raised inside a rule: the atom cannot do the copy. `CopyAtom.answer` makes it a `Refusal`."""
+    """Raised by a rule of an atom that cannot do a copy. `CopyAtom.answer` returns it as a `CopyRefusal`."""
 
 
 @dataclass(frozen=True)
 class CopyRefusal:
-    """Why an atom cannot do a copy, in one sentence."""
+    """The reason why an atom cannot do a copy, as one sentence."""
 
     atom: str
     reason: str
@@ -54,13 +54,13 @@ class CopyRefusal:
 
 @dataclass(frozen=True)
 class Instruction:
-    """An atom with constant arguments: one instruction of a program. Offsets and strides count elements."""
+    """A copy atom with constant arguments: one instruction of a program. Offsets and strides count elements."""
 
     atom: CopyAtom
     arguments: Arguments
 
     def run(self, source: Array, target: Array) -> None:
-        """Execute it in place; memory is a flat array, registers are [lane, value]."""
+        """Execute the instruction in place; memory is a flat array, registers are indexed [lane, value]."""
         self.atom.run(source, target, **self.arguments)
 
     def __str__(self) -> str:
@@ -72,15 +72,16 @@ class CopyAtom:
     """One instruction that moves elements.
 
     `source` and `target` are spaces; `alike` names spaces that the instruction reaches as it does global memory.
-    `layout` gives, for the bytes of an element and the arguments, which element of those moved belongs to each place
-    of the target (or source) registers; `meaning` executes the instruction *through that layout only*, in place.
-    `rule` finds the arguments of the instructions that do a copy, or raises `Refused`; `on_views` says of views, whose
-    coordinates are expressions, under which conditions on open sizes there are such instructions, or raises `Refused`.
-    `bytes_moved` is the most that one instruction moves; None: a box of any size. `hint` says how the caches are
-    treated: keep, stream or bypass. `completes` says what makes an asynchronous copy visible; None: it is when the
-    instruction returns. `rows` are the bytes that a row of a box may have in shared memory where the copy swizzles it,
-    widest first, and `chunk` those that the swizzle moves together. Rows of global memory lie a multiple of `pitch`
-    bytes apart; rows of a box that are positions of windows, at most `furthest` elements of their dimension.
+    `layout` gives, for the bytes of an element and the arguments, the element that each register (lane, value) of the
+    register side holds; `meaning` executes the instruction *through that layout only*, in place. `rule` returns the
+    arguments of the instructions that do a request, or raises `Refused`. `on_views` yields, for views with symbolic
+    coordinates, the conditions on open sizes under which there are such instructions, or raises `Refused`.
+    `bytes_moved` is the most that one instruction moves; None: a box of any size. `hint` is the treatment of caches:
+    keep, stream or bypass. `completes` names what makes an asynchronous copy visible; None: it is visible when the
+    instruction returns. `rows` are the row lengths in bytes that a box may have in shared memory if the copy swizzles
+    it, widest first, and `chunk` the bytes that the swizzle moves together. Strides of rows in global memory are
+    multiples of `pitch` bytes. Rows of a box that are window positions are at most `furthest` elements of their
+    dimension apart.
     """
 
     name: str
@@ -107,15 +108,19 @@ class CopyAtom:
 
     @property
     def asynchronous(self) -> bool:
-        """Whether something must be waited for before the result is visible."""
+        """True if the program must wait before the copied elements are visible."""
         return self.completes is not None
 
     def run(self, source: Array, target: Array, **arguments: Any) -> None:
-        """Execute the instruction in place; memory is a flat array, registers are [lane, value]."""
+        """Execute the instruction with these arguments, in place; memory is a flat array, registers are indexed [lane,
+        value].
+        """
         self.meaning(self.layout(source.dtype.itemsize, arguments), source, target, **arguments)
 
     def answer(self, request: CopyRequest) -> tuple[Instruction, ...] | CopyRefusal:
-        """The instructions that do the copy in order, or why this atom cannot do it."""
+        """Return the instructions that do the requested copy, in order, or a CopyRefusal with the reason why this atom
+        cannot.
+        """
         try:
             self._need_spaces(request)
             return tuple(Instruction(self, arguments) for arguments in self.rule(self, request))
@@ -123,7 +128,10 @@ class CopyAtom:
             return CopyRefusal(self.name, str(refused))
 
     def conditions(self, request: ViewRequest) -> tuple[Condition, ...] | CopyRefusal:
-        """What must hold of open sizes for instructions to do the copy, whatever the rest; or why there are none."""
+        """Return the conditions on open sizes (known only at the call) under which this atom does a copy between views.
+
+        They cover all loop iterations. Return a CopyRefusal if the atom cannot do the copy.
+        """
         try:
             self._need_spaces(request)
             source = request.source
@@ -134,18 +142,21 @@ class CopyAtom:
             return CopyRefusal(self.name, str(refused))
 
     def _need_spaces(self, request: CopyRequest | ViewRequest) -> None:
-        for side, mine, wanted in (
+        """Raise Refused unless the request copies between the atom's memory spaces, and its
+        elements are whole bytes.
+        """
+        for side, atom_space, requested in (
             ("from", self.source, request.source.space),
             ("to", self.target, request.target.space),
         ):
-            if wanted != mine and not (mine == "global" and wanted in self.alike):
-                raise Refused(f"it copies {side} {mine}, not {side} {wanted}")
+            if requested != atom_space and not (atom_space == "global" and requested in self.alike):
+                raise Refused(f"it copies {side} {atom_space}, not {side} {requested}")
         if request.dtype.bits != 8 * request.size and request.dtype.kind != "bool":
             raise Refused(f"elements of {request.dtype} are {request.dtype.bits} bits, not whole bytes")
 
 
 def table(layout: Any) -> Array:
-    """The values of a layout at all coordinates of its modes, one dimension a mode.
+    """Return a layout's values at all coordinates of its modes, as an array with one dimension for each mode.
 
     >>> from tilewright.algebra import Layout
     >>> table(Layout((2, 3), (3, 1)))
@@ -157,7 +168,9 @@ def table(layout: Any) -> Array:
 
 
 def need_alignment(place: Place, offsets: Array, size: int, alignment: int) -> None:
-    """Refuse unless the addresses of these offsets are multiples of `alignment` bytes."""
+    """Raise Refused unless the addresses of `offsets` (in elements of `size` bytes) are
+    multiples of `alignment` bytes.
+    """
     if place.alignment is not None and place.alignment % alignment:
         raise Refused(f"the memory is aligned to {place.alignment} bytes, and {alignment} are needed")
     wrong = offsets[offsets * size % alignment != 0]
@@ -166,10 +179,10 @@ def need_alignment(place: Place, offsets: Array, size: int, alignment: int) -> N
 
 
 def integers(values: Array) -> tuple[int, ...]:
-    """An array as plain integers, for an instruction's arguments."""
+    """Return an array as a flat tuple of Python ints, for an instruction's arguments."""
     return tuple(int(v) for v in values.reshape(-1))
 
 
 def flags(values: Array) -> tuple[bool, ...]:
-    """An array as plain truth values, for an instruction's arguments."""
+    """Return an array as a flat tuple of Python bools, for an instruction's arguments."""
     return tuple(bool(v) for v in values.reshape(-1))

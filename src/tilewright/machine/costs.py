@@ -1,7 +1,8 @@
-"""What work costs that no instruction's row tells: beginning a task, ending a block of sums, stores that lie apart.
+"""Cost constants of a machine that no instruction's row gives: starting tasks, ending accumulator tiles, scattered
+stores.
 
-They rank plans, and change nothing that a program computes. The defaults are no machine's: what is not said costs
-nothing. A row of a target says its own, measured or counted.
+They rank plans and do not change what a program computes. The defaults belong to no machine: a cost that is not stated
+is zero. Each target states its own constants, measured or counted.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class VectorCosts:
-    """By vectors of columns, in cycles: a block of sums beside its products, a task beside its blocks.
+    """Costs of GEMM kernels for a SIMD unit with vectors along N, in cycles.
 
-    `shown` is the share that shows of the shorter of multiply-adds and the loads that feed them.
+    `block` is the cost of a register tile of the accumulator beside its multiply-adds, `task` that of a task beside its
+    tiles. `shown` is the exposed share of the shorter of two times: multiply-adds, and the loads that feed them.
     """
 
     block: float = 0
@@ -24,11 +26,13 @@ class VectorCosts:
 
 @dataclass(frozen=True)
 class LaneCosts:
-    """By vectors along a dimension that both factors keep, in cycles.
+    """Costs of SIMD kernels with vectors along a dimension that both operands keep (such as depthwise channels), in
+    cycles.
 
-    `product` and `integer_product` where no atom of the machine tells, `load` and `conversion` of a vector, `apart` for
-    each vector that is stored lane by lane; `task` to begin one, `end` to end a block of sums, `turn` to go on to the
-    next tap. `parted` is how much longer memory takes where workers share every line.
+    `product` and `integer_product` are the cost of a vector multiply-add if the machine has no atom for it; `load` and
+    `conversion` that of a vector; `apart` that of each vector that is stored lane by lane. `task` is the cost of
+    starting a task, `end` of ending an accumulator tile, `turn` of going on to the next filter tap. `parted` is the
+    factor for memory accesses if workers share every cache line.
     """
 
     product: float = 1
@@ -44,13 +48,13 @@ class LaneCosts:
 
 @dataclass(frozen=True)
 class TileCosts:
-    """By tile registers, in cycles; a machine that has them says how many.
+    """Costs of kernels for tile registers (matrices in registers), in cycles; for machines that have them.
 
-    `block` for a block of sums beside its products, its store deferred; `task` for a task beside its blocks: the last
-    block's store hides behind nothing. `staged` to stage a block's rows for one step, where they end before the block
-    does. `scattered` and `shared` for a cache line that is written apart from its neighbours, or beside other workers';
-    `store` for a sum that is stored where that is not deferred. `packing` is how many times as long as by the rate of
-    copies it takes to stage rows of A.
+    `block` is the cost of an accumulator tile beside its products if its store is delayed. `task` is that of a task:
+    the last tile's store overlaps nothing. `staged` is the cost of staging a tile's rows for one step, if rows end
+    before the tile does. `scattered` is that of a cache line written away from its neighbours, `shared` that of one
+    that other workers write too. `store` is the cost of an accumulator element whose store is not delayed. `packing` is
+    the factor for staging rows of A, relative to the machine's copy rate.
     """
 
     block: float = 0
@@ -64,9 +68,9 @@ class TileCosts:
 
 @dataclass(frozen=True)
 class TileLoadCosts:
-    """By tile registers that load rows which lie apart in memory: how many times as long as by the L2 cache's rate.
+    """Factors for tile-register loads of rows that are not contiguous in memory, relative to the L2 cache's rate.
 
-    `apart` for any such rows; `conflict` is how much longer it takes if they share sets of the L1 cache, `bypass` if
+    `apart` applies to all such rows; `conflict` is a further factor if they share sets of the L1 cache, `bypass` if
     loads bypass that cache.
     """
 
@@ -77,13 +81,13 @@ class TileLoadCosts:
 
 @dataclass(frozen=True)
 class TermCosts:
-    """By lanes that do a product term by term, in instructions of a wave, but for the last two.
+    """Costs of SIMT products (without matrix units), in instructions of a wave except for the last three fields.
 
-    `load` for a load beside what widens its values: where it lies, whether it is in bounds; `result` for a result
-    beside what narrows it; `task` for a task: which it is, the factor that all lanes share. `waiting` is the time of an
-    instruction that waits for another of its wave, where no other wave runs. `values_in_flight` are the values that a
-    lane may have loaded of a sum whose terms are unrolled, `unrolled_products` the products of a lane that are unrolled
-    for a box of results.
+    `load` is the cost of a load beside the conversion of its values: its address and bounds check. `result` is that of
+    a result beside its conversion; `task` that of a task: its coordinates, and the operand that all lanes share.
+    `waiting` is the factor for an instruction that waits for another of its wave if no other wave runs.
+    `values_in_flight` is the number of values that a lane may have loaded for an unrolled sum, `unrolled_products` the
+    number of products of a lane that are unrolled for a tile of results.
     """
 
     load: float = 0
@@ -96,13 +100,14 @@ class TermCosts:
 
 @dataclass(frozen=True)
 class ResidentCosts:
-    """By tasks without products, of which a core has several at a time, until their rows are reduced and stored.
+    """Costs of kernels without products whose tasks share a core, several at a time, until their rows are reduced and
+    stored.
 
-    The registers of a core are shared out for so many `lanes` at a time (0: that is not counted); `registers` are those
-    of a lane beside what it holds of a row. What finds no register is stored and loaded again. `exchange` are the
-    cycles of a reduction whose row several waves share, `uneven` is how much longer tasks take whose rows are no power
-    of two, by which lanes are dealt. `sharpness` says how much of what runs beside memory shows: the longer of both is
-    alone where it is infinite, both add up where it is 1.
+    The register file of a core serves `lanes` lanes at a time (0: not modelled). A lane needs `registers` registers
+    beside its part of a row; values that find no register are spilled. `exchange` are the cycles of a reduction over a
+    row that several waves share. `uneven` is the factor for tasks whose row length is no power of two, the number by
+    which lanes are distributed. `sharpness` says how arithmetic overlaps with memory: with infinity only the longer of
+    both counts, with 1 they add up.
     """
 
     lanes: int = 0
@@ -114,9 +119,10 @@ class ResidentCosts:
 
 @dataclass(frozen=True)
 class Costs:
-    """All of them; `one_wave` is how much longer than by the cache's rate a program takes that has one wave a task.
+    """All cost constants of a machine.
 
-    `functions` are the operations of the simplest kind that a function of one element is, where it is several.
+    `one_wave` is the factor, relative to the cache's rate, for a kernel with one wave a task. `functions` gives the
+    cost of functions such as exp, in operations of the simplest kind.
     """
 
     vectors: VectorCosts = VectorCosts()

@@ -1,4 +1,4 @@
-"""A machine, described: its spaces, its limits, its atoms. The rows stand with the targets.
+"""The description of a machine: memory spaces, limits, costs, atoms. The machines themselves are rows in `targets/`.
 
 >>> small = Machine("toy", lanes=4, waves=2, spaces=spaces_of(shared=1024), multiply={}, copies={})
 >>> small.spaces["shared"].bytes
@@ -23,7 +23,7 @@ from tilewright.machine.resources import BulkCopy, LaneAccess, RegisterFile, Row
 
 
 class UnknownName(TilewrightError, LookupError):
-    """A name that a machine's table does not hold; the message lists near names."""
+    """Raised for a name that a machine's table lacks; the message lists similar names."""
 
     def __init__(self, where: str, what: str, name: str, known: Iterable[str]):
         names = list(known)
@@ -34,8 +34,8 @@ class UnknownName(TilewrightError, LookupError):
 
 @dataclass(frozen=True)
 class Space:
-    """Where elements can lie: `bytes` a workgroup has of it (None: no limit worth planning by), and how its
-    allocations are aligned, in bytes.
+    """A memory space. `bytes` is what a workgroup has of it (None: no limit that matters); `alignment` is that of
+    allocations.
     """
 
     name: str
@@ -45,61 +45,58 @@ class Space:
 
 @dataclass(frozen=True)
 class Limits:
-    """What a planner counts. None: the row does not say, because it differs between machines of this kind.
+    """Limits and rates of a machine that the planner uses. None: unknown, because it differs between machines of this
+    kind.
 
-    A default is no machine's: one byte or element a cycle, no time, no register. A row says what it is planned by.
+    The defaults belong to no machine: one byte or element a cycle, zero cycles, zero registers. A "factor" multiplies a
+    time. "Groups" are groups of waves that issue an MMA together, such as warpgroups.
 
-    `registers` are the vector registers of a thread, or 32-bit registers of a lane; `vector_bytes` is the width of a
-    vector register, where there are any; `cores` run workgroups at the same time; the caches are those of one core, and
-    the one behind it; a line of memory has `l1_ways` places in the first. `l2_rate` and `far_rate` are the bytes that a
-    core reads in a cycle from the second cache and from what lies behind it, all cores at a time; `far_alone` how many
-    times as much it reads from there while some cores read nothing; `crossing` how many times as long the second cache
-    takes for rows that begin anywhere, not at a multiple of their width; rows that lie
-    no multiple of `sector_bytes` apart take `askew` times as long again, and those that end within a sector
-    `askew_partial` times. `leaving_row` are the cycles that it takes for a row of a result, `task_cycles` what lies
-    between the copies of a task and those of the next of a core. `copy_rate` are the bytes that a core copies;
-    `latency` is how many cycles a product of the vector unit takes, `load_cycles` how many lie between two loads of
-    vectors.
-    `instructions` is what a program may have before compiling it takes too long; `launch_cycles` what starting one
-    takes, `following_cycles` one that begins while another ends and needs what that wrote. `warm` is how many times as
-    fast all cores together read what the second cache still holds, since a launch before, as what lies behind it.
-    `shared_rate` are the bytes that a core reads in a cycle from the memory that its threads share, `copy_latency`
-    the cycles that a copy to it takes to arrive. `copy_shown` is what shows of the time of copies that run beside other
-    work, `far_users` how many times as long copies take where all tasks run at a time and those that read the same
-    are not next to each other, `read_power` the power of what a raster reads more than the best one by which they take
-    longer, `shallow_ring` how much longer steps take that too few copies run ahead of, `lone_group`
-    how much longer products take that one group of waves starts alone, with few of them under way. `outside_row` are
-    the cycles that a copy of a box takes for each of its rows that lies outside the tensor. Rows that begin within the
-    ones before them share lines with those, and take `overlapping` times as long as others that lie as far apart.
-    `lane_rate` is how many elements a core's lanes compute in a cycle, of the simplest kind, `function_rate` of a
-    function such as e^x; `placing` are as many of the simplest as it takes to read an element whose place divides its
-    number. `round_latency` are the cycles of a round of products and what lies between them that nothing hides where
-    one group of waves does it, by its square fewer where there are more; in such a round,
-    matrix units take `group_latency` longer for each group of waves, lanes `lane_latency` by the number of groups, and
-    both `turn_latency` where groups take turns; `lone_shown` is the share of the shorter of both that shows where one
-    group does them, with products ahead.
-    `working_registers` are those of a lane beside its sums (addresses, counters, what an epilogue computes),
-    `loading_registers` those of one that only starts copies, `gathering_registers` of one that copies itself. Such a
-    lane takes `gather_cycles` for each load and store, of one word that lies within one row, and `gather_latency`
-    more for each that finds something.
-    `results_kept` are the shares of the second cache between which results stay there while what is read passes by.
-    `start_cycles` are those from the start of one workgroup to that of the next.
-    The second cache has `l2_parts`, each of which brings a row for its own cores; `alone` is how many times as long
-    it takes for rows that no other core reads at about the same time, `strewn` for those of a kernel whose workgroups
-    do not begin next to each other: one that is launched early after a shorter one.
-    `operands_kept` are the shares of the second cache that a kernel may read for all, and for none, of what it reads to
-    be there still when it is launched again; `far_latency` how much longer a copy takes to arrive if none is.
-    `next_task` are the cycles between the products of a task and those of the next of a core.
-    `least_step` are the cycles of an iteration of waves that multiply, at least: they wait for a stage, multiply, and
-    pass it on; `group_step` what each further group of them adds. `lone_lanes` is how much longer lanes take for what
-    one group of waves computes between its products. `lane_store` are as many of the simplest elements as it takes a
-    lane to store one of a result. `lone_store` are the cycles of a task that has one buffer for results, and waits for
-    it; `last_store` how many times as long as by the second cache's own rate results of the last task take to leave.
-    `meeting` are the cycles in which all waves of a workgroup wait for each other, between iterations of a K loop.
-    `line_bytes` is what memory is moved by: what two cores write lies at least so far apart. Rows that lie a multiple
-    of `conflict_bytes` apart meet in the same lines of the first cache; None: that is not counted. Products of vectors
-    ask for the lines of a packed operand that lie `prefetch_bytes` after those that they load; 0: they ask for none.
-    `l2_share` is the share of the second cache that data of a kernel can use.
+    Registers. `registers`: vector registers of a thread, or 32-bit registers of a lane. `tile_registers`: tile
+    registers of a thread. `vector_bytes`: width of a vector register. `working_registers`: registers of a lane beside
+    its accumulators (addresses, counters, epilogue values); `loading_registers`: of a lane that only starts copies;
+    `gathering_registers`: of a lane that copies by itself.
+
+    Cores and caches. `cores`: the number of cores, each of which runs workgroups. `clock_ghz`: clock rate. `l1_bytes`,
+    `l2_bytes`: cache of one core, and the cache behind it; `l1_ways`: associativity of L1; `l2_share`: share of L2 that
+    data of a kernel can use. `line_bytes`: cache line; `sector_bytes`: L2 sector. `conflict_bytes`: rows with a stride
+    that is a multiple of it share L1 sets (None: not modelled). `l2_parts`: parts of L2, each of which fetches a row
+    for its own cores. `results_kept`, `operands_kept`: (low, high) shares of L2: below low all data stay in L2, above
+    high none do, for results beside a stream of reads, and for operands until the next launch.
+
+    Rates, in bytes per cycle. `l2_rate`, `far_rate`: a core's reads from L2, and from memory behind it, with all cores
+    active. `copy_rate`: a core's copies. `shared_rate`: a core's reads of shared memory. `lane_rate`: elements per
+    cycle that a core's lanes compute with a simple operation; `function_rate`: with a function such as e^x.
+
+    Factors on reads. `far_alone`: speed-up of a core's reads from memory if other cores are idle. `warm`: speed-up if
+    L2 holds the data from an earlier launch. `crossing`: slow-down of L2 for rows that do not begin at a multiple of
+    their width. `askew`, `askew_partial`: slow-down for rows whose stride is no multiple of a sector, and for a last
+    part that ends within a sector. `overlapping`: slow-down for rows that begin within the row before. `alone`:
+    slow-down of L2 for rows that no other core reads at about the same time; `strewn`: the same for a kernel whose
+    workgroups do not start one after the other, because it is launched early. `far_users`: slow-down of copies if all
+    tasks run at once and tasks that read the same data are not neighbours. `read_power`: exponent by which reads above
+    those of the best raster slow copies.
+
+    Latencies, in cycles. `latency`: a multiply-add of the vector unit. `load_cycles`: time between two vector loads.
+    `copy_latency`: a copy to shared memory; `far_latency`: the addition to it if L2 holds no operand. `launch_cycles`:
+    a launch; `following_cycles`: a launch that overlaps the end of the previous one and needs its results.
+    `start_cycles`: time between the starts of two workgroups. `task_cycles`: time between the copies of one task and
+    those of a core's next; `next_task`: between the products of both. `outside_row`: each out-of-bounds row of a box
+    copy. `leaving_row`: each row of a result that is stored. `lone_store`: a task that waits because it has one buffer
+    for results. `meeting`: a workgroup barrier between iterations of a K loop. `gather_cycles`: a load or store of one
+    word by a lane that copies by itself; `gather_latency`: the addition for a word that is in bounds.
+
+    Pipelined MMA loops. `copy_shown`: exposed share of copies that overlap other work. `shallow_ring`: factor if too
+    few stages are in flight. `lone_group`: factor on MMAs that a single group issues with few in flight; `lone_lanes`:
+    on arithmetic of a single group between its MMAs. `round_latency`: exposed cycles of an iteration with a single
+    group, divided by the square of the number of groups. `group_latency`, `lane_latency`: cycles added to MMAs for each
+    group, and to arithmetic, divided by the number of groups; `turn_latency`: added to both if groups take turns.
+    `lone_shown`: exposed share of the shorter of MMAs and arithmetic with a single group. `least_step`: minimum cycles
+    of an iteration, in which waves wait for a stage, multiply and release it; `group_step`: addition for each further
+    group. `last_store`: factor on the L2 rate for results of the last task.
+
+    Code. `placing`: simple operations needed to address an element by division; `lane_store`: to store a result from a
+    lane. `prefetch_bytes`: distance ahead at which packed operands are prefetched (0: no prefetch). `instructions`: the
+    longest program, in instructions, that compiles in acceptable time.
     """
 
     registers: int
@@ -171,18 +168,18 @@ class Limits:
 
 @dataclass(frozen=True, eq=False)
 class Machine:
-    """What a target can do, as data; there is one object for each name.
+    """The description of a target; there is one object for each name.
 
-    `lanes` are those of a wave; None where the width is that of whichever vector an instruction uses. `waves` is the
-    most a workgroup has. `spaces` are global, shared and register; a tile register is a register tensor of an
-    `OpaqueOperand`. `features` are all that the atoms ask for. `masked` holds the sizes of elements, in bytes, of which
-    a vector can be loaded or stored in part by a mask that is worked out at run time; `predicated` says whether every
-    vector instruction takes such a mask. `fused` says whether a product and a sum are one instruction, rounded once,
-    `nan_maximum` whether one instruction gives the larger of two numbers, or NaN where one is none, `rounds_bf16`
-    whether one rounds f32 to bf16, `scales` whether one multiplies a vector by powers of two. `cluster` is how many
-    workgroups may run together and write to one another's shared memory. `launches` are the ways in which a kernel may
-    be launched beyond one after the other. `costs` are what plans are ranked by beside the limits and the atoms.
-    `register_file`, `lane_access`, `shared_memory`, `bulk_copy` and `row_tasks` are what waves of many lanes work with.
+    `lanes` is the number of lanes of a wave; None if it is the width of the vector that an instruction uses. `waves` is
+    the most that a workgroup has. `spaces` are global, shared and register; a tile register is a register tensor of an
+    `OpaqueOperand`. `features` are all CPU or GPU features that the atoms need. `masked` holds the element sizes, in
+    bytes, for which a vector load or store can be masked at run time; `predicated` says whether every vector
+    instruction takes such a mask. `fused` says whether a multiply-add is one instruction, rounded once, `nan_maximum`
+    whether one instruction gives the larger of two numbers, or NaN if one is NaN, `rounds_bf16` whether one rounds f32
+    to bf16, `scales` whether one multiplies a vector by powers of two. `cluster` is the largest number of workgroups
+    that run together and write to each other's shared memory. `launches` are the launch modes beyond one kernel after
+    the other. `costs` are constants for ranking plans. `register_file`, `lane_access`, `shared_memory`, `bulk_copy` and
+    `row_tasks` are the resources of waves of many lanes.
     """
 
     name: str
@@ -219,30 +216,32 @@ class Machine:
                 raise ValueError(f"{self.name}: atom {name} needs {', '.join(missing)}")
 
     def multiply_atom(self, name: str) -> MultiplyAtom:
-        """The multiplication atom of that name."""
-        found = self.multiply.get(name)
-        if found is None:
+        """Return the multiplication atom called `name`; raise UnknownName if the machine has none."""
+        atom = self.multiply.get(name)
+        if atom is None:
             raise UnknownName(self.name, "multiplication atom", name, self.multiply)
-        return found
+        return atom
 
     def copy_atom(self, name: str) -> CopyAtom:
-        """The copy atom of that name."""
-        found = self.copies.get(name)
-        if found is None:
+        """Return the copy atom called `name`; raise UnknownName if the machine has none."""
+        atom = self.copies.get(name)
+        if atom is None:
             raise UnknownName(self.name, "copy atom", name, self.copies)
-        return found
+        return atom
 
     def copies_between(self, source: str, target: str) -> tuple[CopyAtom, ...]:
-        """The copy atoms from one space to another, in the order of the table."""
+        """Return the copy atoms from one memory space to another, in the order of the machine's table."""
 
-        def reaches(atom: CopyAtom, mine: str, wanted: str) -> bool:
-            return wanted == mine or (mine == "global" and wanted in atom.alike)
+        def reaches(atom: CopyAtom, atom_space: str, wanted: str) -> bool:
+            return wanted == atom_space or (atom_space == "global" and wanted in atom.alike)
 
         return tuple(a for a in self.copies.values() if reaches(a, a.source, source) and reaches(a, a.target, target))
 
 
 def spaces_of(shared: int | None, registers: int | None = None, alignment: int = 16) -> dict[str, Space]:
-    """The three spaces: bytes of shared memory and of registers that a workgroup has, alignment of allocations.
+    """Return the global, shared and register spaces of a machine, by name.
+
+    `shared` and `registers` are the bytes that a workgroup has (None: no limit); `alignment` is that of allocations.
 
     >>> spaces_of(shared=None)["global"]
     Space(name='global', bytes=None, alignment=16)

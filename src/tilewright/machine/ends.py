@@ -1,8 +1,8 @@
-"""Where a view ends before its tensor does: channels of one group lie beside those of the next.
+"""Views that end before their tensor does, as the channels of one group lie beside those of the next group.
 
-What lies past such an end is not there, though the tensor goes on. An end is an expression that is never negative where
-an element is there: of the 40 channels c of a group, 39 - c. Copies that see the ends of tensors alone see a tensor of
-more dimensions instead: of (120 channels), (3 groups, 40 channels).
+Elements past such an end are out of bounds, though the tensor goes on. An end is an expression that is negative exactly
+for these elements: for the 40 channels c of a group, 39 - c. Copies that only check the bounds of tensors are given a
+tensor of more dimensions instead: (3 groups, 40 channels) for (120 channels).
 """
 
 from __future__ import annotations
@@ -22,32 +22,40 @@ T = TypeVar("T")
 
 
 def both_ends(coordinate: Expr, extent: Expr) -> tuple[Expr, Expr]:
-    """The ends of a dimension at a coordinate."""
+    """Return two expressions that are both >= 0 if and only if `coordinate` is in bounds: coordinate, extent - 1 -
+    coordinate.
+    """
     return coordinate, extent - 1 - coordinate
 
 
 def ends_within(ends: Iterable[Expr], coordinates: Iterable[Expr], shape: Iterable[Expr]) -> tuple[Expr, ...]:
-    """Those ends of views that neither the tensor's own nor another one of them imply.
+    """Return those of `ends` that are not implied by the tensor's own bounds or by each other.
+
+    `ends` are expressions that are negative out of bounds of a view. `coordinates` and `shape` have one entry for each
+    dimension of the tensor.
 
     >>> from tilewright.algebra import as_expr, index
     >>> g, c = index("g", 3), index("c", 64)
     >>> ends_within((c, 39 - c, 99 - c), (40 * g + c,), (as_expr(120),)), ends_within((39 - c,), (c,), (as_expr(40),))
     ((<-c + 39>,), ())
     """
-    own = [end for c, n in zip(coordinates, shape, strict=True) for end in both_ends(c, n)]
-    left = [
-        end for end in dict.fromkeys(ends) if not is_nonneg(end) and not any(is_nonneg(end - other) for other in own)
+    tensor_bounds = [end for c, n in zip(coordinates, shape, strict=True) for end in both_ends(c, n)]
+    remaining = [
+        end
+        for end in dict.fromkeys(ends)
+        if not is_nonneg(end) and not any(is_nonneg(end - other) for other in tensor_bounds)
     ]
-    for end in tuple(left):
-        if any(is_nonneg(end - other) for other in left if other is not end):
-            left.remove(end)
-    return tuple(left)
+    for end in tuple(remaining):
+        if any(is_nonneg(end - other) for other in remaining if other is not end):
+            remaining.remove(end)
+    return tuple(remaining)
 
 
 def with_ends(view: MemoryView, axes: tuple[Symbol, ...]) -> MemoryView:
-    """The same elements, as those of a tensor that ends where the view does; refused where there is none.
+    """Return a view of the same elements in a reshaped tensor whose own bounds are the view's ends.
 
-    Dimensions that are made stand first, and its name says so:
+    An end is an expression that is negative out of bounds of the view. `axes` are the axes of the copied box. Raise
+    Refused if there is no such tensor. New dimensions come first, and the view's name shows the new shape:
 
     >>> from tilewright.algebra import as_expr, index
     >>> g, i, c, one = index("g", 3), index("i", 8), index("c", 64), as_expr(1)
@@ -60,44 +68,48 @@ def with_ends(view: MemoryView, axes: tuple[Symbol, ...]) -> MemoryView:
     """
     name, rank = view.name, len(view.shape)
     while view.ends:
-        found = (_with_end(view, end, d, axes) for end in view.ends for d in reversed(range(len(view.shape))))
-        shorter = next((x for x in found if x is not None), None)
-        if shorter is None:
+        candidates = (_with_bound(view, end, d, axes) for end in view.ends for d in reversed(range(len(view.shape))))
+        reshaped = next((candidate for candidate in candidates if candidate is not None), None)
+        if reshaped is None:
             raise Refused(
                 f"a view of {view.name} ends before it does, where {view.ends[0]} is below 0, and no dimension of it "
                 "can end there"
             )
-        view = replace(shorter, ends=ends_within(shorter.ends, shorter.coordinates, shorter.shape))
-    seen = name if len(view.shape) == rank else f"{name} as ({', '.join(map(str, view.shape))})"
-    return replace(view, name=seen)
+        view = replace(reshaped, ends=ends_within(reshaped.ends, reshaped.coordinates, reshaped.shape))
+    label = name if len(view.shape) == rank else f"{name} as ({', '.join(map(str, view.shape))})"
+    return replace(view, name=label)
 
 
-def _with_end(view: MemoryView, end: Expr, d: int, axes: tuple[Symbol, ...]) -> MemoryView | None:
-    """The tensor whose dimension d ends where a view does; None: that differs from box to box, or within one."""
+def _with_bound(view: MemoryView, end: Expr, d: int, axes: tuple[Symbol, ...]) -> MemoryView | None:
+    """Return the view in a tensor that ends where `end` becomes negative, so that this end is no longer needed.
+
+    Dimension `d` is made shorter, or split into (blocks, elements of a block). Return None if the position depends on
+    `axes`, the axes of the copied box, or if neither is possible.
+    """
     last = view.coordinates[d] + end
     constant, terms = linear(last)
     if last.symbols & set(axes) or constant < 0:
         return None
-    left = tuple(e for e in view.ends if e is not end)
+    other_ends = tuple(e for e in view.ends if e is not end)
     extent = view.shape[d]
-    if not terms:  # always at the same place: the tensor is that much shorter
-        return replace(view, ends=left, shape=_at(view.shape, d, minimum(extent, constant + 1)))
-    apart = gcd(*(count for _, count in terms))
-    block = weighted_sum(0, [(term, count // apart) for term, count in terms])
-    place = view.coordinates[d] - apart * block
-    begins = is_nonneg(place) or place in left
-    if not (begins and is_nonneg(block) and is_nonneg(extent - 1 - last)):
+    if not terms:  # a fixed position: the tensor becomes that much shorter
+        return replace(view, ends=other_ends, shape=_with_entry(view.shape, d, minimum(extent, constant + 1)))
+    period = gcd(*(count for _, count in terms))
+    block = weighted_sum(0, [(term, count // period) for term, count in terms])
+    within_block = view.coordinates[d] - period * block
+    starts_in_bounds = is_nonneg(within_block) or within_block in other_ends
+    if not (starts_in_bounds and is_nonneg(block) and is_nonneg(extent - 1 - last)):
         return None
     return replace(
         view,
-        ends=left,
-        coordinates=(block, *_at(view.coordinates, d, place)),
-        shape=((extent - 1 - constant) // apart + 1, *_at(view.shape, d, const(constant + 1))),
-        strides=(apart * view.strides[d], *view.strides),
-        loose=(False, *_at(view.loose, d, True)),
+        ends=other_ends,
+        coordinates=(block, *_with_entry(view.coordinates, d, within_block)),
+        shape=((extent - 1 - constant) // period + 1, *_with_entry(view.shape, d, const(constant + 1))),
+        strides=(period * view.strides[d], *view.strides),
+        loose=(False, *_with_entry(view.loose, d, True)),
     )
 
 
-def _at(parts: tuple[T, ...], d: int, part: T) -> tuple[T, ...]:
-    """The parts with another one at a place."""
+def _with_entry(parts: tuple[T, ...], d: int, part: T) -> tuple[T, ...]:
+    """Return `parts` with entry `d` replaced by `part`."""
     return (*parts[:d], part, *parts[d + 1 :])

@@ -1,7 +1,7 @@
-"""When lanes with addresses of their own can do a copy between views: each moves a run of neighbours, aligned.
+"""Conditions for lane copies between views: each lane has an address of its own and moves an aligned run of elements.
 
-A run goes along one axis of the box and begins at a multiple of its length. So along that axis the tensor's stride is
-1, every other stride is a multiple of the run, and where the tensor ends it ends between runs.
+A run is contiguous along one axis of the box and begins at a multiple of its length. So along that axis the tensor's
+stride is 1, every other stride is a multiple of the run, and the tensor ends between runs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from tilewright.machine.views import Condition, MemoryView, RegisterView, ViewRe
 
 
 def register_conditions(request: ViewRequest, width: int, wave: int) -> Iterator[Condition]:
-    """What a copy between registers and memory needs, `width` bytes a lane."""
+    """Yield the conditions on open sizes under which lanes copy between registers and memory, `width` bytes each.
+
+    An open size is known only at the call. `wave` is the number of lanes of a wave. Raise Refused if no sizes allow it.
+    """
     registers, memory = request.sides()
     count = run_length(request, width)
     lanes, values = registers.elements.shape
@@ -29,18 +32,22 @@ def register_conditions(request: ViewRequest, width: int, wave: int) -> Iterator
         raise Refused(
             f"a lane holds {values} values of {registers.name}, no multiple of the {count} that {width} bytes are"
         )
-    yield from _runs(request, memory, _axis_of(registers, request.box, count), count, width, whole=True)
+    yield from _run_conditions(request, memory, _axis_of(registers, request.box, count), count, width, whole=True)
 
 
 def transfer_conditions(request: ViewRequest, width: int) -> Iterator[Condition]:
-    """What a copy from global to shared memory needs, `width` bytes a lane; the end of a run may be zero-filled."""
+    """Yield the conditions on open sizes under which lanes copy from global to shared memory, `width` bytes each.
+
+    An open size is known only at the call. A run of elements that crosses the end of the source is zero-filled. Raise
+    Refused if no sizes allow the copy.
+    """
     source, target = request.source, request.target
     assert isinstance(source, MemoryView)
     assert isinstance(target, MemoryView)
     count = run_length(request, width)
     if any(target.loose):
         raise Refused(f"part of the box may lie outside {target.name}, and it has no mask for writing")
-    # the runs go along the axis whose elements are neighbours in the target
+    # runs go along the axis that is contiguous in the target
     axis = next((a for a, s in enumerate(request.axes) if is_number(weight(target.offset(), s), 1)), None)
     if axis is None and count > 1:
         raise Refused(f"runs of {count} elements are not neighbours in {target.name}: no stride is 1")
@@ -48,19 +55,22 @@ def transfer_conditions(request: ViewRequest, width: int) -> Iterator[Condition]
         raise Refused(
             f"rows of {request.box[axis]} elements are not whole runs of {count}, the {width} bytes of a lane"
         )
-    yield from _runs(request, target, axis, count, width, whole=True)
-    yield from _runs(request, source, axis, count, width, whole=False)
+    yield from _run_conditions(request, target, axis, count, width, whole=True)
+    yield from _run_conditions(request, source, axis, count, width, whole=False)
 
 
 def run_length(request: ViewRequest, width: int) -> int:
-    """How many elements a lane moves at once."""
+    """Return the number of elements in the `width` bytes that a lane moves; raise Refused if that is not whole."""
     if width % request.size:
         raise Refused(f"a lane moves {width} bytes, which is no multiple of an element's {request.size}")
     return width // request.size
 
 
 def _axis_of(registers: RegisterView, box: tuple[int, ...], count: int) -> int | None:
-    """The axis of the box along which every run of a lane's values goes."""
+    """Return the axis of the box (the copied elements) along which each run of `count` values of a lane lies.
+
+    Return None if `count` is 1. Raise Refused if a run is not contiguous along one axis, or not aligned to `count`.
+    """
     if count == 1:
         return None
     runs = registers.elements.reshape(-1, count)
@@ -77,10 +87,14 @@ def _axis_of(registers: RegisterView, box: tuple[int, ...], count: int) -> int |
     return moving[0]
 
 
-def _runs(
+def _run_conditions(
     request: ViewRequest, view: MemoryView, axis: int | None, count: int, width: int, whole: bool
 ) -> Iterator[Condition]:
-    """That runs along an axis are neighbours in memory, aligned, and cut by no edge (if `whole`)."""
+    """Yield the conditions on open sizes under which runs of `count` elements are contiguous in memory and aligned.
+
+    `axis` is the axis of the box along which runs lie (None for runs of one element), `width` their bytes. If `whole`,
+    no bound of the tensor may cut a run.
+    """
     what = f"{width} bytes a lane"
     if view.alignment % width:
         raise Refused(f"{view.name} is aligned to {view.alignment} bytes; {what} need {width}")
@@ -116,12 +130,16 @@ def _runs(
         )
         if not multiple(coordinate * stride, count, reason):
             continue
-        # a stride that is open is asked to be a multiple; one that is a number has to make up for the coordinate
+        # a symbolic stride must be a multiple; with a constant stride, coordinate * stride must be
         yield from multiple(stride if not isinstance(stride, Const) else coordinate * stride, count, reason)
 
 
 def _dimension_along(request: ViewRequest, view: MemoryView, axis: int, count: int) -> Generator[Condition, None, int]:
-    """The dimension of the tensor that an axis of the box walks, step by step (the value of the generator)."""
+    """Return the dimension of the tensor along which runs of `count` elements lie, as the generator's value.
+
+    It is the one whose coordinate grows by 1 with `axis`, an axis of the box. Yield the condition that its stride is 1,
+    if that is symbolic. Raise Refused if there is no such dimension.
+    """
     symbol = request.axes[axis]
     steps: list[tuple[int, Expr | None]] = [
         (d, weight(c, symbol)) for d, c in enumerate(view.coordinates) if symbol in c.symbols

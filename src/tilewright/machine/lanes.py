@@ -1,8 +1,7 @@
-"""Copies in which every lane has an address of its own and moves a few neighbouring elements.
+"""Copy atoms in which every lane has an address of its own and moves a few contiguous elements.
 
-The address need not be the same distance apart from lane to lane, and a lane may be switched off; a wave of lanes
-works together only in time. `lane_load` and `lane_store` go to and from registers, `lane_transfer` from one memory
-to another, where what is not in the source arrives as zero.
+Addresses may lie at any distance from lane to lane, and lanes may be switched off. `lane_load` and `lane_store` copy to
+and from registers; `lane_transfer` copies from global to shared memory, and fills with zero outside the source.
 """
 
 from __future__ import annotations
@@ -30,7 +29,11 @@ from tilewright.machine.request import CopyRequest
 def lane_load(
     name: str, source: str, width: int, wave: int, features: tuple[str, ...] = (), hint: Hint = "keep"
 ) -> CopyAtom:
-    """Each lane loads `width` bytes from its own address; lanes that are switched off get zeros."""
+    """Return a copy atom `name` in which each lane loads `width` bytes from its own address; inactive lanes get zeros.
+
+    `source` is the memory space, `wave` the number of lanes, `features` those the machine must have, `hint` the
+    treatment of caches.
+    """
     return CopyAtom(
         name,
         source,
@@ -48,7 +51,11 @@ def lane_load(
 def lane_store(
     name: str, target: str, width: int, wave: int, features: tuple[str, ...] = (), hint: Hint = "keep"
 ) -> CopyAtom:
-    """Each lane that is switched on stores `width` bytes to its own address."""
+    """Return a copy atom `name` in which each active lane stores `width` bytes to its own address.
+
+    `target` is the memory space, `wave` the number of lanes, `features` those the machine must have, `hint` the
+    treatment of caches.
+    """
     return CopyAtom(
         name,
         "register",
@@ -66,7 +73,11 @@ def lane_store(
 def lane_transfer(
     name: str, width: int, wave: int, features: tuple[str, ...], completes: str | None, hint: Hint = "keep"
 ) -> CopyAtom:
-    """Each lane moves up to `width` bytes from global to shared memory; what it does not read arrives as zero."""
+    """Return a copy atom `name` in which each lane copies up to `width` bytes from global to shared memory.
+
+    Elements that are not read arrive as zero. `wave` is the number of lanes, `features` those the machine must have,
+    `completes` what makes an asynchronous copy visible (None: it is synchronous), `hint` the treatment of caches.
+    """
     return CopyAtom(
         name,
         "global",
@@ -83,18 +94,25 @@ def lane_transfer(
 
 
 def _layout(wave: int, width: int, size: int) -> Layout:
-    """(lane, value) -> the element that it is, the lanes' elements one after another."""
+    """Return the layout (lane, value) -> element: each lane's `width` bytes are contiguous, lane after lane.
+
+    `size` is the bytes of an element, `wave` the number of lanes.
+    """
     count = max(width // size, 1)
     return Layout((wave, count), (count, 1))
 
 
-def _moved(layout: object, lanes: int) -> tuple[Array, Array]:
-    """(whose address, how far from it) for each [lane, value]; further waves do as the first."""
-    numbers = table(layout)
-    wave, count = numbers.shape
+def _addresses(layout: object, lanes: int) -> tuple[Array, Array]:
+    """Return two arrays indexed [lane, value]: the lane whose address is used, and the element's distance from that
+    address.
+
+    `layout` describes one wave; all `lanes` lanes follow it, wave after wave.
+    """
+    elements = table(layout)
+    wave, count = elements.shape
     lane = np.arange(lanes)
-    found = numbers[lane % wave]
-    return found // count + (lane // wave * wave)[:, None], found % count
+    element = elements[lane % wave]
+    return element // count + (lane // wave * wave)[:, None], element % count
 
 
 def _load(
@@ -106,11 +124,15 @@ def _load(
     active: tuple[bool, ...],
     value: int,
 ) -> None:
-    owner, step = _moved(layout, target.shape[0])
-    on = np.array(active)
-    found = np.zeros(step.shape, source.dtype)
-    found[on] = source[(np.array(offsets)[owner] + step)[on]]
-    target[:, value : value + step.shape[1]] = found
+    """Execute a lane load: `target[lane, value:]` gets a run of elements of `source` from `offsets[lane]` on.
+
+    Lanes that are not `active` get zeros.
+    """
+    owner, step = _addresses(layout, target.shape[0])
+    active_lanes = np.array(active)
+    loaded = np.zeros(step.shape, source.dtype)
+    loaded[active_lanes] = source[(np.array(offsets)[owner] + step)[active_lanes]]
+    target[:, value : value + step.shape[1]] = loaded
 
 
 def _store(
@@ -122,9 +144,13 @@ def _store(
     active: tuple[bool, ...],
     value: int,
 ) -> None:
-    owner, step = _moved(layout, source.shape[0])
-    on = np.array(active)
-    target[(np.array(offsets)[owner] + step)[on]] = source[:, value : value + step.shape[1]][on]
+    """Execute a lane store: `source[lane, value:]` is stored as a run of elements of `target` from `offsets[lane]` on.
+
+    Lanes that are not `active` store nothing.
+    """
+    owner, step = _addresses(layout, source.shape[0])
+    active_lanes = np.array(active)
+    target[(np.array(offsets)[owner] + step)[active_lanes]] = source[:, value : value + step.shape[1]][active_lanes]
 
 
 def _transfer(
@@ -136,55 +162,70 @@ def _transfer(
     targets: tuple[int, ...],
     counts: tuple[int, ...],
 ) -> None:
-    owner, step = _moved(layout, len(sources))
-    arrives = np.zeros(step.shape, source.dtype)
-    reads = step < np.array(counts)[owner]
-    arrives[reads] = source[(np.array(sources)[owner] + step)[reads]]
-    target[np.array(targets)[:, None] + np.arange(step.shape[1])] = arrives
+    """Execute a lane transfer: each lane copies `counts[lane]` elements from `sources[lane]` to `targets[lane]` on.
+
+    The rest of the lane's run in `target` becomes zero.
+    """
+    owner, step = _addresses(layout, len(sources))
+    values = np.zeros(step.shape, source.dtype)
+    is_read = step < np.array(counts)[owner]
+    values[is_read] = source[(np.array(sources)[owner] + step)[is_read]]
+    target[np.array(targets)[:, None] + np.arange(step.shape[1])] = values
 
 
-def _count(request: CopyRequest, width: int) -> int:
-    """How many elements a lane moves."""
+def _run_length(request: CopyRequest, width: int) -> int:
+    """Return the number of elements in the `width` bytes that a lane moves; raise Refused if that is not whole."""
     if width % request.size:
         raise Refused(f"a lane moves {width} bytes, which is no multiple of an element's {request.size}")
     return width // request.size
 
 
 def _register_arguments(request: CopyRequest, width: int, wave: int) -> Iterable[Arguments]:
-    numbers, count = request.registers(), _count(request, width)
+    """Return the arguments of the lane loads or stores that do `request`, in order, one dictionary for each
+    instruction.
+
+    `width` is the bytes per lane, `wave` the lanes of a wave. Raise Refused if a lane's values are not an aligned,
+    contiguous run in memory.
+    """
+    numbers, count = request.registers(), _run_length(request, width)
     lanes, values = numbers.shape
     if lanes % wave:
         raise Refused(f"the registers have {lanes} lanes, not whole waves of {wave}")
     if values % count:
         raise Refused(f"a lane holds {values} values, no multiple of the {count} that {width} bytes are")
     place, offsets, inside = request.memory()
-    found = []
+    instructions = []
     for value in range(0, values, count):
-        held = numbers[:, value : value + count]
-        on = inside[held]
-        if (on.any(axis=1) != on.all(axis=1)).any():
+        run_elements = numbers[:, value : value + count]
+        is_inside = inside[run_elements]
+        if (is_inside.any(axis=1) != is_inside.all(axis=1)).any():
             raise Refused(f"the edge of memory cuts a run of {count} elements; a narrower copy ends there")
-        active = on[:, 0]
-        runs = offsets[held][active]
+        active = is_inside[:, 0]
+        runs = offsets[run_elements][active]
         if (runs != runs[:, :1] + np.arange(count)).any():
             raise Refused(f"a lane's {count} values are not neighbours in memory: their stride is not 1")
         need_alignment(place, runs[:, 0], request.size, width)
-        starts = np.where(active, offsets[held][:, 0], 0)
-        found.append({"offsets": integers(starts), "active": flags(active), "value": value})
-    return found
+        starts = np.where(active, offsets[run_elements][:, 0], 0)
+        instructions.append({"offsets": integers(starts), "active": flags(active), "value": value})
+    return instructions
 
 
 def _transfer_arguments(request: CopyRequest, width: int, wave: int) -> Iterable[Arguments]:
-    count = _count(request, width)
-    to, written = request.target_table
+    """Return the arguments of the lane transfers that do `request`, in order, one dictionary for each instruction.
+
+    `width` is the bytes per lane, `wave` the lanes of a wave. Raise Refused if runs are not contiguous and aligned in
+    source and target.
+    """
+    count = _run_length(request, width)
+    target_offsets, written = request.target_table
     if not written.all():
         raise Refused("part of the box is outside the target, and it has no mask for writing")
-    if to.size % count:
-        raise Refused(f"the box has {to.size} elements, no multiple of the {count} that {width} bytes are")
-    order = np.argsort(to, kind="stable").reshape(-1, count)
-    if (to[order] != to[order[:, :1]] + np.arange(count)).any():
+    if target_offsets.size % count:
+        raise Refused(f"the box has {target_offsets.size} elements, no multiple of the {count} that {width} bytes are")
+    order = np.argsort(target_offsets, kind="stable").reshape(-1, count)
+    if (target_offsets[order] != target_offsets[order[:, :1]] + np.arange(count)).any():
         raise Refused(f"runs of {count} elements are not neighbours in the target")
-    need_alignment(request.target, to[order[:, 0]], request.size, width)
+    need_alignment(request.target, target_offsets[order[:, 0]], request.size, width)
     sources, inside = request.source_table
     read = inside[order]
     counts = read.sum(axis=1)
@@ -194,7 +235,7 @@ def _transfer_arguments(request: CopyRequest, width: int, wave: int) -> Iterable
     if ((sources[order] != starts[:, None] + np.arange(count)) & read).any():
         raise Refused(f"runs of {count} elements are not neighbours in the source: their stride is not 1")
     need_alignment(request.source, starts, request.size, width)
-    targets = to[order[:, 0]]
+    targets = target_offsets[order[:, 0]]
     return [
         {
             "sources": integers(starts[first : first + wave]),

@@ -1,4 +1,4 @@
-"""Multiplication atoms: single instructions that add the product of two small matrices to a third."""
+"""Multiplication atoms: single instructions that multiply two small matrices and add the product to a third."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True)
 class MultiplyAtom:
-    """C (m x n) += A (m x k) * B (k x n).
+    """A multiplication atom: C (m x n) += A (m x k) * B (k x n).
 
-    `features` are what the machine must offer; `completes` says what makes an asynchronous result visible; `cycles` lie
-    between two such products that do not depend on each other, `load_cycles` between two loads of a factor. Where A is
-    one element (or group of k) in all lanes, `picks` of them lie in one register and the instruction picks one by its
-    number; 1: it is repeated in all lanes by its load. It may pick from the first `picks_from` registers only (0: from
-    all). `rounds` names the precision to which factors are cut first,
-    where that is less than their type's: a program asks for it.
+    `features` are CPU or GPU features that the atom needs. `completes` names what makes an asynchronous result visible.
+    `cycles` are those between two independent atoms, `load_cycles` those between two loads of an operand. If A is one
+    element (or one group of k elements) for all lanes, `picks` of them lie in one register and the instruction selects
+    one by its number; with `picks` 1, the load broadcasts it. It may select from the first `picks_from` registers only
+    (0: from all). `rounds` names the precision to which operands are truncated first, such as tf32, if it is below
+    their type's; a program must ask for it.
     """
 
     name: str
@@ -49,31 +49,37 @@ class MultiplyAtom:
 
     @property
     def asynchronous(self) -> bool:
-        """Whether something must be waited for before C is visible."""
+        """True if the program must wait before C is visible."""
         return self.completes is not None
 
     @cached_property
     def forms(self) -> tuple[tuple[bool, int] | None, tuple[bool, int] | None]:
-        """(whether a row goes along K, how many it has) of A and of B, where it reads them from memory."""
+        """A pair, for A and for B: (True if its rows in memory are contiguous along K, row length in elements).
+
+        None for an operand in registers, or one that is contiguous along neither dimension.
+        """
         return _form(self.a, 0, 1), _form(self.b, 1, 0)
 
     @cached_property
     def slab(self) -> int | None:
-        """How many elements a row has where it reads its factors from memory, or B with A in registers."""
-        read = [f for f, x in zip(self.forms, (self.a, self.b), strict=True) if isinstance(x, MemoryOperand)]
-        found = {None if form is None else form[1] for form in read}
-        return found.pop() if len(found) == 1 and isinstance(self.b, MemoryOperand) else None
+        """The row length, in elements, of the operands that the atom reads from memory: of A and B, or of B alone.
 
-    def taken(self, factor: Array) -> Array:
-        """A factor's numbers as the instruction takes them: of f32 that it rounds to tf32 it cuts what is too much."""
+        None if B is in registers, or if the lengths differ.
+        """
+        forms = [f for f, x in zip(self.forms, (self.a, self.b), strict=True) if isinstance(x, MemoryOperand)]
+        lengths = {None if form is None else form[1] for form in forms}
+        return lengths.pop() if len(lengths) == 1 and isinstance(self.b, MemoryOperand) else None
+
+    def taken(self, operand: Array) -> Array:
+        """Return the elements of `operand` as the instruction uses them: f32 truncated to tf32 if the atom does so."""
         if self.rounds != "tf32":
-            return factor
-        return (np.ascontiguousarray(factor, np.float32).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
+            return operand
+        return (np.ascontiguousarray(operand, np.float32).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
 
     def run(self, a: Array, b: Array, c: Array) -> Array:
-        """What the instruction leaves in C's registers: the operands are taken apart and put together by layout.
+        """Execute the atom: return the registers of C after C += A * B, from the registers (or memory) of A, B and C.
 
-        Products are summed in C's type; integers wrap.
+        Operands are unpacked and packed through their layouts. Sums are rounded to C's type; integers wrap.
         """
         wide = np.float64 if self.c.dtype.is_float else np.int64
         product = self.taken(self.a.load(a)).astype(wide) @ self.taken(self.b.load(b)).astype(wide)
@@ -81,10 +87,14 @@ class MultiplyAtom:
         return self.c.store(total.astype(self.c.dtype.numpy))
 
 
-def _form(operand: RegisterOperand | MemoryOperand, rows: int, deep: int) -> tuple[bool, int] | None:
-    """(whether a row goes along K, how many it has) of an operand in memory, whose dimensions these are."""
+def _form(operand: RegisterOperand | MemoryOperand, rows: int, k: int) -> tuple[bool, int] | None:
+    """Return (True if rows are contiguous along K, row length in elements) of an operand in memory.
+
+    `rows` and `k` are the indices (0 or 1) of its M or N dimension and of its K dimension. Return None for registers,
+    and for a matrix that is contiguous along neither dimension.
+    """
     if not isinstance(operand, MemoryOperand):
         return None
-    if operand.steps[deep] == 1:
+    if operand.steps[k] == 1:
         return True, operand.steps[rows]
-    return (False, operand.steps[deep]) if operand.steps[rows] == 1 else None
+    return (False, operand.steps[k]) if operand.steps[rows] == 1 else None

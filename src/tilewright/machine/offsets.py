@@ -1,8 +1,8 @@
-"""Where each element of a box lies in memory, as a table whose entries hold sizes and rounds that are not known yet.
+"""Tables of the offset of each element of a box, for all loop iterations and open sizes at once.
 
-The offset of an element is a sum: what does not depend on the element, and tables of integers times weights, which are
-1 or sizes that are open. So two elements can be compared for all rounds and sizes at once; where an open size decides,
-the answer is a `Condition`.
+The offset of an element is a sum: a base that does not depend on the element, and tables of integers times weights,
+which are 1 or symbolic sizes. So two elements can be compared for all iterations and sizes at once; if an open size
+decides, the answer is a `Condition`.
 """
 
 from __future__ import annotations
@@ -24,17 +24,26 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True)
 class Table:
-    """A number for each element of the box, first dimension fastest: `base` + sum of weight * integers."""
+    """A number for each element of a box (first dimension fastest): `base` + sum of weight * table of integers.
+
+    `parts` maps each weight, an expression, to the integers of all elements.
+    """
 
     base: Expr
     parts: dict[Expr, Array]
 
     def at(self, entries: tuple[int, ...]) -> Expr:
-        """The number of an element whose integers are these."""
+        """Return the number of an element as an expression: `base` + the sum of weight * entry over `parts`.
+
+        `entries` are the element's integers, one for each weight.
+        """
         return weighted_sum(0, [(self.base, 1), *zip(self.parts, map(int, entries), strict=True)])
 
     def rows(self, elements: Array) -> list[tuple[int, ...]]:
-        """The different integers of these elements, one for each weight."""
+        """Return the distinct tuples of integers of these elements; a tuple has one integer for each weight in `parts`.
+
+        `elements` are numbers of elements of the box.
+        """
         if not self.parts:
             return [()]
         stacked = np.stack([table[elements].reshape(-1) for table in self.parts.values()], axis=1)
@@ -42,7 +51,9 @@ class Table:
 
 
 def table(e: Expr, axes: tuple[Symbol, ...]) -> Table | None:
-    """An expression of the box's axes and of anything else, as a table; None where a term mixes them inside.
+    """Return an expression of the box's `axes` as a `Table`.
+
+    Return None if a term mixes axes and other symbols in one factor, such as inside // or %.
 
     >>> from tilewright.algebra import index, symbol
     >>> i, j, m, K = index("i", 2), index("j", 3), index("m", 9), symbol("K", 1)
@@ -54,26 +65,26 @@ def table(e: Expr, axes: tuple[Symbol, ...]) -> Table | None:
     """
     extents = [int(axis.hi) + 1 for axis in axes]
     values = dict(zip(axes, np.indices(extents).reshape(len(axes), *extents), strict=True))
-    own = set(axes)
+    axis_set = set(axes)
     constant, terms = linear(e)
     rest: dict[Expr, int] = {}
     parts: dict[Expr, Array] = {}
     for term, count in terms:
-        inside = [f for f in factors_of(term) if f.symbols & own]
+        inside = [f for f in factors_of(term) if f.symbols & axis_set]
         if not inside:
             rest[term] = count
             continue
-        if any(not f.symbols <= own for f in inside):
+        if any(not f.symbols <= axis_set for f in inside):
             return None
-        weight = product_node([f for f in factors_of(term) if not f.symbols & own])
-        found = np.broadcast_to(evaluate(product_node(inside), values) * count, extents).reshape(-1, order="F")
-        parts[weight] = parts[weight] + found if weight in parts else found
+        weight = product_node([f for f in factors_of(term) if not f.symbols & axis_set])
+        integers = np.broadcast_to(evaluate(product_node(inside), values) * count, extents).reshape(-1, order="F")
+        parts[weight] = parts[weight] + integers if weight in parts else integers
     return Table(total(constant, rest), parts)
 
 
 @dataclass(frozen=True)
 class Offsets:
-    """The elements of a box of a view: the table of each coordinate, and of the offset before the swizzle."""
+    """Tables for a box of a view: one for each coordinate, and one for the offset before the swizzle."""
 
     view: MemoryView
     coordinates: tuple[Table, ...]
@@ -81,48 +92,63 @@ class Offsets:
 
     @classmethod
     def of(cls, view: MemoryView, axes: tuple[Symbol, ...]) -> Offsets:
-        """Those of a view; refused where an element's place cannot be told apart from the round."""
-        view = view.joined(axes)
-        found = []
-        for coordinate in view.coordinates:
-            made = table(coordinate, axes)
-            if made is None:
-                raise Refused(f"the coordinate {coordinate} of {view.name} divides an axis of the box and what varies")
-            found.append(made)
-        whole = table(view.offset(), axes)
-        assert whole is not None  # it is made of the coordinates
-        return cls(view, tuple(found), whole)
+        """Return the tables of coordinates and offsets for a box of `view` with these axes.
 
-    def apart(self, some: Array, others: Array, steps: Array, reason: str) -> Iterator[Condition]:
-        """That elements `some` lie so many places behind `others`, whatever the rounds are."""
+        Raise Refused if a coordinate divides (// or %) an axis of the box together with other symbols.
+        """
+        view = view.joined(axes)
+        tables = []
+        for coordinate in view.coordinates:
+            coordinate_table = table(coordinate, axes)
+            if coordinate_table is None:
+                raise Refused(f"the coordinate {coordinate} of {view.name} divides an axis of the box and what varies")
+            tables.append(coordinate_table)
+        offset_table = table(view.offset(), axes)
+        assert offset_table is not None  # the coordinates have tables, so their sum has one
+        return cls(view, tuple(tables), offset_table)
+
+    def require_steps(self, some: Array, others: Array, steps: Array, reason: str) -> Iterator[Condition]:
+        """Yield the conditions on open sizes under which offset[some] - offset[others] equals `steps`.
+
+        `some` and `others` are numbers of elements of the box. The conditions cover all loop iterations. Raise Refused
+        with the message `reason` if no sizes satisfy them.
+        """
         differences = [t[some] - t[others] for t in self.offset.parts.values()]
         shape = np.broadcast_shapes(some.shape, others.shape, np.shape(steps))
         stacked = np.stack([np.broadcast_to(d, shape).reshape(-1) for d in (-np.asarray(steps), *differences)], axis=1)
         for row in np.unique(stacked, axis=0):
-            wrong = weighted_sum(int(row[0]), zip(self.offset.parts, map(int, row[1:]), strict=True))
-            if isinstance(wrong, Const):
-                if wrong.value:
+            error = weighted_sum(int(row[0]), zip(self.offset.parts, map(int, row[1:]), strict=True))
+            if isinstance(error, Const):
+                if error.value:
                     raise Refused(reason)
                 continue
-            yield Condition(eq(wrong, 0), reason)
+            yield Condition(eq(error, 0), reason)
 
     def aligned(self, elements: Array, count: int, size: int) -> Iterator[Condition]:
-        """That these elements lie at multiples of `count`: each dimension's step on its own."""
+        """Yield the conditions on open sizes under which these elements have offsets that are multiples of `count`.
+
+        `elements` are numbers of elements of the box. Each dimension's contribution must be a multiple. `size` is the
+        bytes of an element.
+        """
         for d, (coordinate, stride) in enumerate(zip(self.coordinates, self.view.strides, strict=True)):
             for row in coordinate.rows(elements):
-                place = coordinate.at(row) * stride
+                offset = coordinate.at(row) * stride
                 reason = (
-                    f"{self.view.name} is moved from element {place} along dimension {d} on, which is not always at a "
+                    f"{self.view.name} is moved from element {offset} along dimension {d} on, which is not always at a "
                     f"multiple of {count * size} bytes"
                 )
-                if not multiple(place, count, reason):
+                if not multiple(offset, count, reason):
                     continue
-                # a stride that is open is asked to be a multiple; one that is a number makes up for the coordinate
-                yield from multiple(stride if not isinstance(stride, Const) else place, count, reason)
+                # a symbolic stride must be a multiple; with a constant stride, coordinate * stride must be
+                yield from multiple(stride if not isinstance(stride, Const) else offset, count, reason)
                 break
 
     def inside(self, count: int, reason: str) -> Iterator[Condition]:
-        """That no element lies outside the tensor; where tiles of `count` cover it, its extent has to be whole."""
+        """Yield the conditions on open sizes under which all elements of the box are in bounds.
+
+        If tiles of `count` elements cover a dimension, its extent must be a multiple of `count`. Raise Refused, with a
+        message that ends in `reason`, if elements may be out of bounds otherwise.
+        """
         self.need_no_ends(reason)
         for d, (coordinate, extent) in enumerate(zip(self.view.coordinates, self.view.shape, strict=True)):
             if not self.view.loose[d] or (is_nonneg(coordinate) and is_nonneg(extent - 1 - coordinate)):
@@ -137,12 +163,12 @@ class Offsets:
             )
 
     def need_no_ends(self, reason: str) -> None:
-        """Refuses a view that ends before its tensor does."""
+        """Raise Refused if the view ends before its tensor does; the message ends in `reason`."""
         if self.view.ends:
             raise Refused(f"a view of {self.view.name} ends where {self.view.ends[0]} is below 0: {reason}")
 
     def keeps_runs(self, count: int) -> None:
-        """Refuses a swizzle that tears aligned runs apart."""
+        """Raise Refused if the view's swizzle does not keep aligned runs of `count` elements contiguous."""
         swizzle = self.view.swizzle
         if swizzle is not None and (1 << swizzle.base) % count:
             raise Refused(f"the swizzle {swizzle} of {self.view.name} tears runs of {count} elements apart")

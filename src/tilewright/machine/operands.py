@@ -1,8 +1,8 @@
-"""Where an operand of an instruction lives, and which element of its matrix lies where.
+"""Operands of instructions: the matrix, and the layout of its elements in registers or memory.
 
-A matrix of R rows and C columns is numbered first row fastest: element (r, c) is r + R*c. Each kind of operand has a
-layout from places to these numbers, and moves matrices in and out *through that layout only*: an entry that is
-wrong there gives wrong products.
+The elements of a matrix of R rows and C columns are numbered column-major: element (r, c) is r + R*c. An operand has a
+layout from registers or memory to these numbers, and loads and stores matrices *through that layout only*, so that a
+wrong entry gives wrong products.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True)
 class RegisterOperand:
-    """A matrix spread over the lanes of a wave and their registers.
+    """A matrix distributed over the lanes of a wave and their registers.
 
-    `layout` sends (lane, value) to the element that the lane's value holds; stride 0 repeats elements.
+    `layout` maps (lane, value) to the number of the matrix element that it holds; stride 0 repeats elements.
 
     >>> from tilewright.ir.dtypes import f32
     >>> column = RegisterOperand(1, 4, f32, Layout((4, 1), (1, 0)))
@@ -39,57 +39,60 @@ class RegisterOperand:
 
     @cached_property
     def lanes(self) -> int:
-        """How many lanes share the operand."""
+        """The number of lanes that hold the operand."""
         return self.layout[0].size()
 
     @cached_property
     def values(self) -> int:
-        """How many values each lane holds."""
+        """The number of values that each lane holds."""
         return self.layout[1].size()
 
     def store(self, matrix: Array) -> Array:
-        """The registers that hold a matrix: indexed [lane, value]."""
+        """Return the registers, indexed [lane, value], that hold `matrix`."""
         return matrix.T.reshape(-1)[self._places]
 
     def load(self, registers: Array) -> Array:
-        """The matrix that registers hold; elements that are repeated must agree."""
-        places = self._places
+        """Return the matrix that `registers`, indexed [lane, value], hold; raise LayoutError if copies of an element
+        differ.
+        """
+        elements = self._places
         flat = np.zeros(self.rows * self.columns, registers.dtype)
         if self._distinct != flat.size:
             raise LayoutError(f"{self.layout} does not hold every element of a {self.rows}x{self.columns} matrix")
-        flat[places] = registers
-        again = flat[places]
-        if not ((again == registers) | ((again != again) & (registers != registers))).all():  # NaN is equal to none
+        flat[elements] = registers
+        expected = flat[elements]
+        if not ((expected == registers) | ((expected != expected) & (registers != registers))).all():  # NaN != NaN
             raise LayoutError(f"registers that {self.layout} says hold one element differ")
         return flat.reshape(self.columns, self.rows).T
 
     @cached_property
     def _places(self) -> Array:
+        """The number of the matrix element that each register holds, indexed [lane, value]."""
         lane, value = np.indices((self.lanes, self.values))
-        places: Array = np.asarray(self.layout(lane, value))
-        return places
+        elements: Array = np.asarray(self.layout(lane, value))
+        return elements
 
     @cached_property
     def _distinct(self) -> int:
-        """How many elements there are places for."""
+        """The number of different matrix elements that the registers hold."""
         return len(np.unique(self._places))
 
 
 @dataclass(frozen=True)
 class OpaqueOperand(RegisterOperand):
-    """A matrix in a tile register that only whole-tile instructions reach.
+    """A matrix in a tile register, which only whole-tile instructions access.
 
-    `layout` sends (row of the register, element of the row) to the element of the matrix that lies there, so the
-    packing of an operand is part of the description.
+    `layout` maps (register row, position in the row) to the number of the matrix element there, so the packing of an
+    operand is part of its description.
     """
 
 
 @dataclass(frozen=True)
 class MemoryOperand:
-    """A matrix that the instruction reads from memory itself.
+    """A matrix that the instruction reads from memory.
 
-    `layout` sends (row, column) to an offset in elements from where the operand starts; it may end in a swizzle.
-    `alignment` is in bytes. `encoding` says how the instruction is told: "pointer and stride" or "descriptor".
+    `layout` maps (row, column) to an offset in elements from the operand's start; it may end in a swizzle. `alignment`
+    is in bytes. `encoding` is how the instruction addresses the operand: "pointer and stride" or "descriptor".
     """
 
     rows: int
@@ -101,20 +104,20 @@ class MemoryOperand:
 
     @cached_property
     def steps(self) -> tuple[int, int]:
-        """How far the second row, and the second column, lie from the first, before a swizzle."""
+        """The strides (from row to row, from column to column) in elements, before a swizzle."""
         layout = self.layout.layout if isinstance(self.layout, ComposedLayout) else self.layout
         return int(layout(1, 0)), int(layout(0, 1))
 
     def store(self, matrix: Array) -> Array:
-        """Memory that holds a matrix; other elements are zero."""
+        """Return a flat memory array that holds `matrix` from offset 0 on; other elements are zero."""
         row, column = np.indices((self.rows, self.columns))
-        places = np.asarray(self.layout(row, column))
-        memory = np.zeros(int(places.max()) + 1, matrix.dtype)
-        memory[places] = matrix
+        offsets = np.asarray(self.layout(row, column))
+        memory = np.zeros(int(offsets.max()) + 1, matrix.dtype)
+        memory[offsets] = matrix
         return memory
 
     def load(self, memory: Array) -> Array:
-        """The matrix that memory holds."""
+        """Return the matrix that the flat array `memory` holds from offset 0 on."""
         row, column = np.indices((self.rows, self.columns))
         matrix: Array = memory[np.asarray(self.layout(row, column))]
         return matrix

@@ -1,8 +1,7 @@
-"""What a copy is asked to do: a box of elements, where each comes from and where each goes.
+"""Copy requests: a box of elements, with the location of each element in the source and in the target.
 
-The elements of a box are numbered first dimension fastest, as the coordinates of a layout are. A `Place` says, for
-each of them, where it lies: in memory, or in the registers of lanes. The request itself can be executed; that is
-what the instructions of a copy atom are held against.
+The elements of a box are numbered first dimension fastest, like the coordinates of a layout. A `Place` locates each of
+them in memory or in the registers of lanes. A request can be executed, as the reference for a copy atom's instructions.
 """
 
 from __future__ import annotations
@@ -26,17 +25,16 @@ SPACES = ("global", "shared", "register")
 
 @dataclass(frozen=True)
 class Place:
-    """One side of a copy.
+    """One side of a copy: memory or registers.
 
-    In memory, `layout` sends coordinates, one for each dimension of the box, to offsets in elements; the box begins
-    at the coordinates `start`. What lies outside the layout's extents, or where an access says that its element is
-    not in memory, is read as zero and not written. `alignment` is that of the address of offset 0, in bytes; None if it
-    suffices for any copy.
+    In memory, `layout` maps coordinates, one for each dimension of the box, to offsets in elements; the box begins at
+    the coordinates `start`. Elements outside the layout's extents, or out of bounds by an access, are read as zero and
+    not written. `alignment` is that of the address of offset 0, in bytes; None if it suffices for any copy.
 
-    In registers, `layout` sends (lane, value) to the number of the element that the lane's value holds.
+    In registers, `layout` maps (lane, value) to the number of the box element that it holds.
 
     >>> rows = Place("global", Layout((3, 4), (4, 1)), start=(2, 0))
-    >>> offsets, inside = rows.offsets((2, 2))  # the second row of the box is outside
+    >>> offsets, inside = rows.offsets((2, 2))  # the second row of the box is out of bounds
     >>> offsets, inside
     (array([8, 0, 9, 0]), array([ True, False,  True, False]))
     """
@@ -52,22 +50,25 @@ class Place:
 
     @property
     def in_registers(self) -> bool:
-        """Whether the elements lie in registers."""
+        """True if this side of the copy is registers."""
         return self.space == "register"
 
     def extents(self) -> tuple[int, ...]:
-        """The extents of the layout's dimensions; of an access, those of its axes."""
+        """Return the extents of the dimensions of `layout`, or of the axes if it is an access."""
         if isinstance(self.layout, Access):
             return tuple(_length(axis) for axis in self.layout.axes)
         shape = self.layout.shape
         return tuple(size(mode) for mode in shape) if isinstance(shape, tuple) else (size(shape),)
 
     def begin(self, box: tuple[int, ...]) -> tuple[int, ...]:
-        """The coordinates at which the box begins: zeros unless `start` was given."""
+        """Return the coordinates at which a box of this shape begins in memory: `start`, or zeros."""
         return self.start or (0,) * len(box)
 
     def offsets(self, box: tuple[int, ...]) -> tuple[Array, Array]:
-        """(offset, whether it is inside memory) of each element of a box; outside, the offset is 0."""
+        """Return two arrays with an entry for each element of a box of this shape: offset, and True if in bounds.
+
+        The offset is 0 out of bounds.
+        """
         extents, begin = self.extents(), self.begin(box)
         number = np.arange(prod(box))
         inside = np.ones(number.size, bool)
@@ -86,7 +87,7 @@ class Place:
         return np.where(inside, np.broadcast_to(offset, inside.shape), 0), inside
 
     def numbers(self) -> Array:
-        """The number of the element that each register holds: indexed [lane, value]."""
+        """Return the number of the box element that each register holds, indexed [lane, value]."""
         if isinstance(self.layout, Access) or len(self.layout) != 2:
             raise LayoutError(f"registers need a layout of (lane, value), not {self.layout}")
         lane, value = np.indices(self.extents())
@@ -95,6 +96,7 @@ class Place:
 
 
 def _length(axis: Symbol) -> int:
+    """Return the extent of an axis; raise AccessError if it is symbolic."""
     if not isinstance(axis.upper, Const):
         raise AccessError(f"axis {axis.name} runs to {axis.upper}: give a copy's access its sizes by substitute()")
     return int(axis.upper) + 1
@@ -102,7 +104,7 @@ def _length(axis: Symbol) -> int:
 
 @dataclass(frozen=True)
 class CopyRequest:
-    """Move the elements of a box from one place to another; at most one of the two is in registers.
+    """A request to copy the elements of a box from `source` to `target`; at most one of them is registers.
 
     >>> from tilewright.ir.dtypes import f32
     >>> turned = CopyRequest(
@@ -133,6 +135,10 @@ class CopyRequest:
                 raise LayoutError(f"{self.target.layout} puts two elements of the box {self.box} at one place")
 
     def _check_registers(self, place: Place) -> None:
+        """Raise LayoutError if `place`, a register side of the copy, holds elements that are not in the box.
+
+        As the source, it must also hold every element of the box.
+        """
         numbers, elements = place.numbers(), prod(self.box)
         if numbers.min() < 0 or numbers.max() >= elements:
             raise LayoutError(f"registers by {place.layout} hold elements that the box {self.box} does not have")
@@ -146,36 +152,45 @@ class CopyRequest:
 
     @cached_property
     def source_table(self) -> tuple[Array, Array]:
-        """(offset, inside) of each element of the box in the source; the source must be memory."""
+        """Two arrays with an entry for each element of the box: offset in the source, and True if in bounds.
+
+        The source must be memory.
+        """
         return self.source.offsets(self.box)
 
     @cached_property
     def target_table(self) -> tuple[Array, Array]:
-        """(offset, inside) of each element of the box in the target; the target must be memory."""
+        """Two arrays with an entry for each element of the box: offset in the target, and True if in bounds.
+
+        The target must be memory.
+        """
         return self.target.offsets(self.box)
 
     def memory(self) -> tuple[Place, Array, Array]:
-        """The side in memory of a copy to or from registers, with its table."""
+        """Return (place, offsets, True if in bounds) of the memory side of a copy to or from registers.
+
+        Both arrays have one entry for each element of the box.
+        """
         place = self.source if self.target.in_registers else self.target
         return place, *(self.source_table if self.target.in_registers else self.target_table)
 
     def registers(self) -> Array:
-        """The numbers of the elements that the side in registers holds: indexed [lane, value]."""
+        """Return the number of the box element that each register of the register side holds, indexed [lane, value]."""
         return (self.target if self.target.in_registers else self.source).numbers()
 
     def run(self, source: Array, target: Array) -> None:
-        """Do the copy, element by element, in place: memory is a flat array, registers are [lane, value]."""
+        """Do the copy in place, element by element; memory is a flat array, registers are indexed [lane, value]."""
         if self.source.in_registers:
             offsets, inside = self.target_table
             numbers = self.source.numbers()
-            kept = inside[numbers]
-            target[offsets[numbers][kept]] = source[kept]
+            written = inside[numbers]
+            target[offsets[numbers][written]] = source[written]
             return
         offsets, inside = self.source_table
-        found = np.zeros(offsets.size, source.dtype)
-        found[inside] = source[offsets[inside]]
+        elements = np.zeros(offsets.size, source.dtype)
+        elements[inside] = source[offsets[inside]]
         if self.target.in_registers:
-            target[...] = found[self.target.numbers()]
+            target[...] = elements[self.target.numbers()]
             return
         offsets, inside = self.target_table
-        target[offsets[inside]] = found[inside]
+        target[offsets[inside]] = elements[inside]

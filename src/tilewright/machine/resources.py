@@ -1,7 +1,7 @@
-"""Resources of waves of many lanes: registers, accesses to memory, shared memory, bulk copies, task sizes.
+"""Resources of machines with waves of many lanes: registers, memory access, shared memory, bulk copies, task sizes.
 
-Each class is a part of a machine's row. The defaults are those of a machine without that part: nothing is tuned by
-them. A row in `targets/` gives every field that its machine has.
+Each class is a part of a machine's description. The defaults are those of a machine without that part and enable
+nothing. A machine in `targets/` states every field that it has.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from dataclasses import dataclass
 class RegisterFile:
     """Registers of a lane, and of all lanes of a core.
 
-    `word_bytes` are the bytes of one register. Where roles of a program have different numbers of registers, a lane has
-    a multiple of `role_unit`, at least `role_least`, and `role_reserved` fewer than the machine's most.
-    `loop_registers` are those of a lane beside the accumulators and operands of a loop of several products: addresses,
-    counters, values of rows. A lane holds at most `tensor_values` of one tensor and `lane_values` of all tensors of a
-    task; `core_values` are those of all lanes of a workgroup together.
+    `word_bytes` are the bytes of one register. If roles of a program have different numbers of registers, a lane of a
+    role has a multiple of `role_unit`, at least `role_least`, and at most `role_reserved` below the machine's limit.
+    `loop_registers` are needed by a lane beside the accumulators and operands of a loop with several products:
+    addresses, counters, values of rows. A lane holds at most `tensor_values` values of one tensor and `lane_values` of
+    all tensors of a task; `core_values` is the limit for all lanes of a workgroup together.
     """
 
     word_bytes: int = 1
@@ -31,18 +31,17 @@ class RegisterFile:
 
     @property
     def word_bits(self) -> int:
-        """Bits of one register."""
+        """The bits of one register."""
         return 8 * self.word_bytes
 
 
 @dataclass(frozen=True)
 class LaneAccess:
-    """How lanes load and store, in bytes but for the counts.
+    """Loads and stores of a lane, in bytes except for the count of loads.
 
-    `vector_bytes` is the most that a lane moves with one instruction, `line_bytes` what memory moves together. A lane
-    may have `own_bytes` of contiguous memory for itself, which other lanes do not touch. A tile that is transposed
-    through shared memory has a side of `transposed_bytes`. `loads_in_flight` are the registers that a lane loads before
-    it uses the first.
+    `vector_bytes` is the most that a lane moves with one instruction, `line_bytes` the unit in which memory is moved. A
+    lane may have `own_bytes` of contiguous memory to itself. A tile that is transposed through shared memory has a side
+    of `transposed_bytes`. `loads_in_flight` is the number of registers that a lane loads before it uses the first.
     """
 
     vector_bytes: int = 1
@@ -54,12 +53,12 @@ class LaneAccess:
 
 @dataclass(frozen=True)
 class SharedMemory:
-    """How matrices lie in shared memory.
+    """Layout and use of matrices in shared memory.
 
-    `swizzle_bits` are the bits of a row's number that move its vectors, so that a column is spread over all banks. An
-    atom that reads shared memory reads `atom_rows` rows that are equally far apart; further groups of as many may lie
-    anywhere. `atoms_in_flight` are the atoms of one group of waves that keep the unit busy which multiplies.
-    `hoisted_elements` is the most of an operand that is read before a loop, for all of its iterations.
+    `swizzle_bits` is the number of bits of a row index that permute its vectors, so that a column is spread over all
+    banks. An atom that reads shared memory reads groups of `atom_rows` equally spaced rows; groups may lie anywhere.
+    `atoms_in_flight` is the number of atoms of one group of waves that keeps the matrix unit busy. `hoisted_elements`
+    is the largest operand, in elements, that is read before a loop for all of its iterations.
     """
 
     swizzle_bits: int = 0
@@ -70,11 +69,11 @@ class SharedMemory:
 
 @dataclass(frozen=True)
 class BulkCopy:
-    """Copies between global and shared memory that the machine does by itself.
+    """Asynchronous bulk copies between global and shared memory (such as TMA).
 
     One copy has at most `box_extent` elements along a dimension; rows of results are multiples of `row_bytes`. A stage
-    holds several filter taps while these have at most `taps_bytes` together. Positions of windows are counted over at
-    most `counted_dims` dimensions.
+    holds several filter taps if these have at most `taps_bytes` together. Window positions are counted over at most
+    `counted_dims` dimensions.
     """
 
     box_extent: int = 0
@@ -85,11 +84,11 @@ class BulkCopy:
 
 @dataclass(frozen=True)
 class RowTasks:
-    """Tasks of programs that memory bounds: how many waves do one, and how much a lane has of it.
+    """Task sizes of memory-bound kernels: the number of waves of a task, and the values that each lane holds.
 
-    A task has `waves`; `fewer_waves` where these move enough, `most_waves` where rows are long, and at least
-    `least_waves` while its lanes have `least_values` each. A lane has `values` of a tile, `most_values` where rows are
-    long, and loads `loaded_bytes`. A reduction that is split has at least `part_elements` in each part.
+    A task has `waves` waves: `fewer_waves` if these move enough data, `most_waves` if rows are long, and at least
+    `least_waves` as long as each lane has `least_values` values. A lane has `values` values of a tile, `most_values` if
+    rows are long, and loads `loaded_bytes`. A split reduction has at least `part_elements` elements in each part.
     """
 
     waves: int = 1

@@ -1,8 +1,8 @@
-"""What a copy of a block program is asked to do: two views, as expressions.
+"""Copies between views of a block program, with symbolic coordinates.
 
-A `MemoryView` says which element of a tensor each element of the box is, as expressions of the box's axes and of
-whatever else varies: loop variables, sizes that are open until the call. An atom answers for all of their values at
-once, with `Condition`s where an open size decides.
+A `MemoryView` gives, for each element of the copied box, its coordinates in a tensor, as expressions of the box's axes,
+of loop variables and of sizes that are open until the call. An atom answers for all of their values at once, with
+`Condition`s if an open size decides.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True)
 class Condition:
-    """What must hold of sizes for an atom to do a copy, and the sentence that refuses it where it does not."""
+    """A condition on open sizes that a copy atom needs, and the reason for the refusal where it fails."""
 
     that: Expr
     reason: str
@@ -33,9 +33,9 @@ class Condition:
 class MemoryView:
     """A box of a tensor in memory; `coordinates`, `shape`, `strides` and `loose` have one entry for each dimension.
 
-    `loose` says which coordinates may lie outside the tensor. `alignment` is that of the tensor's first element, in
-    bytes; the swizzle is applied to offsets in elements. `ends` are those within the tensor: an element is not there
-    where one of them is below 0 (`ends_within`).
+    `loose` marks the coordinates that may be out of bounds of the tensor. `alignment` is that of the tensor's first
+    element, in bytes; the swizzle is applied to offsets in elements. An element is out of bounds of the view if one of
+    `ends` is negative for it (see `ends_within`).
     """
 
     name: str
@@ -49,16 +49,18 @@ class MemoryView:
     ends: tuple[Expr, ...] = ()
 
     def offset(self) -> Expr:
-        """The element's place, before the swizzle."""
+        """Return an element's offset before the swizzle: the sum of coordinate * stride."""
         total: Expr = as_expr(0)
         for coordinate, stride in zip(self.coordinates, self.strides, strict=True):
             total = total + coordinate * stride
         return total
 
     def joined(self, axes: tuple[Symbol, ...]) -> MemoryView:
-        """The same elements, with dimensions joined that one axis of the box runs through.
+        """Return the same elements in a tensor with fewer dimensions; `axes` are the axes of the copied box.
 
-        A row x of a matrix seen as pixels, [x//(P*Q), x//Q%P, x%Q], is one dimension where the pixels are packed:
+        Dimensions that one axis runs through are joined; if a coordinate still divides an axis (// or %), the view is
+        returned unchanged. For instance a row x of a matrix seen as pixels, [x//(P*Q), x//Q%P, x%Q], is one dimension
+        if the pixels are packed:
 
         >>> from tilewright.algebra import index
         >>> x, one = index("x", 64), as_expr(1)
@@ -70,19 +72,23 @@ class MemoryView:
         >>> flat.coordinates, flat.shape, flat.strides
         ((<x>,), (<70>,), (<1>,))
         """
-        found = self
+        result = self
         d = 0
-        while d + 1 < len(found.coordinates):
-            divided = has_division(found.coordinates[d], axes)
-            shorter = found._of_one_number(d) or found._join(d) if divided else None
-            if shorter is None:
+        while d + 1 < len(result.coordinates):
+            divided = has_division(result.coordinates[d], axes)
+            joined = result._join_digits(d) or result._join_pair(d) if divided else None
+            if joined is None:
                 d += 1
             else:
-                found = shorter
-        return self if any(has_division(c, axes) for c in found.coordinates) else found
+                result = joined
+        return self if any(has_division(c, axes) for c in result.coordinates) else result
 
-    def _of_one_number(self, d: int) -> MemoryView | None:
-        """Dimensions from d on as one, where their coordinates are the digits of the number that the first divides.
+    def _join_digits(self, d: int) -> MemoryView | None:
+        """Return the view with dimension `d` and following ones joined, if their coordinates are the digits of a flat
+        index.
+
+        Digits of an index n are n // size, then n // step % extent for each further dimension. Return None for other
+        coordinates, or if the dimensions are not packed.
 
         >>> from tilewright.algebra import index
         >>> x, t, one = index("x", 64), index("t", 10), as_expr(1)
@@ -94,14 +100,14 @@ class MemoryView:
         >>> pixels.coordinates[1:], pixels.joined((x,)).coordinates
         ((<(3*t + x//16)%16>, <x%16>), (<48*t + x>,))
 
-        Where whole boxes fill an image, the number of the image is not divided, and what is left is one dimension:
+        If whole boxes fill an image, the number of the image is not divided, and the rest is one dimension:
 
         >>> row = 256 * t + x
         >>> pixels = replace(pixels, coordinates=(row // 256, row // 16 % 16, row % 16))
         >>> pixels.joined((x,)).coordinates
         (<t>, <x>)
 
-        What is added to the first is so many times all that the others count:
+        A number added to the first digit counts as that many times the product of the other extents:
 
         >>> row = 48 * t + x
 
@@ -110,20 +116,20 @@ class MemoryView:
         (<48*t + x + 777>,)
         """
         first = self.coordinates[d]
-        divided = [part for part, count in linear(first)[1] if isinstance(part, FloorDiv) and count == 1]
-        if len(divided) != 1:
+        quotients = [part for part, count in linear(first)[1] if isinstance(part, FloorDiv) and count == 1]
+        if len(quotients) != 1:
             return None
-        number, by = divided[0].parts
-        more = first - divided[0]
-        whole: Expr = as_expr(1)
+        number, divisor = quotients[0].parts
+        added = first - quotients[0]
+        inner_size: Expr = as_expr(1)
         for end in range(d + 1, len(self.coordinates)):
             packed = self.strides[end - 1] == self.strides[end] * self.shape[end]
-            whole = whole * self.shape[end]
+            inner_size = inner_size * self.shape[end]
             if not packed:
                 return None
-            if whole != by:
+            if inner_size != divisor:
                 continue
-            step = whole
+            step = inner_size
             for k in range(d + 1, end + 1):
                 step = step // self.shape[k]
                 if self.coordinates[k] != number // step % self.shape[k]:
@@ -134,15 +140,17 @@ class MemoryView:
 
             return replace(
                 self,
-                coordinates=at(self.coordinates, number + whole * more),
-                shape=at(self.shape, self.shape[d] * whole),
+                coordinates=at(self.coordinates, number + inner_size * added),
+                shape=at(self.shape, self.shape[d] * inner_size),
                 strides=at(self.strides, self.strides[end]),
                 loose=at(self.loose, any(self.loose[d : end + 1])),
             )
         return None
 
-    def _join(self, d: int) -> MemoryView | None:
-        """Dimensions d and d + 1 as one, where they are packed and the second coordinate always lies inside.
+    def _join_pair(self, d: int) -> MemoryView | None:
+        """Return the view with dimensions d and d + 1 joined into one.
+
+        Return None unless they are packed and coordinate d + 1 is always in bounds.
 
         >>> from tilewright.algebra import index
         >>> x, t, one = index("x", 16), index("t", 10), as_expr(1)
@@ -163,26 +171,28 @@ class MemoryView:
         def at(parts: tuple[Any, ...], part: Any) -> tuple[Any, ...]:
             return (*parts[:d], part, *parts[d + 2 :])
 
-        whole, outer = self.coordinates[d] * extent + inner, self.coordinates[d]
+        joined_coordinate, outer = self.coordinates[d] * extent + inner, self.coordinates[d]
         if isinstance(outer, Mod) and isinstance(inner, Mod) and inner.right == extent:  # digits of one number
-            whole = (inner.left + (outer.left - _quotient(inner.left, extent)) * extent) % (outer.right * extent)
+            joined_coordinate = (inner.left + (outer.left - _quotient(inner.left, extent)) * extent) % (
+                outer.right * extent
+            )
         return replace(
             self,
-            coordinates=at(self.coordinates, whole),
+            coordinates=at(self.coordinates, joined_coordinate),
             shape=at(self.shape, self.shape[d] * extent),
             strides=at(self.strides, self.strides[d + 1]),
             loose=at(self.loose, self.loose[d] or self.loose[d + 1]),
         )
 
     def substituted(self, values: dict[Any, Any]) -> MemoryView:
-        """The view with symbols of its coordinates replaced."""
-        coordinates, ends = (tuple(substitute(e, values) for e in what) for what in (self.coordinates, self.ends))
+        """Return the view with the symbols that are keys of `values` replaced in its coordinates and ends."""
+        coordinates, ends = (tuple(substitute(e, values) for e in exprs) for exprs in (self.coordinates, self.ends))
         return replace(self, coordinates=coordinates, ends=ends)
 
 
 @dataclass(frozen=True)
 class RegisterView:
-    """A tensor in registers: the number of the element that each [lane, value] holds."""
+    """A tensor in registers; `elements` is the number of the box element in each register, indexed [lane, value]."""
 
     name: str
     elements: Array
@@ -191,9 +201,9 @@ class RegisterView:
 
 @dataclass(frozen=True)
 class ViewRequest:
-    """Move a box of elements, one axis for each dimension, from one view to another.
+    """A request to copy a box of elements, with one axis for each dimension, between two views.
 
-    `otherwise` is what is read outside the source's tensor.
+    `otherwise` is the value of source elements that are out of bounds.
     """
 
     axes: tuple[Symbol, ...]
@@ -213,7 +223,7 @@ class ViewRequest:
         return int(self.dtype.numpy.itemsize)
 
     def sides(self) -> tuple[RegisterView, MemoryView]:
-        """(registers, memory) of a copy between the two."""
+        """Return (registers, memory) of a copy between registers and memory, in either direction."""
         registers, memory = self.target, self.source
         if isinstance(memory, RegisterView):
             registers, memory = memory, registers
@@ -223,7 +233,8 @@ class ViewRequest:
 
 
 def _quotient(e: Expr, by: Expr) -> Expr:
-    """The expression divided; a quotient to which a number was added is one of the number that was divided before.
+    """Return `e // by`. If e is a quotient plus a constant, it divides only once: (n // d + c) // by = (n + c*d) //
+    (d*by).
 
     >>> from tilewright.algebra import index
     >>> n = index("n", 999)
@@ -238,7 +249,10 @@ def _quotient(e: Expr, by: Expr) -> Expr:
 
 
 def multiple(e: Expr, of: int, reason: str) -> list[Condition]:
-    """That an expression is a multiple of a number: nothing where it always is, otherwise the condition."""
+    """Return a list with the Condition that `e` is a multiple of `of`; an empty list if it always is.
+
+    `reason` is the message of the refusal if the condition fails.
+    """
     rest = e % of
     if is_number(rest, 0):
         return []
@@ -246,13 +260,13 @@ def multiple(e: Expr, of: int, reason: str) -> list[Condition]:
 
 
 def weight(e: Expr, axis: Symbol) -> Expr | None:
-    """How far an expression moves at each step of an axis; None where that differs from step to step."""
+    """Return how much `e` grows for each step of `axis` (its stride), or None if `e` is not linear in `axis`."""
     form = linear_form(e, (axis,))
     return None if form is None else form[0].get(axis, as_expr(0))
 
 
 def is_number(e: Expr | None, n: int) -> bool:
-    """Whether an expression is this number.
+    """True if an expression is the constant `n`; False for None.
 
     >>> is_number(as_expr(4) - 3, 1)
     True

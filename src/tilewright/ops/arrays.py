@@ -1,4 +1,4 @@
-"""Arguments and results of functions on arrays: what they are, where they lie, and the target that follows."""
+"""Arguments and results of functions on arrays: their types and memory, and the target on which a call runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tilewright.runtime.tensors import Form, torch_dtype_of, torch_of
 from tilewright.runtime.traced import refuse_traced
 from tilewright.targets.calls.table import UNLIKE
 from tilewright.targets.cpu.launch_cache import LaunchCache
-from tilewright.targets.gpu.again import Again
+from tilewright.targets.gpu.again import GpuLaunchCache
 from tilewright.targets.names import CPU, CUDA, GPU, is_gpu
 from tilewright.targets.registry import check_target, gpu_machine
 
@@ -26,83 +26,99 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def array(value: Any, name: str, ranks: tuple[int, ...] = ()) -> Any:
-    """The argument as a contiguous array, of numpy or of a device, of so many dimensions; two at least.
+    """Return `value` (a numpy array, torch tensor, DLPack object or nested list) as a contiguous array, on its device.
+
+    Raise `ArgumentError`, which calls it `name`, unless its number of dimensions is in `ranks` (empty: at least 2).
 
     >>> array([[1, 2]], "x").shape
     (1, 2)
     """
-    taken = _listed(value, name) if isinstance(value, list | tuple) else array_of(value, name)
-    taken = _packed(taken, name) if isinstance(taken, DeviceArray) else np.ascontiguousarray(taken)
-    if taken.ndim not in ranks if ranks else taken.ndim < 2:
-        wanted = " or ".join(map(str, ranks)) or "at least 2"
-        raise ArgumentError(f"{name} has shape {taken.shape}, {taken.ndim} dimensions; it takes {wanted}")
-    return taken
+    result = _array_of_lists(value, name) if isinstance(value, list | tuple) else array_of(value, name)
+    result = _contiguous(result, name) if isinstance(result, DeviceArray) else np.ascontiguousarray(result)
+    if result.ndim not in ranks if ranks else result.ndim < 2:
+        expected = " or ".join(map(str, ranks)) or "at least 2"
+        raise ArgumentError(f"{name} has shape {result.shape}, {result.ndim} dimensions; it takes {expected}")
+    return result
 
 
-def _packed(array: DeviceArray, name: str) -> DeviceArray:
-    """An array on a device without gaps: itself, or torch's copy of it."""
+def _contiguous(array: DeviceArray, name: str) -> DeviceArray:
+    """Return a device array that is contiguous: `array` itself, or torch's copy of it.
+
+    Raise `ArgumentError`, which calls it `name`, if it is not contiguous and cannot be copied.
+    """
     if array.packed:
         return array
     if not hasattr(array.given, "contiguous"):
         raise ArgumentError(f"{name} lies on a device, and is not contiguous; pass a contiguous copy of it")
-    copied: DeviceArray = array_of(array.given.contiguous(), name)
-    return copied
+    copy: DeviceArray = array_of(array.given.contiguous(), name)
+    return copy
 
 
-def _listed(value: Any, name: str) -> Array:
-    """An array of numbers that are given as lists."""
-    for part in _leaves(value):
-        refuse_traced(part, f"{name}, in a list,")
+def _array_of_lists(value: Any, name: str) -> Array:
+    """Return nested lists of numbers as a numpy array; raise `ArgumentError`, which calls them `name`, for anything
+    else.
+    """
+    for entry in _non_numbers(value):
+        refuse_traced(entry, f"{name}, in a list,")
     try:
-        listed = np.asarray(value)
-    except (TypeError, ValueError, RuntimeError) as fault:  # nested lists of unequal lengths, say
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as fault:  # for example nested lists of unequal lengths
         raise ArgumentError(f"{name}={written(value, 80)} is no array of numbers: {fault}") from None
-    if listed.dtype.kind in "OSUMmV":
-        raise ArgumentError(f"{name}={written(value, 80)} is no array of numbers: it holds {listed.dtype}")
-    return listed
+    if array.dtype.kind in "OSUMmV":
+        raise ArgumentError(f"{name}={written(value, 80)} is no array of numbers: it holds {array.dtype}")
+    return array
 
 
-def _leaves(value: Any, depth: int = 8) -> Iterator[Any]:
-    """The entries of nested lists that are no numbers; no argument here has more dimensions."""
-    for part in value if depth else ():
-        if isinstance(part, list | tuple):
-            yield from _leaves(part, depth - 1)
-        elif not isinstance(part, bool | int | float | np.generic):
-            yield part
+def _non_numbers(value: Any, depth: int = 8) -> Iterator[Any]:
+    """Yield the entries of nested lists, up to `depth` levels deep, that are not numbers."""
+    for entry in value if depth else ():
+        if isinstance(entry, list | tuple):
+            yield from _non_numbers(entry, depth - 1)
+        elif not isinstance(entry, bool | int | float | np.generic):
+            yield entry
 
 
 def in_place(value: Any, name: str) -> Any:
-    """The argument as an array that shares its memory, which must be contiguous."""
-    taken = array_of(value, name)
-    if not (taken.packed if isinstance(taken, DeviceArray) else taken.flags.c_contiguous):
+    """Return `value` as an array that shares its memory; raise `ArgumentError`, which calls it `name`, if not
+    contiguous.
+    """
+    array = array_of(value, name)
+    if not (array.packed if isinstance(array, DeviceArray) else array.flags.c_contiguous):
         raise ArgumentError(f"{name} is not contiguous; pass np.ascontiguousarray({name})")
-    return taken
+    return array
 
 
 def bias_of(value: Any, kind: DType, count: int, what: str) -> Any:
-    """A bias in the type of sums: itself, or a copy; where it lies, but on the host if torch does not convert it."""
+    """Return a bias of `count` elements as an array of the accumulator type of `kind`, the data's element type.
+
+    It is `value` itself or a converted copy. It stays on its device, except that arrays which are not torch's are
+    converted on the host. Raise `ArgumentError` for another number of elements; `what` says in the plural what there is
+    one of each.
+    """
     bias = array(value, "bias", (1,))
     if bias.size != count:
         raise ArgumentError(f"bias has {bias.size} elements; there are {count} {what}")
-    wanted = kind.accumulator.numpy
-    if bias.dtype == wanted:
+    accumulator = kind.accumulator.numpy
+    if bias.dtype == accumulator:
         return bias
     torch = None if isinstance(bias, np.ndarray) else torch_of(bias.given)
     if torch is not None:
-        return array_of(bias.given.to(torch_dtype_of(torch, wanted)), "bias")
-    return on_host(bias).astype(wanted)
+        return array_of(bias.given.to(torch_dtype_of(torch, accumulator)), "bias")
+    return on_host(bias).astype(accumulator)
 
 
 def dtype_of(array: Any, name: str) -> DType:
-    """The element type of an array."""
-    kind = from_numpy(array.dtype)
-    if kind is None:
+    """Return the element type of `array`; raise `ArgumentError`, which calls it `name`, if Tilewright has no such
+    type.
+    """
+    element_type_ = from_numpy(array.dtype)
+    if element_type_ is None:
         raise ArgumentError(f"{name} holds {array.dtype}, which is no element type here")
-    return kind
+    return element_type_
 
 
 def out_type(given: DTypeLike | None, kind: DType) -> DType:
-    """The element type of a result: the one given, or that of the data."""
+    """Return the element type of a result: `given`, or that of the data, `kind`, if it is None."""
     try:
         return kind if given is None else element_type(given, "out_dtype")
     except ProgramError as fault:
@@ -110,45 +126,52 @@ def out_type(given: DTypeLike | None, kind: DType) -> DType:
 
 
 def by(extents: Any) -> str:
-    """Extents as one says them: 3x4."""
+    """Return extents as text: (3, 4) -> "3x4"."""
     return "x".join(map(str, extents))
 
 
 def known_precision(precision: Any) -> str | None:
-    """To what factors may be rounded."""
+    """Return `precision` if it is None or "tf32" (f32 operands are rounded to tf32); raise `ArgumentError`
+    otherwise.
+    """
     if precision is not None and not (isinstance(precision, str) and precision == "tf32"):
         raise ArgumentError(f"precision={written(precision, 80)}: 'tf32', which rounds factors of f32, or None")
     return None if precision is None else "tf32"
 
 
-# -- where they lie -------------------------------------------------------------------------------------
+# -- the memory that arrays are in ----------------------------------------------------------------------
 
 
 def known_target(target: str | None) -> str | None:
-    """A target, or None for the one that follows from where arrays lie."""
+    """Return `target` if it is None or the name of a target; raise an error otherwise."""
     if target is not None:
         check_target(target, (GPU,))
     return target
 
 
 def target_for(given: str | None, arrays: dict[str, Any]) -> str:
-    """The target of a call: the one that is named, else where its arrays lie.
+    """Return the target of a call: `given`, or the GPU if one of the `arrays` (by name) is on a GPU, or the CPU.
+
+    Raise `ArgumentError` if `given` is a CPU and an array is on a GPU.
 
     >>> target_for(None, {"x": np.zeros(1)}), target_for("cuda", {"x": np.zeros(1)})
     ('cpu', 'cuda')
     """
-    away = [name for name, a in arrays.items() if isinstance(a, DeviceArray)]
+    on_gpu = [name for name, a in arrays.items() if isinstance(a, DeviceArray)]
     if given is None:
-        return CUDA if away else CPU
-    if away and not is_gpu(given):
+        return CUDA if on_gpu else CPU
+    if on_gpu and not is_gpu(given):
         raise ArgumentError(
-            f"target={given!r}: {away[0]} lies on a GPU; leave target= out to run there, or pass {away[0]}.cpu()"
+            f"target={given!r}: {on_gpu[0]} lies on a GPU; leave target= out to run there, or pass {on_gpu[0]}.cpu()"
         )
     return given
 
 
 def result(target: str, others: Sequence[Any], shape: tuple[int, ...], kind: DType) -> Any:
-    """A fresh array for a result: on the device where one of the others lies there, on the host otherwise."""
+    """Return a new array of a result's shape and element type `kind`, uninitialised, for a call on `target`.
+
+    On a GPU it is allocated like those of `others` that are there; on a CPU it is a numpy array.
+    """
     if not is_gpu(target):
         return maker(shape, kind.numpy)()
     from tilewright.compiler.device import memory_near
@@ -157,70 +180,86 @@ def result(target: str, others: Sequence[Any], shape: tuple[int, ...], kind: DTy
 
 
 def returned(array: Any, form: Form) -> Any:
-    """A result as callers get it."""
+    """Return a result as the caller gets it: a device array as its own object, a numpy array in `form` (torch's or
+    numpy's).
+    """
     return array.given if isinstance(array, DeviceArray) else form.of(array)
 
 
 def on_host(array: Any) -> Array:
-    """What an array holds, for the host to read."""
+    """Return the elements of an array as a numpy array, copied from the GPU if it is there."""
     if not isinstance(array, DeviceArray):
-        held: Array = array
-        return held
+        host_array: Array = array
+        return host_array
     from tilewright.compiler.device import memory_near
 
     return memory_near(gpu_machine(CUDA), [array]).numpy(array)
 
 
 def on_device(array: Any, target: str, others: Sequence[Any]) -> DeviceArray:
-    """An array in the memory of the GPU that the others lie on: itself, or a copy of it."""
-    there = next((o for o in others if isinstance(o, DeviceArray)), None)
-    if isinstance(array, DeviceArray) and (there is None or array.device == there.device):
+    """Return `array` in the memory of the GPU that `others` are on (or of `target`, if none is): itself, or a copy."""
+    device_array = next((o for o in others if isinstance(o, DeviceArray)), None)
+    if isinstance(array, DeviceArray) and (device_array is None or array.device == device_array.device):
         return array
-    if there is not None and there.given is not there:  # as one of torch's too, which calls like this one need
-        moved: DeviceArray = array_of(Form([there.given]).of(on_host(array)).to(there.given.device), "weight")
-        return moved
+    # A copy beside a torch tensor must be a torch tensor too: remembered calls need its object.
+    if device_array is not None and device_array.given is not device_array:
+        copy: DeviceArray = array_of(
+            Form([device_array.given]).of(on_host(array)).to(device_array.given.device), "weight"
+        )
+        return copy
     from tilewright.compiler.device import memory_near
 
     memory = memory_near(gpu_machine(target), others)
-    goal: DeviceArray = memory.empty(array.shape, array.dtype)
-    memory.copy(on_host(array), goal)
-    return goal
+    copy_on_device: DeviceArray = memory.empty(array.shape, array.dtype)
+    memory.copy(on_host(array), copy_on_device)
+    return copy_on_device
 
 
-# -- calls like one before ------------------------------------------------------------------------------
+# -- remembered calls -----------------------------------------------------------------------------------
 
 
 def is_on_gpu(value: Any) -> bool:
-    """Whether it is a torch tensor on a GPU."""
+    """True if `value` is a torch tensor on a GPU."""
     return torch_of(value) is not None and bool(value.is_cuda)
 
 
 class Learnt:
-    """The launches learnt from calls of a function with the same options, or of a layer: on GPUs, and on the host."""
+    """The launches remembered from calls of one layer, or of one function with the same options: GPU and host."""
 
     __slots__ = ("on_gpu", "on_host")
 
     def __init__(self) -> None:
-        self.on_gpu, self.on_host = Again(), LaunchCache()
+        self.on_gpu, self.on_host = GpuLaunchCache(), LaunchCache()
 
     def call(self, *args: Any) -> Any:
-        """Makes a call like one before, wherever it was, and returns its result; `UNLIKE`: there was none like it."""
+        """Repeat a remembered call that had arguments of the same form, and return its result; `UNLIKE` if there is
+        none.
+        """
         result = self.on_host.call(*args)
         return self.on_gpu.call(*args) if result is UNLIKE else result
 
     def learn_on_host(self, given: Sequence[Any], out: Any, whole: Whole | None, names: Sequence[str]) -> None:
-        """A call of a kernel was right; `names` are what the kernel calls the given arrays and, last, the result."""
+        """Remember a successful call on the host, so that later calls with arguments of the same form repeat its
+        launches.
+
+        `given` are the call's arrays and `out` its result; `names` are the kernel's names for them, the result last.
+        `whole` is the bound kernel as a list of launches; None remembers nothing.
+        """
         if whole is not None:
-            place = {name: n for n, name in enumerate(names)}
-            self.on_host.learn(given, [(out, False)], whole, [place.get(name) for name in whole.names])
+            index_of = {name: n for n, name in enumerate(names)}
+            self.on_host.learn(given, [(out, False)], whole, [index_of.get(name) for name in whole.names])
 
 
 def option(value: Any) -> Any:
-    """An option as what `learnt_of` tells apart; None and texts are themselves."""
+    """Return an option of a call as a hashable key for `learnt_of`: None and texts unchanged, others as (type,
+    repr).
+    """
     return value if value is None or isinstance(value, str) else (type(value), repr(value))
 
 
 @lru_cache(maxsize=256)
 def learnt_of(function: str, *options: Any) -> Learnt:
-    """Return the launches learnt from calls of a function with these options."""
+    """Return the launches remembered from calls of `function` with these `options`; the same object for equal
+    arguments.
+    """
     return Learnt()

@@ -30,18 +30,19 @@ class Conv(Layer):
 
     Images are [n, ..., c], weights [f, ..., c of a group], outputs [n, ..., f], where ... is width, height and width,
     or depth, height and width. Stride and dilation are a number for all axes or one for each. Padding is "valid"
-    (none), "same" (outputs as large as the image; for a stride of 1), a number for all axes, or for each axis a
-    number or a pair (before, after). Sums, bias and activation are in f32 (i32 for integers, f64 for f64); the result
-    is of the weights' element type unless `out_dtype` says another. `dynamic="batch"` compiles one kernel for all
-    batches, `dynamic="image"` one for all batches and image sizes, planned for the first image that comes. With
-    `precision="tf32"` factors of f32 are rounded to tf32; with `accumulate="f16"` factors of f16 are summed in f16.
+    (none), "same" (outputs as large as the image; for a stride of 1), a number for all axes, or for each axis a number
+    or a pair (before, after). Accumulator, bias and activation are in f32 (i32 for integers, f64 for f64); the result
+    is of the weights' element type unless `out_dtype` is given. `dynamic="batch"` compiles one kernel for all batches,
+    `dynamic="image"` one for all batches and image sizes, planned for the first image. `precision="tf32"` rounds f32
+    operands to tf32; `accumulate="f16"` accumulates f16 products in f16.
 
-    It runs where the image lies, on the host or a GPU, or on the `target`, such as "cuda", to which images of the host
-    are then brought for each call; weights are brought there once, and packed there once for each image size.
+    It runs on the device of the image, the host or a GPU, or on the `target`, such as "cuda", to which images on the
+    host are then copied for each call; weights are copied there once, and packed there once for each image size.
 
-    Weights and bias may be torch tensors that change in place, as by an optimizer: the next call packs them anew. Of
-    inference tensors torch counts no changes; each call packs those. numpy counts none: after a change, call `refresh`,
-    which says what else is not seen. Under `torch.no_grad()` parameters are taken too, which need gradients.
+    Weights and bias may be torch tensors that change in place, as by an optimizer: the next call packs them again.
+    torch counts no writes to inference tensors, so each call packs those. numpy counts none at all: after a change,
+    call `refresh`, which lists other writes that are not noticed. Under `torch.no_grad()` parameters that require
+    gradients are accepted too.
 
     >>> import numpy as np
     >>> layer = Conv(np.ones((2, 2, 3), np.float32), np.array([0, 1], np.float32), padding=((1, 0),))
@@ -53,12 +54,12 @@ class Conv(Layer):
     """
 
     rank: ClassVar[int | None] = None
-    """The number of axes that the class is for; None: any."""
+    """The number of axes that the class is for; None: one to three."""
     rows = "filters"
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """How many dimensions the weights may have."""
+        """The allowed numbers of dimensions of the weights."""
         return (3, 4, 5) if self.rank is None else (self.rank + 2,)
 
     @eager
@@ -88,7 +89,7 @@ class Conv(Layer):
             per_axis(v, len(taps), n) for v, n in ((stride, "stride"), (dilation, "dilation"))
         )
         self.padding = padding_of(padding, tuple(taps), self.stride, self.dilation)
-        if any(n < 0 for ends in self.padding for n in ends):
+        if any(n < 0 for axis_padding in self.padding for n in axis_padding):
             raise ArgumentError(f"padding={padding!r}: no number is below 0")
         count = plain_number(groups)
         if not isinstance(count, int) or isinstance(count, bool) or count < 1 or filters % count:
@@ -109,19 +110,24 @@ class Conv(Layer):
         parts = [f"weight {kind}{list(self.weight.shape)}", *([] if self.bias is None else ["bias"])]
         return f"{type(self).__name__}({', '.join([*parts, *(f'{n}={v!r}' for n, v in options.items())])})"
 
-    def _taken(self, x: Any) -> Any:
+    def _checked_input(self, x: Any) -> Any:
+        """Return `x`, the image, as a contiguous array with as many dimensions as the weights."""
         return array(x, "x", (self.weight.ndim,))
 
     def sizes(self, image: Any) -> list[int]:
-        """The output's size along each axis; raises where the image does not go with the weights."""
+        """Return the output's extent along each axis for an `image`; raise `ArgumentError` if the weights do not
+        fit it.
+        """
         _, *taps, c = self.weight.shape
         _, *extents, channels = image.shape
         if channels != c * self.groups:
             raise ArgumentError(f"x has {channels} channels; the weights take {c} in each of {self.groups} groups")
         if dtype_of(image, "x") is not dtype_of(self.weight, "weight"):
             raise ArgumentError(f"x holds {image.dtype}, the weights {self.weight.dtype}: convert one")
-        rows = zip(extents, taps, self.padding, self.dilation, self.stride, strict=True)
-        sizes = [(size + sum(ends) - far * (k - 1) - 1) // step + 1 for size, k, ends, far, step in rows]
+        axes = zip(extents, taps, self.padding, self.dilation, self.stride, strict=True)
+        sizes = [
+            (size + sum(padding) - dilation * (k - 1) - 1) // stride + 1 for size, k, padding, dilation, stride in axes
+        ]
         if min(sizes) < 0:
             raise ArgumentError(
                 f"x is {by(extents)}: a filter of {by(taps)} does not fit, with this padding and dilation"
@@ -129,14 +135,19 @@ class Conv(Layer):
         return sizes
 
     def _shape(self, x: Any) -> tuple[int, ...]:
+        """Return the output's shape for the image `x`; raise `ArgumentError` if the weights do not fit it."""
         return (x.shape[0], *self.sizes(x), self.weight.shape[0])
 
     def _kernel(self, x: Any, target: str, residual: bool) -> Compiled:
+        """Return the compiled kernel for images of the shape and type of `x`; with `residual` it adds one.
+
+        If sizes are dynamic, the kernel is planned for the first image that came and serves all others.
+        """
         shape: tuple[int | None, ...] = x.shape[:-1]
         if self.dynamic is not None:
             shape = (None, *shape[1:]) if self.dynamic == "batch" else (None,) * len(shape)
             self._typical = self._typical or x.shape[:-1]
-        return _conv(
+        return _conv_kernel(
             shape,
             self._typical if self.dynamic else (),
             self.weight.shape,
@@ -192,18 +203,18 @@ class Conv3d(Conv):
 
 @eager
 def conv1d(x: Any, w: Any, bias: Any = None, **options: Any) -> Any:
-    """y[n, q, f] = activation(conv(x[n, w, c], w[f, s, c]) + bias[f]), with the options of `Conv`.
+    """Return y[n, q, f] = activation(conv(x[n, w, c], w[f, s, c]) + bias[f]); `options` are those of `Conv`.
 
     >>> import numpy as np
     >>> conv1d(np.ones((1, 5, 2), np.float32), np.ones((1, 3, 2), np.float32), stride=2).reshape(-1)
     array([6., 6.], dtype=float32)
     """
-    return _convolved(Conv1d, x, w, bias, options)
+    return _convolve_once(Conv1d, x, w, bias, options)
 
 
 @eager
 def conv2d(x: Any, w: Any, bias: Any = None, **options: Any) -> Any:
-    """y[n, p, q, f] = activation(conv(x[n, h, w, c], w[f, r, s, c]) + bias[f]), with the options of `Conv`.
+    """Return y[n, p, q, f] = activation(conv(x[n, h, w, c], w[f, r, s, c]) + bias[f]); `options` are those of `Conv`.
 
     Weights are packed on every call; `Conv2d` packs them once.
 
@@ -211,28 +222,32 @@ def conv2d(x: Any, w: Any, bias: Any = None, **options: Any) -> Any:
     >>> conv2d(np.ones((1, 2, 2, 1), np.float32), np.ones((1, 2, 2, 1), np.float32), padding=((1, 0), 0)).reshape(-1)
     array([2., 4.], dtype=float32)
     """
-    return _convolved(Conv2d, x, w, bias, options)
+    return _convolve_once(Conv2d, x, w, bias, options)
 
 
 @eager
 def conv3d(x: Any, w: Any, bias: Any = None, **options: Any) -> Any:
-    """y[n, z, p, q, f] = activation(conv(x[n, d, h, w, c], w[f, t, r, s, c]) + bias[f]), with the options of `Conv`.
+    """Return y[n, z, p, q, f] = activation(conv(x[n, d, h, w, c], w[f, t, r, s, c]) + bias[f]); `options` are those
+    of `Conv`.
 
     >>> import numpy as np
     >>> conv3d(np.ones((1, 2, 2, 2, 1), np.float32), np.ones((1, 2, 2, 2, 1), np.float32)).reshape(-1)
     array([8.], dtype=float32)
     """
-    return _convolved(Conv3d, x, w, bias, options)
+    return _convolve_once(Conv3d, x, w, bias, options)
 
 
-def _convolved(kind: type[Conv], x: Any, w: Any, bias: Any, options: dict[str, Any]) -> Any:
-    """A convolution by a layer for this call alone."""
+def _convolve_once(kind: type[Conv], x: Any, w: Any, bias: Any, options: dict[str, Any]) -> Any:
+    """Return the convolution of `x` by a layer of class `kind` that is made for this call alone.
+
+    A call like an earlier one, with the same `options`, repeats its launch without making a layer.
+    """
     learnt = learnt_of(kind.__name__, f"{sorted(options.items())}")
     return call_once(learnt, lambda: kind(w, bias, **options), x, w, bias)
 
 
 @lru_cache(maxsize=512)
-def _conv(
+def _conv_kernel(
     image: tuple[int | None, ...],
     typical: tuple[int, ...],
     weight: tuple[int, ...],
@@ -249,7 +264,12 @@ def _conv(
     constant: bool,
     threads: int,
 ) -> Compiled:
-    """A kernel for these sizes, planned for a machine with so many threads; `added` says: a bias, a residual?"""
+    """Return the compiled convolution kernel for these sizes and options, planned for a machine with `threads` cores.
+
+    Sizes that are None in `image` (batch and extents) stay dynamic, and the plan is made for those of `typical`.
+    `weight` is the weights' shape, `dtypes` are (data, output), `added` is (has a bias, has a residual). `constant`
+    says that the weights are packed once, when they are bound.
+    """
     f, *taps, c = weight
     bias, residual = added
     kernel = conv_kernel(
@@ -267,6 +287,6 @@ def _conv(
     )
     names = ["N", *(s.name for s in IMAGE[-len(taps) :])]
     sizes = {name: size for name, size in zip(names, image, strict=True) if size is not None}
-    usual = {name: size for name, size in zip(names, typical, strict=False) if name not in sizes}
-    sizes |= {"F": f, "CG" if groups > 1 else "C": c, **usual}
-    return kernel_for(kernel, sizes, target=target, dynamic=list(usual), constant=["w"] if constant else [])
+    typical_sizes = {name: size for name, size in zip(names, typical, strict=False) if name not in sizes}
+    sizes |= {"F": f, "CG" if groups > 1 else "C": c, **typical_sizes}
+    return kernel_for(kernel, sizes, target=target, dynamic=list(typical_sizes), constant=["w"] if constant else [])

@@ -1,4 +1,4 @@
-"""A layer: weights that are brought once to where it runs, and packed there once for each size."""
+"""A layer: weights that are copied once to the device where it runs, and packed there once for each size."""
 
 from __future__ import annotations
 
@@ -37,13 +37,14 @@ from tilewright.targets.calls.table import UNLIKE
 from tilewright.targets.names import is_gpu
 
 NAMES = ("x", "w", "bias", "residual", "y")
-"""What a layer's arrays are, in the order of its kernel's arguments."""
+"""The kernel's argument names for the input, weights, bias, residual and result of a layer."""
 
 
 class LayerCall(NamedTuple):
-    """A call of a layer: its result as callers get it, and the array that it is.
+    """A completed call of a layer: `result` as the caller gets it, and the array `out` that holds it.
 
-    `launch` gave it; None: nothing was to be computed. `whole` is what the launch consists of, where it only launches.
+    `launch` is the bound kernel that computed it, None if the result is empty. `whole` lists its launches for a launch
+    cache, None if a call does more than launch.
     """
 
     result: Any
@@ -53,25 +54,26 @@ class LayerCall(NamedTuple):
 
 
 def call_once(learnt: Learnt, make: Callable[[], Layer], x: Any, weight: Any, bias: Any, residual: Any = None) -> Any:
-    """The result of a layer that is used for this call alone; one like a call before only moves addresses.
+    """Return the result of a layer that is made, by `make`, for this call alone, applied to `x` and perhaps a
+    `residual`.
 
-    `learnt` is of calls of the same layer with perhaps other weights, all with a residual or none; `make` makes the
-    layer of this weight and bias, in this order of dimensions.
+    `learnt` holds the launches of earlier calls with the same options; a call like one of them repeats its launch with
+    new addresses and makes no layer. All calls that share `learnt` have a residual, or none has.
     """
     arrays = (x, weight, bias, residual)
-    given = tuple(a for a in arrays if a is not None)
-    result = learnt.call(*given)
+    passed = tuple(a for a in arrays if a is not None)
+    result = learnt.call(*passed)
     if result is not UNLIKE:
         return result
     layer = make()
     layer.constant = False
-    ran = layer._run_at_length(x, residual)
-    if isinstance(ran.out, np.ndarray):
+    call = layer._run_at_length(x, residual)
+    if isinstance(call.out, np.ndarray):
         names = [name for name, a in zip(layer.names, arrays, strict=False) if a is not None]
-        learnt.learn_on_host(given, ran.out, ran.whole, [*names, layer.names[-1]])
-    elif ran.launch is not None and is_on_gpu(x):
-        learnt.on_gpu.learn(given, [ran.result], ran.launch)
-    return ran.result
+        learnt.learn_on_host(passed, call.out, call.whole, [*names, layer.names[-1]])
+    elif call.launch is not None and is_on_gpu(x):
+        learnt.on_gpu.learn(passed, [call.result], call.launch)
+    return call.result
 
 
 class Layer:
@@ -84,22 +86,22 @@ class Layer:
         self._source = Source(weight, bias)
         self.target = known_target(target)
         self.constant = True
-        """Whether the weights are packed beforehand, for many calls."""
+        """Whether the weights are packed once and reused by many calls."""
         self.weight, self.bias = self._source.read(self.ranks, self.rows)
         self.out: DType = out_type(out_dtype, dtype_of(self.weight, "weight"))
-        self._forget()
+        self._drop_packed()
 
-    def _forget(self) -> None:
-        """Lets go of packed weights, and of those on devices."""
+    def _drop_packed(self) -> None:
+        """Drop packed weights, their copies on devices and all remembered calls."""
         self._packed: dict[Any, Kept] = {}
         self._placed: dict[int | None, tuple[Any, Any]] = {}
         self._learnt = Learnt()
 
     @eager
     def refresh(self) -> None:
-        """Reads weights and bias anew from the arrays that the layer was made of; the next call packs them anew.
+        """Read weights and bias anew from the arrays that the layer was made of; the next call packs them again.
 
-        Calls do this by themselves where torch counts a write to a tensor. It counts none through `tensor.data`,
+        Calls do this by themselves where torch counts a write to a tensor. torch counts none through `tensor.data`,
         through a numpy array that shares its memory, or by a kernel that was bound to it; numpy counts none at all.
 
         >>> import numpy as np, tilewright
@@ -119,175 +121,192 @@ class Layer:
                 f"{self.weight.dtype}: make a new layer"
             )
         self.weight, self.bias = weight, bias
-        self._forget()
+        self._drop_packed()
 
-    def _follow(self) -> None:
-        """Reads the weights anew where torch wrote to them."""
+    def _refresh_if_written(self) -> None:
+        """Read the weights anew if torch has counted a write to their tensors since they were read."""
         if self._source.is_changed():
             self.refresh()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Who changes what it is made of, such as its activation, gets the layer that is made of that."""
+        """Set an attribute; a public one, such as the activation, also drops packed weights and remembered calls."""
         object.__setattr__(self, name, value)
         if not name.startswith("_"):
-            self._forget()
+            self._drop_packed()
 
     def __getstate__(self) -> dict[str, Any]:
-        """What copies are made of: the weights; they pack and place them for themselves."""
+        """Return the state of a copy: weights on the host, without packed weights or copies on devices."""
         weight, bias = on_host(self.weight), None if self.bias is None else on_host(self.bias)
         held = {"weight": weight, "bias": bias, "_source": Source(weight, bias)}
         return {**self.__dict__, **held, "_packed": {}, "_placed": {}, "_learnt": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._forget()
+        self._drop_packed()
 
     def __copy__(self) -> Layer:
-        """A layer of the same arrays."""
+        """Return a layer of the same arrays."""
         copy = object.__new__(type(self))
         copy.__setstate__({**self.__dict__, "_source": Source(*self._source.given)})
         return copy
 
-    # -- what kinds of layers say --------------------------------------------------------------------------
+    # -- to be defined by subclasses -----------------------------------------------------------------------
 
     names: tuple[str, ...] = NAMES
-    """What the kernel calls the array, the weights, the bias, the residual and the result."""
+    """The kernel's argument names for the input, weights, bias, residual and result."""
     rows: str
-    """The word for the first dimension of the weights, in messages."""
+    """The plural noun for the first dimension of the weights, in messages."""
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """How many dimensions the weights may have."""
+        """The allowed numbers of dimensions of the weights."""
         raise NotImplementedError
 
-    def _taken(self, x: Any) -> Any:
-        """The argument of a call, checked."""
+    def _checked_input(self, x: Any) -> Any:
+        """Return the argument `x` of a call as an array; raise `ArgumentError` if it is none or has the wrong
+        dimensions.
+        """
         raise NotImplementedError
 
     def _shape(self, x: Any) -> tuple[int, ...]:
-        """The shape of the result; raises where the array does not go with the weights."""
+        """Return the result's shape for the input `x`; raise `ArgumentError` if the weights do not fit it."""
         raise NotImplementedError
 
     def _kernel(self, x: Any, target: str, residual: bool) -> Compiled:
-        """The kernel for an array of this shape, which adds a residual or none."""
+        """Return the compiled kernel for inputs of the shape and type of `x`; with `residual` it adds one."""
         raise NotImplementedError
 
     # -- calling ---------------------------------------------------------------------------------------------
 
     @eager
     def __call__(self, x: Any, residual: Any = None) -> Any:
-        """The layer's result; a torch tensor where the array is one, on its device.
+        """Return the layer's result for `x`: a torch tensor on the same device if `x` is one, else a numpy array.
 
-        A residual is an array of the result's shape and type, and is added before the activation.
+        `residual` is an array of the result's shape and type that is added before the activation.
         """
-        self._follow()
-        return self._called(x, residual)
+        self._refresh_if_written()
+        return self._call_with_read_weights(x, residual)
 
-    def _called(self, x: Any, residual: Any = None) -> Any:
-        """The result with the weights that were read last."""
+    def _call_with_read_weights(self, x: Any, residual: Any = None) -> Any:
+        """Return the layer's result for `x`, with the weights as they were read last.
+
+        A call with arguments like an earlier one repeats its remembered launch; others are checked and then remembered.
+        """
         learnt = self._learnt
-        given = (x,) if residual is None else (x, residual)
-        result = learnt.on_host.call(*given)
+        passed = (x,) if residual is None else (x, residual)
+        result = learnt.on_host.call(*passed)
         if result is not UNLIKE:
             return result
         torch = torch_of(x)
-        if torch is not None and x.is_cuda and not torch.cuda.is_current_stream_capturing():  # a graph keeps weights
-            result = learnt.on_gpu.call(x, *self._tensors(x), *given[1:])
+        # While a CUDA graph is captured, no remembered launch is used: the graph would keep the weights' addresses.
+        if torch is not None and x.is_cuda and not torch.cuda.is_current_stream_capturing():
+            result = learnt.on_gpu.call(x, *self._weight_tensors(x), *passed[1:])
             if result is not UNLIKE:
                 return result
-        ran = self._run_at_length(x, residual)
-        if ran.whole is not None and isinstance(ran.out, np.ndarray):
-            names = [self.names[place] for place in (0, *([] if residual is None else [3]), -1)]
-            learnt.learn_on_host(given, ran.out, ran.whole, names)
-        elif ran.launch is not None and is_on_gpu(x):
-            learnt.on_gpu.learn((x, *self._tensors(x), *given[1:]), [ran.result], ran.launch)
-        return ran.result
+        call = self._run_at_length(x, residual)
+        if call.whole is not None and isinstance(call.out, np.ndarray):
+            names = [self.names[index] for index in (0, *([] if residual is None else [3]), -1)]
+            learnt.learn_on_host(passed, call.out, call.whole, names)
+        elif call.launch is not None and is_on_gpu(x):
+            learnt.on_gpu.learn((x, *self._weight_tensors(x), *passed[1:]), [call.result], call.launch)
+        return call.result
 
     def run(self, x: Any) -> tuple[Any, Any]:
-        """(the result, the launch that gave it; None where nothing was to be computed)."""
-        ran = self._run_at_length(x)
-        return ran.result, ran.launch
+        """Return (the result for `x`, the bound kernel that computed it or None if the result is empty)."""
+        call = self._run_at_length(x)
+        return call.result, call.launch
 
-    def _tensors(self, x: Any) -> list[Any]:
-        """Weights and bias as tensors beside one of torch's, where they were brought there."""
-        placed = self._placed.get(x.device.index or 0, ())
-        return [a.given for a in placed if a is not None]
+    def _weight_tensors(self, x: Any) -> list[Any]:
+        """Return the weights and bias as torch tensors on the GPU of the tensor `x`; empty if they were not copied
+        there.
+        """
+        on_its_gpu = self._placed.get(x.device.index or 0, ())
+        return [a.given for a in on_its_gpu if a is not None]
 
     def _run_at_length(self, x: Any, residual: Any = None) -> LayerCall:
-        """Runs the layer on arrays that are checked at length."""
-        taken, form = self._taken(x), Form([x])
+        """Check the arguments, compile a kernel for them if needed, run it, and return the completed call."""
+        checked, form = self._checked_input(x), Form([x])
         form.require(self.out, "the result")
-        shape, target = self._shape(taken), target_for(self.target, {"x": taken})
-        added = None if residual is None else self._taken_residual(residual, shape, taken)
-        out = result(target, [taken], shape, self.out)
+        shape, target = self._shape(checked), target_for(self.target, {"x": checked})
+        residual_array = None if residual is None else self._checked_residual(residual, shape, checked)
+        out = result(target, [checked], shape, self.out)
         if not out.size:
             return LayerCall(returned(out, form), out)
-        kernel = self._kernel(taken, target, added is not None)
-        launch, whole = self._launch(kernel, taken, out, target, added, passing=True)
+        kernel = self._kernel(checked, target, residual_array is not None)
+        launch, whole = self._bind_kernel(kernel, checked, out, target, residual_array, passing=True)
         launch()
         return LayerCall(returned(out, form), out, launch, whole)
 
-    def _taken_residual(self, residual: Any, shape: tuple[int, ...], x: Any) -> Any:
-        """A residual for a result of this shape, where x lies; raises where it does not fit."""
-        taken = array(residual, "residual", (len(shape),))
-        if taken.shape != shape or dtype_of(taken, "residual") is not self.out:
+    def _checked_residual(self, residual: Any, shape: tuple[int, ...], x: Any) -> Any:
+        """Return `residual` as an array; raise `ArgumentError` unless it has the result's `shape` and type and is
+        on `x`'s device.
+        """
+        checked = array(residual, "residual", (len(shape),))
+        if checked.shape != shape or dtype_of(checked, "residual") is not self.out:
             raise ArgumentError(
-                f"residual is {by(taken.shape)} of {taken.dtype}; it must be as the result, {by(shape)} of {self.out}"
+                f"residual is {by(checked.shape)} of {checked.dtype}; it must be as the result, "
+                f"{by(shape)} of {self.out}"
             )
-        common_device("the call", [x, taken])
-        return taken
+        common_device("the call", [x, checked])
+        return checked
 
     @eager
     def kernel(self, x: Any) -> tuple[Compiled, Any]:
-        """The kernel for an array of this shape, and an output for it."""
-        taken = self._taken(x)
-        shape, target = self._shape(taken), target_for(self.target, {"x": taken})
-        return self._kernel(taken, target, False), result(target, [taken], shape, self.out)
+        """Return (the compiled kernel for inputs of the shape and type of `x`, a new output array for it)."""
+        checked = self._checked_input(x)
+        shape, target = self._shape(checked), target_for(self.target, {"x": checked})
+        return self._kernel(checked, target, False), result(target, [checked], shape, self.out)
 
     @eager
     def bind(self, x: Any, out: Any, kernel: Compiled | None = None) -> Callable[[], None]:
-        """The layer bound to arrays; a call of the result launches it on what they hold by then.
+        """Return a function that launches the layer on `x` and `out`, on the values that they hold at each launch.
 
-        Both are contiguous, and `out` has memory of its own. The weights are those of now.
+        Both arrays must be contiguous, and `out` must not share memory. The weights are those of now. `kernel` is a
+        result of `kernel(x)`; None finds or compiles it.
         """
-        self._follow()
-        taken, goal = (in_place(array, name) for array, name in ((x, "x"), (out, "out")))
-        if not isinstance(goal, DeviceArray):
-            require_own_memory(goal, "out")
-        shape = self._shape(taken)
-        if goal.shape != shape or goal.dtype != self.out.numpy:
-            raise ArgumentError(f"out is {by(goal.shape)} of {goal.dtype}; it must be {by(shape)} of {self.out}")
-        if share_memory(goal, taken):
+        self._refresh_if_written()
+        input_array, output = (in_place(array, name) for array, name in ((x, "x"), (out, "out")))
+        if not isinstance(output, DeviceArray):
+            require_own_memory(output, "out")
+        shape = self._shape(input_array)
+        if output.shape != shape or output.dtype != self.out.numpy:
+            raise ArgumentError(f"out is {by(output.shape)} of {output.dtype}; it must be {by(shape)} of {self.out}")
+        if share_memory(output, input_array):
             raise ArgumentError("out shares memory with x; give them memory of their own")
-        target = target_for(self.target, {"x": taken, "out": goal})
+        target = target_for(self.target, {"x": input_array, "out": output})
         if kernel is not None and not isinstance(kernel, Compiled):
             raise ArgumentError(f"kernel={written(kernel, 80)}: what `kernel(x)` of this layer gives, or nothing")
-        return self._launch(self._kernel(taken, target, False) if kernel is None else kernel, taken, goal, target)[0]
+        return self._bind_kernel(
+            self._kernel(input_array, target, False) if kernel is None else kernel, input_array, output, target
+        )[0]
 
-    def _launch(
+    def _bind_kernel(
         self, kernel: Compiled, x: Any, out: Any, target: str, residual: Any = None, *, passing: bool = False
     ) -> tuple[Callable[[], None], Whole | None]:
-        """A kernel bound to arrays and to the weights, which are packed already or now; and what it consists of.
+        """Return (`kernel` bound to the input `x`, the weights and the output `out`; its launches for a launch
+        cache, or None).
 
-        `passing` says that it is called once, now.
+        The weights are packed, unless they are already. `passing` promises that the bound kernel is
+        called exactly once, right away.
         """
-        weight, bias = self._factors(x, target)
+        weight, bias = self._weights_on_target(x, target)
         arrays = dict(zip(self.names, (x, weight, bias, residual, out), strict=True))
         arrays = {name: array for name, array in arrays.items() if array is not None}
         if not self.constant:
             return kernel.bind_whole(arrays, passing=passing)
         key = kernel, common_device("the call", [x])
         if key not in self._packed:
-            factors = tuple(a for a in (weight, bias) if a is not None)
-            self._packed[key] = replace(kernel.keep(arrays), given=factors)
+            weights_and_bias = tuple(a for a in (weight, bias) if a is not None)
+            self._packed[key] = replace(kernel.keep(arrays), given=weights_and_bias)
         return kernel.bind_whole(arrays, self._packed[key], passing=passing)
 
-    def _factors(self, x: Any, target: str) -> tuple[Any, Any]:
-        """Weights and bias where a call runs; brought there once."""
-        place = common_device("the call", [x]) if is_gpu(target) else None
-        if place not in self._placed:
-            given = (self.weight, self.bias)
-            self._placed[place] = tuple(  # type: ignore[assignment]
-                None if a is None else on_host(a) if place is None else on_device(a, target, [x]) for a in given
+    def _weights_on_target(self, x: Any, target: str) -> tuple[Any, Any]:
+        """Return (weights, bias) in the memory where a call with input `x` runs; they are copied there once."""
+        device_number = common_device("the call", [x]) if is_gpu(target) else None
+        if device_number not in self._placed:
+            sources = (self.weight, self.bias)
+            self._placed[device_number] = tuple(  # type: ignore[assignment]
+                None if a is None else on_host(a) if device_number is None else on_device(a, target, [x])
+                for a in sources
             )
-        return self._placed[place]
+        return self._placed[device_number]

@@ -1,4 +1,4 @@
-"""Matrix product on arrays: a function, and a layer whose weights are packed once."""
+"""GEMM on arrays: a function, and a layer whose weights are packed once."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ from tilewright.targets.calls.table import UNLIKE
 from tilewright.targets.names import is_gpu
 
 PLAIN = Learnt()
-"""The launches learnt from products without options."""
+"""The launches remembered from calls of `matmul` without options."""
 
 
 def learnt_products(
     activation: Any, out_dtype: Any = None, precision: Any = None, accumulate: Any = None, target: Any = None
 ) -> Learnt:
-    """The launches learnt from calls of `matmul` with these options."""
+    """Return the launches remembered from calls of `matmul` with these options."""
     return learnt_of("matmul", *map(option, (activation, out_dtype, precision, accumulate, target)))
 
 
@@ -59,11 +59,13 @@ def matmul(
     accumulate: str | None = None,
     target: str | None = None,
 ) -> Any:
-    """activation(a[..., m, k] * b[..., k, n] + bias[n]), of a's element type unless `out_dtype` says another.
+    """Return activation(a[..., m, k] * b[..., k, n] + bias[n]) as a new array, of a's element type unless
+    `out_dtype` is given.
 
-    The dimensions before the last two count products: both factors have the same, or b is one matrix for all. Where k
-    is 0, every sum is 0. It runs on the GPU where one of the factors lies there, or on the `target`. With
-    `precision="tf32"` factors of f32 are rounded to tf32; with `accumulate="f16"` factors of f16 are summed in f16.
+    The dimensions before the last two are batch dimensions: both operands have the same, or b is one matrix for all. If
+    k is 0, every sum is 0. It runs on the GPU if one of the operands is there, or on the `target`. `activation` is
+    relu, gelu, gelu_tanh or silu. `precision="tf32"` rounds f32 operands to tf32; `accumulate="f16"` accumulates f16
+    products in f16.
 
     >>> import numpy as np
     >>> matmul(np.array([[1, 2]], np.float32), np.array([[3], [4]], np.float32))
@@ -71,56 +73,64 @@ def matmul(
     >>> matmul(np.ones((2, 3, 4), np.float32), np.ones((2, 4, 5), np.float32)).shape
     (2, 3, 5)
     """
-    given = (a, b) if bias is None else (a, b, bias)
+    arguments = (a, b) if bias is None else (a, b, bias)
     if activation is out_dtype is precision is accumulate is target is None:
         learnt = PLAIN
     else:
         learnt = learnt_products(activation, out_dtype, precision, accumulate, target)
-    like_before = learnt.call(*given)
-    if like_before is not UNLIKE:
-        return like_before
+    remembered = learnt.call(*arguments)
+    if remembered is not UNLIKE:
+        return remembered
     known_activation(activation), known_precision(precision), known_target(target)
     left, right = array(a, "a"), array(b, "b")
-    kind = require_fit(left, right)
-    known_accumulate(accumulate, kind)
+    data_type = require_fit(left, right)
+    known_accumulate(accumulate, data_type)
     *batch, m, k = left.shape
     n = right.shape[-1]
-    kind_of_result, form = out_type(out_dtype, kind), Form([a, b])
-    form.require(kind_of_result, "the result")
-    added = None if bias is None else bias_of(bias, kind, n, "columns")
+    result_type, form = out_type(out_dtype, data_type), Form([a, b])
+    form.require(result_type, "the result")
+    bias_array = None if bias is None else bias_of(bias, data_type, n, "columns")
     where = target_for(target, {"a": left, "b": right})
-    out = result(where, [left, right], (*batch, m, n), kind_of_result)
+    out = result(where, [left, right], (*batch, m, n), result_type)
     if not out.size:
         return returned(out, form)
     count = prod(batch)
     if right.ndim == 2 or count == 1:
         count, m = 1, m * count
-    kinds = (kind.name, kind_of_result.name)
-    asked = (activation, precision, accumulate)
+    type_names = (data_type.name, result_type.name)
+    options = (activation, precision, accumulate)
     kernel = product_kernel(
-        "nn", (count, m, k, n), kinds, (added is not None, False), asked, where, False, environment.threads()
+        "nn",
+        (count, m, k, n),
+        type_names,
+        (bias_array is not None, False),
+        options,
+        where,
+        False,
+        environment.threads(),
     )
-    arrays = {"a": left, "b": right, "c": out} | ({} if added is None else {"bias": added})
+    arrays = {"a": left, "b": right, "c": out} | ({} if bias_array is None else {"bias": bias_array})
     launch, whole = kernel.bind_whole(arrays, passing=True)
     launch()
     result_given = returned(out, form)
     if not is_gpu(where):
-        learnt.learn_on_host(given, out, whole, ["a", "b", *(["bias"] if added is not None else []), "c"])
+        learnt.learn_on_host(arguments, out, whole, ["a", "b", *(["bias"] if bias_array is not None else []), "c"])
     elif len(batch) == (count > 1):
-        learnt.on_gpu.learn(given, [result_given], launch)
+        learnt.on_gpu.learn(arguments, [result_given], launch)
     return result_given
 
 
 class Linear(Layer):
-    """activation(x[..., k] * weight[n, k] + bias[n]): a matrix product whose weights are packed once for each size.
+    """activation(x[..., k] * weight[n, k] + bias[n]): a GEMM layer whose weights are packed once for each size.
 
-    The result is of the weights' element type unless `out_dtype` says another; sums, bias and activation are in f32
-    (i32 for integers, f64 for f64). With `precision="tf32"` factors of f32 are rounded to tf32; with `accumulate="f16"`
-    factors of f16 are summed in f16. It runs where x lies, or on the `target`; weights are brought there once.
+    The result is of the weights' element type unless `out_dtype` is given; accumulator, bias and activation are in f32
+    (i32 for integers, f64 for f64). `precision="tf32"` rounds f32 operands to tf32; `accumulate="f16"` accumulates f16
+    products in f16. It runs on the device of x, or on the `target`; weights are copied there once.
 
-    Weights and bias may be torch tensors that change in place, as by an optimizer: the next call packs them anew. Of
-    inference tensors torch counts no changes; each call packs those. numpy counts none: after a change, call `refresh`,
-    which says what else is not seen. Under `torch.no_grad()` parameters are taken too, which need gradients.
+    Weights and bias may be torch tensors that change in place, as by an optimizer: the next call packs them again.
+    torch counts no writes to inference tensors, so each call packs those. numpy counts none at all: after a change,
+    call `refresh`, which lists other writes that are not noticed. Under `torch.no_grad()` parameters that require
+    gradients are accepted too.
 
     >>> import numpy as np
     >>> layer = Linear(np.array([[1, 2], [3, 4], [5, 6]], np.float32), activation="relu")
@@ -159,16 +169,19 @@ class Linear(Layer):
         parts = [f"weight {kind}{list(self.weight.shape)}", *([] if self.bias is None else ["bias"])]
         return f"Linear({', '.join([*parts, *(f'{n}={v!r}' for n, v in options.items())])})"
 
-    def _called(self, x: Any, residual: Any = None) -> Any:
+    def _call_with_read_weights(self, x: Any, residual: Any = None) -> Any:
+        """Return the layer's result for `x`; a contiguous GPU tensor of several dimensions is passed as one matrix."""
         if residual is None and is_on_gpu(x) and x.dim() > 2 and x.numel() and x.is_contiguous():
-            # As one matrix it is like other calls.
-            return super()._called(x.view(-1, x.shape[-1])).view(*x.shape[:-1], self.weight.shape[0])
-        return super()._called(x, residual)
+            # As one matrix, it has the form of other remembered calls.
+            return super()._call_with_read_weights(x.view(-1, x.shape[-1])).view(*x.shape[:-1], self.weight.shape[0])
+        return super()._call_with_read_weights(x, residual)
 
-    def _taken(self, x: Any) -> Any:
+    def _checked_input(self, x: Any) -> Any:
+        """Return `x`, the input, as a contiguous array of at least two dimensions."""
         return array(x, "x")
 
     def _shape(self, x: Any) -> tuple[int, ...]:
+        """Return the result's shape for the input `x`; raise `ArgumentError` if the weights do not fit it."""
         n, k = self.weight.shape
         if x.shape[-1] != k:
             raise ArgumentError(f"x is {by(x.shape)}, the weights {n}x{k}: they do not fit")
@@ -177,17 +190,21 @@ class Linear(Layer):
         return (*x.shape[:-1], n)
 
     def _kernel(self, x: Any, target: str, residual: bool) -> Compiled:
+        """Return the compiled kernel for inputs of the shape and type of `x`; with `residual` it adds one."""
         n, k = self.weight.shape
-        kinds = (dtype_of(x, "x").name, self.out.name)
+        type_names = (dtype_of(x, "x").name, self.out.name)
         sizes = (1, prod(x.shape[:-1]), k, n)
-        asked = (self.activation, self.precision, self.accumulate)
+        options = (self.activation, self.precision, self.accumulate)
         threads = environment.threads()
-        added = self.bias is not None, residual
-        return product_kernel("nt", sizes, kinds, added, asked, target, self.constant, threads)
+        has_added = self.bias is not None, residual
+        return product_kernel("nt", sizes, type_names, has_added, options, target, self.constant, threads)
 
 
 def require_fit(left: Any, right: Any) -> DType:
-    """The element type of the factors a and b of a product; raises where they do not go together."""
+    """Return the element type of the operands a (`left`) and b (`right`) of a GEMM.
+
+    Raise `ArgumentError` if their shapes do not fit or their types differ.
+    """
     kind, shapes = dtype_of(left, "a"), f"a is {by(left.shape)}, b {by(right.shape)}"
     if right.shape[-2] != left.shape[-1]:
         raise ArgumentError(f"{shapes}: they do not fit")
@@ -209,10 +226,11 @@ def product_kernel(
     constant: bool,
     threads: int,
 ) -> Compiled:
-    """The kernel of products of `sizes` (how many, m, k, n), of the types of factors and result.
+    """Return the compiled GEMM kernel of `sizes` (batch count, m, k, n) and `dtypes` (operands, result).
 
-    `added` says whether there is a bias, and a residual; `asked` is activation, precision and accumulate; `constant`
-    says that b does not change once it is bound. It is planned for a machine with so many `threads`.
+    `transposes` is as in `kernels.gemm`. `added` is (has a bias, has a residual), `asked` is (activation, precision,
+    accumulate). `constant` says that b does not change once it is bound. It is planned for a machine with `threads`
+    cores.
     """
     count, m, k, n = sizes
     options: dict[str, Any] = dict(zip(("activation", "precision", "accumulate"), asked, strict=True))

@@ -1,4 +1,4 @@
-"""The arrays that a layer was made of: what they hold, and whether torch wrote to them since they were read."""
+"""The arrays that a layer was made of: their contents, and whether torch has written to them since they were read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tilewright.runtime.tensors import refuse_gradients, torch_of, version_of
 
 
 class Source:
-    """Weights and perhaps a bias, as they were given."""
+    """The weights and the bias (or None) of a layer, as the author passed them."""
 
     def __init__(self, weight: Any, bias: Any):
         self.given = weight, bias
@@ -18,28 +18,30 @@ class Source:
         self._versions: list[Any] = []
 
     def read(self, ranks: tuple[int, ...], rows: str) -> tuple[Any, Any]:
-        """Weights of so many dimensions, and the bias in the type of sums, as they are now.
+        """Return (weights, bias or None) with their current contents; the bias in the accumulator type of the weights.
 
-        `rows` says what the first dimension of the weights counts.
+        The weights must have one of the numbers of dimensions in `ranks`. `rows` is the plural noun for their first
+        dimension in errors.
         """
         weight, bias = self.given
-        held = array(weight, "weight", ranks)
-        kind = dtype_of(held, "weight")
-        added = None if bias is None else bias_of(bias, kind, held.shape[0], rows)
-        self._versions = self._now()
-        return held, added
+        weight_array = array(weight, "weight", ranks)
+        kind = dtype_of(weight_array, "weight")
+        bias_array = None if bias is None else bias_of(bias, kind, weight_array.shape[0], rows)
+        self._versions = self._current_versions()
+        return weight_array, bias_array
 
     def is_changed(self) -> bool:
-        """Whether torch wrote to a tensor since it was read; yes, where it counts no writes, as in inference mode.
+        """True if torch has written to a tensor since it was read, or counts no writes to it, as in inference mode.
 
-        Raises where gradients of a tensor are recorded now.
+        Raise an error if gradients of a tensor are being recorded.
         """
         if not self._tensors:
             return False
         for name, tensor, torch in self._tensors:
             refuse_gradients(tensor, torch, name)
-        now = self._now()
+        now = self._current_versions()
         return None in now or now != self._versions
 
-    def _now(self) -> list[Any]:
+    def _current_versions(self) -> list[Any]:
+        """Return torch's write counter of each tensor; None for one without a counter."""
         return [version_of(tensor) for _, tensor, _ in self._tensors]

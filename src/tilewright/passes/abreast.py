@@ -1,12 +1,12 @@
-"""Block programs that need nothing of each other, as one launch: the tasks of one, then those of the next.
+"""Horizontal fusion: independent block programs as one launch, the tasks of one program after those of the other.
 
     tasks t_x in 0..805 { A }              tasks t in 0..861 {
     tasks t_w in 0..56 { B }                 if (t <= 804) { A, with t_x = min(804, t) }
                                              if (t >= 805) { B, with t_w = max(0, t - 805) }
                                            }
 
-A launch waits for the one before it, whether it needs that or not. A few small programs that copy arguments before
-another one runs take little longer together than the largest of them.
+A launch waits for the one before it, even if it does not need its results. A few small programs that copy arguments
+take little longer together than the largest of them alone.
 """
 
 from __future__ import annotations
@@ -24,11 +24,10 @@ from tilewright.ir.verifier import verify
 from tilewright.passes.tile.general import Lowered
 
 
-def abreast(name: str, parts: Sequence[Lowered]) -> Lowered | None:
-    """Return one launch named `name` that does the tasks of all `parts`, with the records of the part with the most
+def fuse_horizontally(name: str, parts: Sequence[Lowered]) -> Lowered | None:
+    """Return one program named `name` that does the tasks of all `parts` in one launch; None if there are fewer than
+    two parts, or if a part is not one flat loop over tasks. Its launch constraints are those of the part with the most
     waves.
-
-    None if there are fewer than two parts, or if a part is more than one flat loop over tasks.
     """
     ranges = [_task_range(part) for part in parts]
     if len(parts) < 2 or any(r is None for r in ranges):
@@ -50,7 +49,7 @@ def abreast(name: str, parts: Sequence[Lowered]) -> Lowered | None:
 
 
 def _task_range(part: Lowered) -> Range | None:
-    """Return the Range of tasks of a program whose body is one flat loop over tasks from 0; None for any other
+    """Return the Range of the task loop of a program that is one flat loop over tasks from 0; None for any other
     program.
     """
     ops = part.program.body.ops
@@ -66,20 +65,21 @@ def _task_range(part: Lowered) -> Range | None:
     )
 
 
-def _branch_of(part: Lowered, own: Symbol, task: Symbol, before: int, count: int) -> Op:
-    """Return an `if` that does the work of `part` for the task numbers `before` up to `before + count`.
-
-    `own` is the symbol of the task's number in `part`; `task` is the number over all parts.
+def _branch_of(part: Lowered, task_of_part: Symbol, task: Symbol, before: int, count: int) -> Op:
+    """Return an `if` operation that does the work of `part` for the task numbers from `before` up to `before` +
+    `count`. `task_of_part` is the symbol of the task number in `part`, `task` the symbol over all parts.
     """
-    number: Expr = minimum(maximum(task - before, 0), count - 1)  # where this holds it is the same, and in bounds
+    clamped: Expr = minimum(
+        maximum(task - before, 0), count - 1
+    )  # equal to task - before inside the branch, and always in bounds
     arguments = {a: a for a in part.program.args}
-    body = replaced(part.program.body.ops[0].blocks[0], {own: number}, arguments)
+    body = replaced(part.program.body.ops[0].blocks[0], {task_of_part: clamped}, arguments)
     when = all_of(task >= before, task < before + count)
     return Op(BLOCK.ops["if"], (), {"when": when}, (), (body,))
 
 
 def _records(parts: Sequence[Lowered]) -> list[Op]:
-    """Return the records (launch constraints) of the part with the most waves."""
+    """Return the records (launch constraints) of the part whose workgroups have the most waves."""
 
     def waves(part: Lowered) -> int:
         record = part.program.record("waves")

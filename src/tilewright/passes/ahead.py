@@ -1,19 +1,20 @@
-"""Products ahead: the first product of a round is started before the last one of the round before.
+"""Software pipelining of MMAs: the first MMA of an iteration is started before the last one of the iteration before.
 
-Products that go on by themselves then run while what lies between products is computed.
+Asynchronous MMAs then run while the operations between MMAs are computed.
 
     for k in 0..5 {                        mma %s = q * k(0)
       mma %s = q * k                       ... %p from %s
       ... %p from %s, %acc scaled          for k in 1..5 {
       mma %acc += %p * v                     mma %s = q * k
-    }                                        mma %acc += %p * v        that of the round before
+    }                                        mma %acc += %p * v        of the iteration before
                                              ... %p from %s, %acc scaled
                                            }
                                            mma %acc += %p * v
 
-Both orders do the same as long as the operations that move past each other touch nothing in common; where they do, the
-loop stays as it is. A branch that is taken from some round on, as where a mask begins, makes two loops of it. Half of
-what %p is rounded from is computed before the last product is waited for, where that takes long: an edge says so.
+Both orders have the same result as long as operations that move past each other have no value in common; otherwise the
+loop stays as it is. A branch that is taken from some iteration on, such as a causal mask, makes two loops of it. If the
+last MMA takes long, half of the f32 values that %p is rounded from are computed before it is waited for; an `edge`
+operation marks that place.
 """
 
 from __future__ import annotations
@@ -34,14 +35,13 @@ from tilewright.machine import Machine
 from tilewright.passes.inserting import Inserting
 
 _EARLY = ("alloc", "fill", "wait", "view", "let", "mma", "release")
-"""Operations that may be moved with the first product: they stand before it, or right behind it."""
+"""Operations before or right after the first MMA that may be moved with it."""
 
 
-def products_ahead(program: Program, machine: Machine, turns: bool = False) -> Program:
-    """Return the program with its loops of two or more MMAs software-pipelined, in place: the first MMA of iteration
-    i+1 is issued before the last MMA of iteration i.
-
-    Loops that cannot be rotated stay. With `turns`, groups of waves start the MMAs of an iteration one after the other.
+def pipeline_mmas(program: Program, machine: Machine, turns: bool = False) -> Program:
+    """Return the program with its loops of two or more MMAs software-pipelined, in place: iteration i+1's first MMA is
+    issued before iteration i's last one. Loops that cannot be pipelined stay as they are. With `turns`, groups of waves
+    start the MMAs of an iteration one after the other.
     """
     with building():
         new = Inserting(program)
@@ -58,14 +58,16 @@ def products_ahead(program: Program, machine: Machine, turns: bool = False) -> P
 
 @dataclass
 class _Parts:
-    """A body: what ends in the first product, what follows it, and the last product with what only it needs."""
+    """A loop body in parts: operations up to the first MMA, those after it, the last MMA with operations that only it
+    needs, and the release of its stage.
+    """
 
     first: list[Op]
     rest: list[Op]
     last: list[Op]
     release: list[Op]
     held: list[Op]
-    """Registers that the last product reads: they are made before the loop."""
+    """Allocations of registers that the last MMA reads; they move before the loop."""
 
 
 class _Rotation:
@@ -74,7 +76,7 @@ class _Rotation:
     def __init__(self, loop: Op, new: Inserting, machine: Machine, turns: bool):
         self.loop, self.new, self.machine, self.turns = loop, new, machine, turns
         self.taken: dict[Op, bool] = {}
-        """Branches of which it is known, in the rounds that are written, whether they are taken."""
+        """{branch: True if it is taken} for branches whose condition is known in the iterations being written."""
         self.roots: dict[Value, Value] = {}
         for op in loop.blocks[0].ops:
             for result in op.results:
@@ -82,8 +84,8 @@ class _Rotation:
                 self.roots[result] = self.roots.get(inner, inner)
 
     def run(self) -> list[Op] | None:
-        """Return the operations that take the loop's place: a prologue, the rotated loop, an epilogue; None if the loop
-        stays.
+        """Return the operations that replace the loop: a prologue, the rotated loop, an epilogue; None if the loop
+        cannot be rotated.
         """
         ranges: tuple[Range, ...] = self.loop.attrs["ranges"]
         if len(ranges) != 1 or self.loop.attrs.get("unroll") or self.loop.attrs.get("peel") or ranges[0].step != 1:
@@ -99,10 +101,9 @@ class _Rotation:
         return ops + self._clone_ops([*parts.last, *parts.release], {loop.symbol: loop.hi - 1})
 
     def _rotated_loops(self, parts: _Parts, following: Range) -> list[Op]:
-        """Return the loops over the iterations after the first: one, or two if a branch is taken from some iteration
-        on.
-
-        The first of the two loops is without the branch; the second does what the branch does, without a test.
+        """Return the loops over the iterations in the range `following`: one loop, or two if a branch is taken from
+        some iteration on. The first of two loops is without the branch; the second has its operations without the
+        condition.
         """
         (loop,) = self.loop.attrs["ranges"]
         branch = _late_branch(parts.rest, loop.symbol)
@@ -110,12 +111,12 @@ class _Rotation:
             return [self._rotated_loop(parts, following, {})]
         op, first = branch
         middle = minimum(maximum(first, following.lo), following.hi)
-        cut = (following.lo, middle, False), (middle, following.hi, True)
-        return [self._rotated_loop(parts, Range.of(loop.symbol.name, lo, hi), {op: taken}) for lo, hi, taken in cut]
+        ranges = (following.lo, middle, False), (middle, following.hi, True)
+        return [self._rotated_loop(parts, Range.of(loop.symbol.name, lo, hi), {op: taken}) for lo, hi, taken in ranges]
 
     def _rotated_loop(self, parts: _Parts, rounds: Range, taken: dict[Op, bool]) -> Op:
-        """Return the rotated loop over `rounds`; `taken` maps branches whose condition is known there to True if they
-        are taken.
+        """Return the rotated loop over the range `rounds`: each iteration does the last MMA of the iteration before.
+        `taken` is {branch whose condition is known in this range: True if it is taken}.
         """
         (loop,) = self.loop.attrs["ranges"]
         now, before = {loop.symbol: rounds.symbol}, {loop.symbol: rounds.symbol - 1}
@@ -123,14 +124,16 @@ class _Rotation:
         self.taken = taken
         body = self._clone_ops(parts.first, now, values)
         body += self._clone_ops(parts.last, before)
-        touched = {v for op in parts.last for v in op.operands}
-        wait = next((n for n, op in enumerate(parts.rest) if touched & set(_operands_within(op))), len(parts.rest))
-        made_of = _source_of_a(parts, wait) if self._takes_long(parts.last[-1]) else None
-        making = [n for n, op in enumerate(parts.rest[:wait]) if op.name == "map" and op.operands[0] is made_of]
-        early = making[-1] + 1 if making else wait
-        body += self._clone_ops(parts.rest[:early], now, values)
-        body += [] if made_of is None else self._edge(values[made_of])
-        body += self._clone_ops(parts.rest[early:wait], now, values)
+        used_by_last = {v for op in parts.last for v in op.operands}
+        wait = next((n for n, op in enumerate(parts.rest) if used_by_last & set(_operands_within(op))), len(parts.rest))
+        f32_source = _source_of_a(parts, wait) if self._takes_long(parts.last[-1]) else None
+        maps_to_source = [
+            n for n, op in enumerate(parts.rest[:wait]) if op.name == "map" and op.operands[0] is f32_source
+        ]
+        early_end = maps_to_source[-1] + 1 if maps_to_source else wait
+        body += self._clone_ops(parts.rest[:early_end], now, values)
+        body += [] if f32_source is None else self._edge(values[f32_source])
+        body += self._clone_ops(parts.rest[early_end:wait], now, values)
         body += self._clone_ops(parts.release, before)
         body += self._clone_ops(parts.rest[wait:], now, values)
         self.taken = {}
@@ -138,49 +141,60 @@ class _Rotation:
         return Op(self.loop.spec, (), attrs, (), (Block((), body),), self.loop.loc)
 
     def _parts(self) -> _Parts | None:
-        """Return the _Parts of the loop's body; None if operations that would pass each other touch the same values."""
+        """Return the loop's body as _Parts; None if operations that would pass each other use the same values."""
         ops = self.loop.blocks[0].ops
-        products = [n for n, op in enumerate(ops) if op.name == "mma"]
+        mma_positions = [n for n, op in enumerate(ops) if op.name == "mma"]
         inside = [op for op in ops for b in op.blocks for op in walk_block(b)]
-        if len(products) < 2 or any(op.name in ("for", "mma", "wait", "barrier") for op in inside):
+        if len(mma_positions) < 2 or any(op.name in ("for", "mma", "wait", "barrier") for op in inside):
             return None
-        product = ops[products[-1]]
-        stage = self.roots.get(product.operands[2])
+        last_mma = ops[mma_positions[-1]]
+        stage = self.roots.get(last_mma.operands[2])
         wait = next((op for op in ops if op.name == "wait" and stage in op.results), None)
         if wait is None or len(wait.results) > 1:
             return None
-        last = [wait, *(op for op in ops if op.name == "view" and self.roots[op.result] is stage), product]
+        last = [wait, *(op for op in ops if op.name == "view" and self.roots[op.result] is stage), last_mma]
         release = [op for op in ops if op.name == "release" and op.operands == wait.operands]
-        sums, left = product.operands[0], self.roots.get(product.operands[1], product.operands[1])
+        accumulator, operand_a = last_mma.operands[0], self.roots.get(last_mma.operands[1], last_mma.operands[1])
         others = [op for op in ops if op not in last and op not in release]
-        held = [op for op in others if op.name == "alloc" and op.result is left]
-        others = [op for op in others if op not in held]
-        if not isinstance(left.type, RegisterType) or not held or len(release) != 1 or product.operands[1] is not left:
+        allocations = [op for op in others if op.name == "alloc" and op.result is operand_a]
+        others = [op for op in others if op not in allocations]
+        if (
+            not isinstance(operand_a.type, RegisterType)
+            or not allocations
+            or len(release) != 1
+            or last_mma.operands[1] is not operand_a
+        ):
             return None
-        if any({sums, left, stage} & set(_operands_within(op)) for op in ops[products[-1] + 1 :] if op not in release):
+        if any(
+            {accumulator, operand_a, stage} & set(_operands_within(op))
+            for op in ops[mma_positions[-1] + 1 :]
+            if op not in release
+        ):
             return None
         count = 0
         while count < len(others) and others[count].name in _EARLY:
             count += 1
         first = others[:count]
-        if not any(op.name == "mma" for op in first) or any({sums, left} & set(_operands_within(op)) for op in first):
+        if not any(op.name == "mma" for op in first) or any(
+            {accumulator, operand_a} & set(_operands_within(op)) for op in first
+        ):
             return None
         if any({stage} & set(_operands_within(op)) for op in others):
             return None
-        return _Parts(first, others[count:], last, release, held)
+        return _Parts(first, others[count:], last, release, allocations)
 
-    def _takes_long(self, product: Op) -> bool:
-        """True if an MMA takes at least as many cycles as lanes take to evaluate a function of every element of its A.
-
-        Then half of the next A is computed before the MMA is waited for, an order that assemblers do not find.
+    def _takes_long(self, mma: Op) -> bool:
+        """True if an MMA takes at least as many cycles as lanes take to evaluate a function of every element of its
+        operand A. Then half of the next A is computed before the MMA is waited for, an order that assemblers do not
+        find.
         """
-        atom, limits = self.machine.multiply_atom(product.attrs["atom"]), self.machine.limits
-        rows, deep = numbers(product.operands[1].type.shape, "mma")
-        return rows / atom.shape[0] * deep / atom.shape[2] * atom.cycles >= rows * deep / limits.function_rate
+        atom, limits = self.machine.multiply_atom(mma.attrs["atom"]), self.machine.limits
+        rows, k = numbers(mma.operands[1].type.shape, "mma")
+        return rows / atom.shape[0] * k / atom.shape[2] * atom.cycles >= rows * k / limits.function_rate
 
     def _edge(self, value: Value) -> list[Op]:
-        """Return a view of the left half of `value` and an `edge`: code before it computes this half, other code comes
-        after.
+        """Return two operations: a view of the left half of the matrix `value`, and an `edge` on this view. Code before
+        the edge computes that half; other code comes after it.
         """
         rows, columns = value.type.shape
         over = (index("i0", rows), index("i1", columns // 2))
@@ -190,10 +204,8 @@ class _Rotation:
     def _clone_ops(
         self, ops: Iterable[Op], meanings: Mapping[Symbol, Expr], values: dict[Value, Value] | None = None
     ) -> list[Op]:
-        """Return clones of `ops` with symbols replaced by `meanings`; `values` maps results to their clones, and is
-        extended.
-
-        A branch whose condition is known is replaced by the operations of the block that is taken.
+        """Return clones of `ops` with symbols replaced by `meanings`. `values` maps results to their clones and is
+        extended; a branch whose condition is known is replaced by the operations of the block that is taken.
         """
         images, known = Substitution(dict(meanings)), {} if values is None else values
         clones: list[Op] = []
@@ -214,36 +226,33 @@ class _Rotation:
         return clones
 
 
-def _late_branch(ops: list[Op], round_: Symbol) -> tuple[Op, Expr] | None:
-    """Return (the only branch that depends on the iteration, the iteration from which on it is taken); None if there is
-    none.
-
-    None too if the condition is not linear in `round_` with a positive factor, or if the branch has an else block.
+def _late_branch(ops: list[Op], loop_variable: Symbol) -> tuple[Op, Expr] | None:
+    """Return (branch, first iteration in which it is taken) if exactly one `if` among `ops` depends on `loop_variable`.
+    None if there is none, if its condition is not linear in `loop_variable` with a positive coefficient, or if it has
+    an else block.
     """
-    branches = [op for op in ops if op.name == "if" and round_ in op.attrs["when"].symbols]
+    branches = [op for op in ops if op.name == "if" and loop_variable in op.attrs["when"].symbols]
     when = branches[0].attrs["when"] if len(branches) == 1 else None
-    form = linear_form(when.operand, [round_]) if isinstance(when, AtLeastZero) else None
-    step = None if form is None else form[0].get(round_)
+    form = linear_form(when.operand, [loop_variable]) if isinstance(when, AtLeastZero) else None
+    step = None if form is None else form[0].get(loop_variable)
     if form is None or not isinstance(step, Const) or step.value < 1 or len(branches[0].blocks) > 1:
         return None
     return branches[0], -(form[1] // step.value)
 
 
 def _source_of_a(parts: _Parts, wait: int) -> Value | None:
-    """Return the f32 value that A of the last MMA is rounded from, if it is computed before operation `wait` of the
-    rest.
-
-    None if there is no such value, or several.
+    """Return the f32 matrix from which operand A of the last MMA is rounded, if it is computed before operation number
+    `wait` of `parts.rest`; None if there is no such matrix, or if there are several.
     """
-    left = next(op.result for op in parts.held)
-    making = [op for op in parts.rest[wait:] if op.name == "map" and op.operands[0] is left]
+    operand_a = next(op.result for op in parts.held)
+    maps_to_a = [op for op in parts.rest[wait:] if op.name == "map" and op.operands[0] is operand_a]
     computed = {op.operands[0] for op in parts.rest[:wait] if op.name == "map"}
-    sources = [v for op in making for v in op.operands[1:] if v in computed and _has_halves(v)]
+    sources = [v for op in maps_to_a for v in op.operands[1:] if v in computed and _has_halves(v)]
     return sources[0] if len(sources) == 1 else None
 
 
 def _has_halves(value: Value) -> bool:
-    """True if a value is a matrix of f32 in registers with an even number of columns, so that it has halves."""
+    """True if a value is a matrix of f32 in registers with an even number of columns."""
     kind = value.type
     if not isinstance(kind, RegisterType) or kind.dtype is not f32 or len(kind.shape) != 2:
         return False

@@ -1,4 +1,4 @@
-"""Binding a plan of blocks: one product on a CPU, in accumulator tiles that stay in registers over all of K."""
+"""Binding of CPU plans with one MMA in accumulator tiles that stay in registers over all of K."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from tilewright.plan.search import blocking_of_plan, product_space
 
 
 def bind_blocks(request: Request, plan: Schedule) -> OneKernel:
-    """Return the kernel of a plan of blocks: its product with what follows, over digits (mixed-radix parts of
-    dimensions), and the plan over these.
+    """Return the kernel of a CPU plan with axes `rows`, `columns` and `depth`: the request's program over digits
+    (mixed-radix parts of dimensions), bound to the plan over these digits. Refuse a plan that does not fit the program
+    or the machine.
     """
     line = f"atom {plan.atom}"
     if request.machine.lanes is not None:

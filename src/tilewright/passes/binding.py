@@ -1,4 +1,4 @@
-"""Binding: a plan is replayed on a program. Rewrites that the plan names come first; then its kernel is bound.
+"""Binding: a plan is replayed on a program. First the program is rewritten as the plan says; then its kernel is bound.
 
 | line of the plan                                     | rewrite                                                     |
 |------------------------------------------------------|-------------------------------------------------------------|
@@ -8,12 +8,12 @@
 | `parts K 4`                                          | a kernel over parts of K, and one that merges them          |
 | `task p 8, task q 16`, `x halo at K`                 | rows as boxes of their digits                               |
 | `unit q 4`                                           | rows as boxes of lanes                                      |
-| `axis F: loop 64` between products                   | a loop over what lies between two MMAs                      |
+| `axis F: loop 64` between products                   | a loop over the dimension between two MMAs                  |
 | `axis S: loop 128`, of a loop that merges            | the loop in the plan's tiles                                |
-| `axis D: loop 32`, without a pipeline                | a loop around products that sum all of D at once            |
+| `axis D: loop 32`, without a pipeline                | a loop around MMAs that sum all of D at once                |
 
-Nothing is searched, but for kernels of which a plan says nothing: those that repack, those that merge parts, and a
-second kernel without lines of its own. These are planned as any other program.
+Nothing is searched, except for kernels of which the plan says nothing: those that repack, those that merge parts, and
+a second kernel without lines of its own. These are planned like any other program.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tilewright.algebra.expr import Expr, Symbol
 from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import Op, Program
 from tilewright.passes.bind_blocks import bind_blocks
-from tilewright.passes.bound_plan import Choose, Kernels, MergedParts, OneKernel, Writings
+from tilewright.passes.bound_plan import ChoosePlan, Kernels, MergedParts, OneKernel, RequestForms
 from tilewright.passes.halo_tiles import bind_halo
 from tilewright.passes.lane_rows import LaneRows
 from tilewright.passes.parts import bind_two, part_of
@@ -53,13 +53,11 @@ from tilewright.plan.stepping import products_over
 from tilewright.plan.terms import product_by_terms
 
 
-def bind_plan(writings: Writings, plan: Schedule, choose: Choose) -> tuple[Request, Kernels]:
-    """Return (the request with its program as the plan takes it, the kernels of the plan with what their lowering
-    reads).
-
-    `choose` plans kernels of which the plan says nothing.
+def bind_plan(forms: RequestForms, plan: Schedule, choose: ChoosePlan) -> tuple[Request, Kernels]:
+    """Return (the request with its program rewritten as the plan says, the kernels that the plan is bound to). `forms`
+    are the request over digits and over whole dimensions; `choose` plans the kernels of which the plan says nothing.
     """
-    request = writings[0]
+    request = forms[0]
     if plan.whole is not None:
         return bind_plan((_without_loop(request, plan),), replace(plan, whole=None), choose)
     if plan.atom is not None and plan.split_at is None:
@@ -76,11 +74,13 @@ def bind_plan(writings: Writings, plan: Schedule, choose: Choose) -> tuple[Reque
         return request, _bind_parts(request, plan, choose, *plan.parts)
     if plan.pipeline is not None and plan.pipeline.halo_stages:
         return request, bind_halo(request, plan)
-    return _bind_one(writings, plan)
+    return _bind_one(forms, plan)
 
 
 def _without_loop(request: Request, plan: Schedule) -> Request:
-    """Return the request for the program without the loop that a plan has in one iteration."""
+    """Return the request with its program rewritten without a loop: the one that the plan's line `whole` does in one
+    iteration. Refuse the line if there is no such loop.
+    """
     program = dissolved(request.program)
     if isinstance(program, str):
         raise refused(f"whole {plan.whole}", program)
@@ -91,30 +91,31 @@ def _without_loop(request: Request, plan: Schedule) -> Request:
 
 
 def kernel_of(request: Request, program: Program, sizes: Mapping[Symbol, int], free: Collection[Op]) -> KernelProgram:
-    """Return a KernelProgram of `program` with the machine, the open sizes and the logs of a request."""
+    """Return a KernelProgram of `program` with these extents and free loops (the same result for every tile size); the
+    machine, open sizes and logs are those of `request`.
+    """
     opened, typical = request.open_extents, request.typical
     return KernelProgram(program, sizes, request.machine, free, opened, typical, request.logs, is_ordered(program))
 
 
-def _bind_parts(request: Request, plan: Schedule, choose: Choose, name: str, count: int) -> MergedParts:
-    """Return the kernel over `count` parts of a reduction (split K), bound, and the planned kernel that merges them.
-
-    `name` is the split dimension. Raise a refusal of the plan's line if the program cannot be split so.
+def _bind_parts(request: Request, plan: Schedule, choose: ChoosePlan, name: str, count: int) -> MergedParts:
+    """Return the kernel that reduces `count` parts of the dimension `name` (split-K), bound to the plan, and the
+    planned kernel that merges the parts. Refuse the plan's line `parts` if the program cannot be split so.
     """
     line, program, machine = f"parts {name} {count}", request.program, request.machine
     part = next((a for a in plan.axes if a.name == f"{name}_part"), None)
     loop = None if part is None else part.split("loop")
-    whole = sum_of(program, request.free, request.sizes) if names_of(program) else "it has no product"
+    reduction = sum_of(program, request.free, request.sizes) if names_of(program) else "it has no product"
     if not names_of(program) and loop is None:
         split = parted(program, request.sizes, count, machine)
-    elif isinstance(whole, str):
+    elif isinstance(reduction, str):
         if loop is None:
-            raise refused(line, whole)
+            raise refused(line, reduction)
         split = loop_halves(program, request.sizes, count, loop.size)
     else:
-        axis = next((d for d in whole.axes if str(d) == name), None)
+        axis = next((d for d in reduction.axes if str(d) == name), None)
         if axis is None:
-            raise refused(line, f"the reduced dimensions are {', '.join(map(str, whole.axes))}")
+            raise refused(line, f"the reduced dimensions are {', '.join(map(str, reduction.axes))}")
         split = halves(program, request.sizes, request.free, axis, count, step_of(program, machine))
     if isinstance(split, str):
         raise refused(line, split)
@@ -130,34 +131,38 @@ def _bind_parts(request: Request, plan: Schedule, choose: Choose, name: str, cou
     return MergedParts(OneKernel(SizedProgram(split.first, sizes, shapes), bound), merge)
 
 
-def _bind_one(writings: Writings, plan: Schedule) -> tuple[Request, OneKernel]:
-    """Bind a plan of one kernel: the program as it is, over boxes of rows per lane, or with a loop between two MMAs."""
-    request = _writing_of(writings, plan)
+def _bind_one(forms: RequestForms, plan: Schedule) -> tuple[Request, OneKernel]:
+    """Bind a plan of one kernel and return (request, kernel). Loops that the plan adds are inserted into the program
+    first, and rows become boxes if each lane computes a box of results.
+    """
+    request = _named_form(forms, plan)
     if plan.pipeline is not None:
         program = _with_loop_tiles(request, plan, _with_loop_between(request, plan))
         bound = bind(kernel_of(request, program, request.sizes, request.free), plan)
         return request, OneKernel(replace(request.sized, program=program), bound)
-    request = _in_steps(request, plan)
-    by_lanes = _bind_lanes(request, (request, *writings[1:])[-1], plan)
+    request = _with_k_loops(request, plan)
+    by_lanes = _bind_lanes(request, (request, *forms[1:])[-1], plan)
     if by_lanes is not None:
         return request, by_lanes
     bound = bind(kernel_of(request, request.program, request.sizes, request.free), plan)
     return request, OneKernel(request.sized, bound)
 
 
-def _writing_of(writings: Writings, plan: Schedule) -> Request:
-    """Return the request over whole dimensions if the plan's axes name those and not their digits (mixed-radix parts);
-    else the one over digits.
+def _named_form(forms: RequestForms, plan: Schedule) -> Request:
+    """Return the request, among its forms over digits (mixed-radix parts) and over whole dimensions, whose dimensions
+    the plan's axes name.
     """
-    over_digits, over_whole = writings[0], writings[-1]
+    over_digits, over_whole = forms[0], forms[-1]
     names = {axis.name for axis in plan.axes}
-    whole, digits = ({str(d) for d in dims_of(each.program)} for each in (over_whole, over_digits))
-    return over_whole if names & (whole - digits) and not names & (digits - whole) else over_digits
+    whole_names, digit_names = ({str(d) for d in dims_of(form.program)} for form in (over_whole, over_digits))
+    return (
+        over_whole if names & (whole_names - digit_names) and not names & (digit_names - whole_names) else over_digits
+    )
 
 
-def _in_steps(request: Request, plan: Schedule) -> Request:
-    """Return the request for a program with a loop around MMAs that sum a whole dimension, for each loop that the plan
-    has there.
+def _with_k_loops(request: Request, plan: Schedule) -> Request:
+    """Return the request with its program rewritten to have the loops of the plan that it lacks: each goes around MMAs
+    that sum a whole dimension at once. Refuse an axis along which that is impossible.
     """
     for axis in plan.axes:
         program = request.program
@@ -174,11 +179,10 @@ def _in_steps(request: Request, plan: Schedule) -> Request:
     return request
 
 
-def _bind_lanes(request: Request, whole: Request, plan: Schedule) -> OneKernel | None:
+def _bind_lanes(request: Request, whole_form: Request, plan: Schedule) -> OneKernel | None:
     """Return the kernel of a plan in which lanes compute the only MMA without an atom (SIMT); None for other plans.
-
-    A lane computes single results, or a box (rectangle) of results if the plan says so. `whole` is the request over
-    whole dimensions.
+    Each lane computes one result, or a box of results if the plan says so; `whole_form` is the request over whole
+    dimensions.
     """
     program, machine = request.program, request.machine
     by_loops = bool(plan.products) and all(line.atom is None for line in plan.products)
@@ -192,7 +196,7 @@ def _bind_lanes(request: Request, whole: Request, plan: Schedule) -> OneKernel |
     if box is None:
         kernel = replace(kernel_of(request, program, sizes, request.free), simt=product.terms)
         return OneKernel(request.sized, bind(kernel, plan))
-    rows = LaneRows.of(whole, product)
+    rows = LaneRows.of(whole_form, product)
     if isinstance(rows, str):
         raise refused(plan.axis(str(product.rows[0])), rows)
     terms, patched, inner = rows.bound(plan, box)
@@ -202,8 +206,8 @@ def _bind_lanes(request: Request, whole: Request, plan: Schedule) -> OneKernel |
 
 
 def _with_loop_between(request: Request, plan: Schedule) -> Program:
-    """Return the program with a loop over the dimension between two MMAs, if the plan has such a loop; else the
-    program.
+    """Return the request's program with a loop over the dimension between two MMAs (N of the first, K of the second) if
+    the plan has such a loop; otherwise the program as it is.
     """
     for d in summed_between(request.program):
         axis = next((a for a in plan.axes if a.name == str(d)), None)
@@ -219,10 +223,8 @@ def _with_loop_between(request: Request, plan: Schedule) -> Program:
 
 
 def _with_loop_tiles(request: Request, plan: Schedule, program: Program) -> Program:
-    """Return `program` with the plan's tiles of loops whose results are the same for every tile.
-
-    Those are loops that merge (the carried values of their parts merge), and the loops in `request.free`, unless they
-    only add MMAs: then the tile is a K step of the plan.
+    """Return `program` with the tile sizes that the plan gives to loops whose result does not depend on the tile size.
+    Loops that only accumulate MMAs stay: their tile size is the K step of the plan.
     """
     for loop in [op for op in program.walk() if op.name == "iterate"]:
         dim = loop.attrs["axis"]
@@ -235,7 +237,7 @@ def _with_loop_tiles(request: Request, plan: Schedule, program: Program) -> Prog
 
 
 def _columns_along(request: Request, plan: Schedule, d: Expr) -> list[int]:
-    """Return the numbers of columns that the plan gives the MMAs whose accumulator has `d` as its last dimension."""
+    """Return the N tile sizes that the plan gives to the MMAs whose accumulator has `d` as its last dimension."""
     products = names_of(request.program)
     lines = [(line, products[line.name]) for line in plan.products if line.name in products]
     return [line.columns for line, op in lines if op.result.type.dims[-1:] == (d,)]

@@ -1,4 +1,4 @@
-"""The values that passes hand on: a plan that is bound to the kernels of a request, and what a compile comes to.
+"""The values that passes hand on: a plan bound to the kernels of a request, and the result of a compile.
 
 | kernels of a plan    | what runs                                                             |
 |----------------------|-----------------------------------------------------------------------|
@@ -23,7 +23,7 @@ from tilewright.plan.planner import Choice
 from tilewright.plan.schedule import Schedule
 
 ProductDims = tuple[tuple[str, ...], tuple[str, ...], str]
-"""The dimensions of a program that are M of its product, those that are N, and the last one of K."""
+"""Names of dimensions of an MMA: those of M, those of N, and the last one of K."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class OneKernel:
     in_boxes: bool = False
     """True if its rows are boxes of their digits: halo tiles, or boxes of lanes."""
     dims: ProductDims | None = None
-    """For a plan of blocks, whose axes are rows, columns and depth: the dimensions that these are."""
+    """For a CPU plan with axes `rows`, `columns` and `depth`: the names of the dimensions that these stand for."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,10 @@ class RepackedKernels:
     main: BoundPlan
     notes: tuple[str, ...]
 
-    def often(self, constant: Collection[str]) -> tuple[bool, ...]:
-        """Return for each copy: True if it runs at every launch, because its argument is not in `constant`."""
+    def runs_at_every_launch(self, constant: Collection[str]) -> tuple[bool, ...]:
+        """Return for each copy kernel: True if it runs at every launch, because the argument that it copies is not
+        among the `constant` ones.
+        """
         return tuple(copy.request.program.args[0].name not in constant for copy in self.copies)
 
 
@@ -71,21 +73,20 @@ Kernels = OneKernel | MergedParts | TwoKernels | RepackedKernels
 
 
 class FurtherPlans(Protocol):
-    """The plans of a request that are left to be tried, the best first."""
+    """The plans of a request that have not been tried yet, the best first."""
 
     def after(self, why: str, overflows: bool) -> tuple[BoundPlan, bool]:
-        """Return (the next plan, bound; True if it is the last resort), as the one before was refused.
-
-        `why` is the reason; `overflows` says that it is shared memory, and that the plan is lowered otherwise.
+        """Return (the next bound plan, True if it is the last resort) after a plan was refused because of `why`.
+        `overflows` says that the only reason is too little shared memory.
         """
 
 
 @dataclass(frozen=True)
 class BoundPlan:
-    """A plan of a request, why it was chosen, and the kernels to which it is bound."""
+    """A plan of a request, the choice that explains it, and the kernels to which it is bound."""
 
     request: Request
-    """The request, with its program as the plan takes it."""
+    """The request, with its program rewritten as the plan says."""
     plan: Schedule
     choice: Choice | GeneralChoice
     kernels: Kernels
@@ -97,7 +98,9 @@ class BoundPlan:
 
 @dataclass(frozen=True)
 class Realised:
-    """The result of a compile: the plan, why it was chosen, its block programs, and the module that launches them."""
+    """The result of a compile: the plan, the choice that explains it, its block programs, and the module that launches
+    them.
+    """
 
     plan: Schedule
     choice: Choice | GeneralChoice
@@ -105,16 +108,18 @@ class Realised:
     module: Module
 
 
-Writings = tuple[Request, ...]
-"""A request in its writings: over digits of its dimensions, if its accesses divide them; then over whole dimensions."""
+RequestForms = tuple[Request, ...]
+"""A request in one or two forms: over digits of its dimensions, if accesses divide them; then over whole dimensions."""
 
 
-class Choose(Protocol):
-    """The function that plans a request: `choosing.choose_plan`."""
+class ChoosePlan(Protocol):
+    """The type of the function that plans a request: `choosing.choose_plan`."""
 
-    def __call__(self, writings: Writings, between: str = "") -> BoundPlan:
-        """Return the plan of a request, bound; `between` is the argument that the kernel before it writes, if any."""
+    def __call__(self, forms: RequestForms, between: str = "") -> BoundPlan:
+        """Return the chosen plan of a request, bound to its kernels. `between` names the argument that the preceding
+        kernel writes (empty: there is none).
+        """
 
 
-Lower = Callable[[BoundPlan], tuple[BoundPlan, Lowered]]
+LowerPlan = Callable[[BoundPlan], tuple[BoundPlan, Lowered]]
 """The function that lowers a bound plan, or one that is ranked after it: `pipeline.lower_plan`."""

@@ -1,4 +1,4 @@
-"""The pass that gives programs which mean the same one writing, so that they get the same plan."""
+"""The pass that rewrites programs with the same meaning to the same form, so that they get the same plan."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from tilewright.plan.schedule import Schedule
 
 
 def canonical(request: Request) -> Request:
-    """Return the request with its program in the canonical form, so that programs that mean the same get the same plan.
+    """Return the request with its program rewritten to a canonical form, so that programs with the same meaning get the
+    same plan. Grid programs (whose workgroups the author states) and programs with logs keep the author's dimensions.
 
-    Equal reads are one; products with zeros by a congruence are taken apart into phases; tiles are in the order of
-    results, on CPUs with taps of windows first; on GPUs a loop has only sums that no MMA needs before the others, and
-    windows of one element are none; dimensions of MMAs and reductions are merged if they are contiguous in memory.
-    Programs with logs and grid programs stay: they are over the author's dimensions.
+    Equal reads are merged. MMAs with an operand that is zero except at every s-th index (strided transposed
+    convolutions) are split into phases. Dimensions of tiles are put into one order: on CPUs with window taps first. On
+    GPUs a loop with several accumulators is split if an MMA after it needs only some of them, and windows of one
+    element are removed. Dimensions of MMAs and reductions are merged if they are contiguous in memory.
     """
     if request.logs or request.workgroups is not None:
         return request
@@ -38,7 +39,7 @@ def canonical(request: Request) -> Request:
     if not is_sized:
         return request
     shapes = {a: tuple(int(n) for n in shape) for a, shape in request.sized.shapes.items()}
-    divides = request.machine.lanes is not None  # on CPUs what accesses divide is split into digits again
+    divides = request.machine.lanes is not None  # on CPUs dimensions that accesses divide are split into digits again
     rows = least_rows(request.machine)
     form = merged(Sized(request.program, request.sizes, shapes, request.free, rows), divides=divides)
     if request.pinned is not None and _names_dims(request.pinned, request.program, form.program):
@@ -47,21 +48,20 @@ def canonical(request: Request) -> Request:
 
 
 def _in_phases(request: Request) -> Request:
-    """Return the request with products that have zeros by a congruence taken apart, but for sums that its pinned plan
-    names.
+    """Return the request with MMAs split into phases if an operand is zero except at every s-th index, as in strided
+    transposed convolutions. Sums over dimensions that a pinned plan names are not split.
     """
     named = set() if request.pinned is None else {axis.name for axis in request.pinned.axes}
-    # A CPU's task packs an operand that may leave memory by itself: taps that are no taps cost more than they save.
+    # A CPU's task packs operands that need bounds checks itself: phases with fewer taps cost more than they save.
     on_cpu = request.machine.lanes is None
     program, sizes, free = in_phases(request.program, request.sizes, request.free, named=named, only_even=on_cpu)
     return request.rewritten(program, free, sizes)
 
 
 def _names_dims(plan: Schedule, program: Program, rewritten: Program) -> bool:
-    """True if the axes of a pinned plan are dimensions of the author's program, so that none is merged.
-
-    Such a plan names every dimension of `program`. A plan of blocks (with axes of rows, columns and depth) names
-    digits (mixed-radix parts) of dimensions: it names none that only the `rewritten` program has, where that has some.
+    """True if the axes of a pinned plan are dimensions of the author's `program`, so that none may be merged. A CPU
+    plan with axes `rows`, `columns` and `depth` names digits (mixed-radix parts) of dimensions: it must not name digits
+    that only the `rewritten` program has.
     """
     if plan.atom is None:
         named = {axis.name for axis in plan.axes}

@@ -1,6 +1,7 @@
-"""Operations of the loop level written out again, with other meanings for their symbols.
+"""Clones of loop operations with other meanings for their symbols.
 
-A body that is unrolled is lowered once and then copied, round by round: what a round's numbers settle is settled here.
+A loop that is unrolled is lowered once; then its body is cloned for each iteration, and operations that the iteration's
+numbers make constant are simplified.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from tilewright.passes.loop_lowering import LoopLowering
 
 
 def cloned(low: LoopLowering, ops: list[Op], meanings: Mapping[Symbol, Expr]) -> list[Op]:
-    """Return clones of `ops` with symbols replaced by `meanings`; results and numbers that they read are new values."""
+    """Return clones of `ops` with symbols replaced by `meanings`; results, and symbols of numbers read at run time, are
+    new in each clone.
+    """
     return _Clone(low, dict(meanings)).ops(ops)
 
 
@@ -29,14 +32,16 @@ class _Clone:
         self.values: dict[Value, Value] = {}
 
     def ops(self, ops: list[Op]) -> list[Op]:
-        """Return clones of `ops`, without those that never run."""
+        """Return clones of `ops`, without operations that never run."""
         clones: list[Op] = []
         for op in ops:
             clones += self.op(op)
         return clones
 
     def op(self, op: Op) -> list[Op]:
-        """Return what an operation becomes: nothing, a clone, or clones of the branch that is known to be taken."""
+        """Return the operations that replace `op`: none if it never runs, its clone, or clones of the operations in the
+        branch that is taken.
+        """
         if op.name == "if":
             when = self.images(op.attrs["when"])
             if isinstance(when, Const):
@@ -46,14 +51,14 @@ class _Clone:
         if attrs is None:
             return []
         if op.name in ("load", "store", "atomic") and isinstance(attrs.get("when"), Const):
-            happens = bool(attrs.pop("when").value)
+            is_taken = bool(attrs.pop("when").value)
             number = attrs.pop("otherwise", 0)
-            if not happens:
+            if not is_taken:
                 if op.name != "load":
                     return []
                 fill = self.low.emitted("fill", (self.value(op.operands[0]),), value=number)
                 return [fill]
-        self.low.another()
+        self.low.count_operation()
         new = Op(op.spec, tuple(self.value(v) for v in op.operands), attrs)
         new.results = tuple(Value(r.type, r.name and self.low.fresh(r.name)) for r in op.results)
         self.values |= zip(op.results, new.results, strict=True)
@@ -61,11 +66,11 @@ class _Clone:
         return [new]
 
     def value(self, value: Value) -> Value:
-        """Return the clone of a value that a cloned operation defines; any other value as it is."""
+        """Return the clone of `value` if a cloned operation defines it; otherwise `value` itself."""
         return self.values.get(value, value)
 
     def attributes(self, op: Op) -> dict[str, Any] | None:
-        """Return the attributes with symbols replaced; None for a loop that never runs."""
+        """Return an operation's attributes with symbols replaced; None for a loop that never runs."""
         attributes: dict[str, Any] = {}
         for name, value in op.attrs.items():
             kind = op.spec.attrs[name].rstrip("?")
@@ -76,7 +81,7 @@ class _Clone:
                 attributes[name] = fresh
             elif kind == "ranges":
                 attributes[name] = self._ranges(value)
-                if any(_empty(r) for r in attributes[name]):
+                if any(_is_empty(r) for r in attributes[name]):
                     return None
             elif kind == "axes":
                 attributes[name] = value
@@ -85,7 +90,7 @@ class _Clone:
         return attributes
 
     def _ranges(self, ranges: Any) -> Any:
-        """Return loop ranges with fresh symbols, and with limits in which symbols are replaced."""
+        """Return loop ranges with new symbols, and with symbols replaced in their limits."""
         from tilewright.ir.attrs import Range
 
         renamed = []
@@ -99,6 +104,6 @@ class _Clone:
         return tuple(renamed)
 
 
-def _empty(loop: Any) -> bool:
-    """True if a loop has constant limits and no iterations."""
+def _is_empty(loop: Any) -> bool:
+    """True if a loop range has constant limits and no iterations."""
     return isinstance(loop.lo, Const) and isinstance(loop.hi, Const) and loop.hi.value <= loop.lo.value

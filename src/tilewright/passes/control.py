@@ -1,4 +1,4 @@
-"""For, tasks, if, while; unrolling and peeling; channels where one worker is producer and consumer."""
+"""For, tasks, if and while on CPUs; unrolling and peeling; channels if one worker is producer and consumer."""
 
 from __future__ import annotations
 
@@ -17,36 +17,35 @@ from tilewright.ir.dtypes import i64
 from tilewright.ir.formula import Formula
 from tilewright.ir.tensors import numbers
 from tilewright.passes.clone import cloned
-from tilewright.passes.dealing import dealt
-from tilewright.passes.defer import can_defer, deferred
+from tilewright.passes.dealing import lower_task_table
+from tilewright.passes.defer import can_defer, lower_deferred
 from tilewright.passes.elementwise import in_memory, load
 from tilewright.passes.loop_lowering import LoopLowering
 from tilewright.passes.places import PlacedMemory
 
 MOST = 4096
-"""Rounds that `unroll` and `peel` may write out."""
+"""The most iterations that `unroll` or `peel` may unroll."""
 
 
 def for_(low: LoopLowering, op: Op) -> None:
-    """Lower a loop: kept, unrolled, peeled or deferred; nothing is emitted if it has no iterations for any open
-    size.
+    """Lower a `for` loop: as a loop, unrolled, peeled, or with the end of each iteration deferred into the next one.
+    Nothing is emitted if it has no iterations for any value of the open sizes.
     """
     if low.open and any((low.expr(r.hi) - low.expr(r.lo)).hi <= 0 for r in op.attrs["ranges"]):
         return
     if op.attrs.get("overlap") == "defer" and can_defer(low, op):
-        deferred(low, op)
+        lower_deferred(low, op)
         return
     ranges = op.attrs["ranges"]
     if op.attrs.get("unroll") and all(isinstance(low.expr(e), Const) for r in ranges for e in (r.lo, r.hi)):
-        _unrolled(low, op, ranges)
+        _emit_unrolled(low, op, ranges)
         return
-    _nested(low, op, list(ranges), _peel_counts(low, op))
+    _emit_nest(low, op, list(ranges), _peel_counts(low, op))
 
 
 def _peel_counts(low: LoopLowering, op: Op) -> tuple[int, ...]:
-    """Return (first iterations to peel, last iterations to peel) as `peel` says; () without `peel`.
-
-    Raise a ProgramError unless these are one or two numbers from 0 to MOST.
+    """Return (number of first iterations to peel, number of last ones) from the attribute `peel`; () if the loop has
+    none. Raise a ProgramError unless these are one or two numbers from 0 to MOST.
     """
     if "peel" not in op.attrs:
         return ()
@@ -67,7 +66,7 @@ def _range_length(values: range) -> int:
     return max(0, -(-(values.stop - values.start) // values.step))
 
 
-def body(low: LoopLowering, op: Op) -> None:
+def lower_blocks(low: LoopLowering, op: Op) -> None:
     """Lower all blocks of an iteration, one after the other."""
     before = low.meaning
     for block in op.blocks:
@@ -75,34 +74,35 @@ def body(low: LoopLowering, op: Op) -> None:
     low.meaning = before
 
 
-def _unrolled(low: LoopLowering, op: Op, ranges: tuple[Range, ...]) -> None:
-    """Emit an unrolled loop: its body is lowered once and cloned for each iteration.
-
-    Raise a ProgramError for more than MOST iterations.
+def _emit_unrolled(low: LoopLowering, op: Op, ranges: tuple[Range, ...]) -> None:
+    """Emit an unrolled loop: its body is lowered once and cloned for each iteration. Raise a ProgramError for more than
+    MOST iterations.
     """
     limits = [range(int(low.expr(r.lo)), int(low.expr(r.hi)), r.step) for r in ranges]
     count = prod(map(_range_length, limits))
     if count > MOST:
         raise ProgramError(f"unroll: {count} rounds are more than {MOST}")
-    rounds = list(product(*limits))
-    if len(rounds) == 1:
-        with low.means({r.symbol: as_expr(v) for r, v in zip(ranges, rounds[0], strict=True)}):
-            body(low, op)
+    points = list(product(*limits))
+    if len(points) == 1:
+        with low.means({r.symbol: as_expr(v) for r, v in zip(ranges, points[0], strict=True)}):
+            lower_blocks(low, op)
         return
-    one, variables = Block(()), {}
+    template, variables = Block(()), {}
     for r, numbers_of in zip(ranges, limits, strict=True):
         variables[r.symbol] = low.symbol(r.symbol.name, numbers_of[0], numbers_of[-1])
-    with low.writing(one), low.means(variables):
-        body(low, op)
-    for point in rounds:
+    with low.writing(template), low.means(variables):
+        lower_blocks(low, op)
+    for point in points:
         meanings = {variables[r.symbol]: as_expr(v) for r, v in zip(ranges, point, strict=True)}
-        low.blocks[-1].ops += cloned(low, one.ops, meanings)
+        low.blocks[-1].ops += cloned(low, template.ops, meanings)
 
 
-def _nested(low: LoopLowering, op: Op, ranges: list[Range], peel: tuple[int, ...]) -> None:
-    """Emit the loops over `ranges`, nested; iterations of the innermost one may be peeled off at both ends."""
+def _emit_nest(low: LoopLowering, op: Op, ranges: list[Range], peel: tuple[int, ...]) -> None:
+    """Emit nested loops over `ranges` around the body of `op`. With `peel` = (first, last), that many iterations at
+    both ends of the innermost loop are peeled.
+    """
     if not ranges:
-        body(low, op)
+        lower_blocks(low, op)
         return
     r, rest = ranges[0], ranges[1:]
     lo, hi = low.expr(r.lo), low.expr(r.hi)
@@ -113,63 +113,65 @@ def _nested(low: LoopLowering, op: Op, ranges: list[Range], peel: tuple[int, ...
         last = max(count - peel[1], first)
         head, middle, tail = values[:first], values[first:last], values[last:]
         for v in head:
-            _iteration(low, op, r.symbol, as_expr(v), rest)
+            _emit_iteration(low, op, r.symbol, as_expr(v), rest)
         if middle:
-            _loop(low, op, r, as_expr(middle[0]), as_expr(middle[-1] + 1), rest, ())
+            _emit_loop(low, op, r, as_expr(middle[0]), as_expr(middle[-1] + 1), rest, ())
         for v in tail:
-            _iteration(low, op, r.symbol, as_expr(v), rest)
+            _emit_iteration(low, op, r.symbol, as_expr(v), rest)
         return
     if peel and not rest and low.open and r.step == 1:
-        _peeled(low, op, r, lo, hi, peel)
+        _emit_peeled(low, op, r, lo, hi, peel)
         return
-    _loop(low, op, r, lo, hi, rest, peel)
+    _emit_loop(low, op, r, lo, hi, rest, peel)
 
 
-def _peeled(low: LoopLowering, op: Op, r: Range, lo: Expr, hi: Expr, peel: tuple[int, ...]) -> None:
-    """Emit a loop whose limits are known only at the call, with the first iterations peeled, each under a condition.
-
-    The last iterations are a second loop, so that their code is emitted once.
+def _emit_peeled(low: LoopLowering, op: Op, r: Range, lo: Expr, hi: Expr, peel: tuple[int, ...]) -> None:
+    """Emit the loop over range `r` with limits `lo` and `hi` that are known only at the call. The first peel[0]
+    iterations are emitted separately, each under a condition; the last peel[1] are a second loop, so that their code is
+    emitted once.
     """
     first, last = peel
-    if has_division(hi):  # a name, of which proofs know how far it is from what was divided
+    if has_division(hi):  # a symbol with a definition: proofs know its distance from the dividend
         hi = symbol(low.fresh("end"), definition=hi)
         low.emit("let", symbol=hi)
     for n in range(first):
         runs = lo + n < hi
         if isinstance(runs, Const) and runs.value:
-            _iteration(low, op, r.symbol, lo + n, [])
+            _emit_iteration(low, op, r.symbol, lo + n, [])
         else:
             with low.when(runs):
-                _iteration(low, op, r.symbol, lo + n, [])
-    _loop(low, op, r, lo + first, hi - last, [], ())
+                _emit_iteration(low, op, r.symbol, lo + n, [])
+    _emit_loop(low, op, r, lo + first, hi - last, [], ())
     if last:
-        _loop(low, op, r, maximum(lo + first, hi - last), hi, [], ())
+        _emit_loop(low, op, r, maximum(lo + first, hi - last), hi, [], ())
 
 
-def _iteration(low: LoopLowering, op: Op, variable: Symbol, value: Expr, rest: list[Range]) -> None:
-    """Emit one iteration, with `variable` replaced by `value`, and the loops over `rest` inside it."""
+def _emit_iteration(low: LoopLowering, op: Op, variable: Symbol, value: Expr, rest: list[Range]) -> None:
+    """Emit one iteration of a loop, with `variable` replaced by `value`, and the loops over `rest` inside it."""
     with low.means({variable: value}):
-        _nested(low, op, rest, ())
+        _emit_nest(low, op, rest, ())
 
 
-def _loop(low: LoopLowering, op: Op, r: Range, lo: Expr, hi: Expr, rest: list[Range], peel: tuple[int, ...]) -> None:
-    """Emit a loop over `r` from `lo` to `hi`, and the loops over `rest` inside it; nothing if it is empty."""
+def _emit_loop(
+    low: LoopLowering, op: Op, r: Range, lo: Expr, hi: Expr, rest: list[Range], peel: tuple[int, ...]
+) -> None:
+    """Emit a loop over range `r` from `lo` to `hi`, and the loops over `rest` inside it, the innermost one peeled as
+    `peel` says. Nothing is emitted if the loop is known to be empty.
+    """
     if isinstance(lo, Const) and isinstance(hi, Const) and hi.value <= lo.value:
         return
     with low.loop(r.symbol.name, lo, hi, r.step) as value, low.means({r.symbol: value}):
-        _nested(low, op, rest, peel)
+        _emit_nest(low, op, rest, peel)
 
 
 def tasks(low: LoopLowering, op: Op) -> None:
-    """Lower `tasks` to a loop over the tasks of a worker; the runtime says which worker runs it.
-
-    No barrier is needed between tasks that have shared memory: each operation is done for all waves before the next one
-    is.
+    """Lower `tasks` to a loop over the tasks of one worker, which the runtime numbers. Tasks with shared memory need no
+    barrier between them: each operation is done for all waves before the next one begins.
     """
     if op.attrs.get("overlap") == "pingpong":
         raise ProgramError("overlap pingpong needs two halves of waves that run at once; this machine has one worker")
     if op.attrs.get("schedule") == "table":
-        dealt(low, op, lambda: body(low, op))
+        lower_task_table(low, op, lambda: lower_blocks(low, op))
         return
     ranges = tuple(
         Range.of(low.fresh(r.symbol.name), low.expr(r.lo), low.expr(r.hi), r.step) for r in op.attrs["ranges"]
@@ -177,12 +179,12 @@ def tasks(low: LoopLowering, op: Op) -> None:
     inner = Block(())
     meanings = {r.symbol: n.symbol for r, n in zip(op.attrs["ranges"], ranges, strict=True)}
     with low.writing(inner), low.means(meanings):
-        body(low, op)
+        lower_blocks(low, op)
     low.emit("tasks", ranges=ranges, schedule=op.attrs.get("schedule"), blocks=(inner,))
 
 
 def if_(low: LoopLowering, op: Op) -> None:
-    """Lower a branch; one whose condition is known becomes the operations of its block."""
+    """Lower `if`; a constant condition leaves only the operations of the block that is taken."""
     when = low.expr(op.attrs["when"])
     before = low.meaning
     if isinstance(when, Const):
@@ -204,8 +206,8 @@ def if_(low: LoopLowering, op: Op) -> None:
 
 
 def _narrow_open_size(low: LoopLowering, fact: Expr) -> None:
-    """Give an open size a name with a tighter range inside a branch, if `fact` bounds this size alone, as W//14 >= 1
-    does.
+    """Replace an open size by a symbol with a tighter range in the current branch if `fact`, an expression that is at
+    least 0 there, bounds this size alone (such as W//14 - 1).
     """
     constant, terms = linear(fact)
     if len(terms) != 1 or terms[0][1] != 1:
@@ -222,38 +224,38 @@ def _narrow_open_size(low: LoopLowering, fact: Expr) -> None:
 
 
 def while_(low: LoopLowering, op: Op) -> None:
-    """Lower a loop that runs while a number in a register is not zero."""
+    """Lower `while`: emit a loop that runs while a number in a register or in memory is not zero."""
     flag = low.handles[op.operands[0]]
     register = low.register(i64)
 
-    def look() -> None:
+    def read_flag() -> None:
         raw = low.register(flag.dtype)
         load(low, raw, (), in_memory(low, flag).at(()), 0)
         low.emit("compute", (register, raw), formula=Formula.cast(i64, Formula.operand(1)))
 
-    look()
+    read_flag()
     inner = Block(())
     before = low.meaning
     with low.writing(inner):
         low.block(op.blocks[0])
-        look()
+        read_flag()
     low.meaning = before
     low.emit("while", (register,), blocks=(inner,))
 
 
 def barrier(low: LoopLowering, op: Op) -> None:
-    """Emit nothing: operations are done for all threads one after another."""
+    """Lower `barrier` to nothing: a CPU does each operation for all threads before the next one."""
 
 
 def edge(low: LoopLowering, op: Op) -> None:
-    """Emit nothing: CPUs order arithmetic by themselves."""
+    """Lower `edge` to nothing: CPUs order arithmetic themselves."""
 
 
 # -- channels of one role: stages taken in turn -----------------------------------------------------------------
 
 
 def channel(low: LoopLowering, op: Op) -> None:
-    """Emit two counters for a channel: the next fill to acquire, and the next to wait for."""
+    """Lower `channel`: emit two counters, of the next fill to acquire and of the next fill to wait for."""
     counters = {}
     for side in ("acquire", "wait"):
         counters[side] = low.register(i64, name=side)
@@ -262,31 +264,38 @@ def channel(low: LoopLowering, op: Op) -> None:
 
 
 def _take_stage(low: LoopLowering, op: Op, side: str) -> None:
-    """Bind the results of `acquire` or `wait` (`side`) to the next stage of the channel, and advance its counter."""
+    """Bind the results of an `acquire` or `wait` (`side`) to the next stage of its channel, and emit the increment of
+    that side's counter.
+    """
     handle: Any = low.handles[op.operands[0]]
-    declared, counters = handle
-    stages = numbers((declared.attrs["stages"],), "stages")[0]
+    channel_op, counters = handle
+    stages = numbers((channel_op.attrs["stages"],), "stages")[0]
     number = low.symbol("fill", 0, 1 << 40)
     low.emit("read", (counters[side],), symbol=number)
-    one = Formula("add", (Formula.operand(1), Formula.number(1)))
-    low.emit("compute", (counters[side], counters[side]), formula=one)
-    for value, tensor in zip(op.results, declared.operands, strict=True):
-        whole: PlacedMemory = low.handles[tensor]
-        start = whole.start + whole.strides[0] * (number % stages)
+    increment = Formula("add", (Formula.operand(1), Formula.number(1)))
+    low.emit("compute", (counters[side], counters[side]), formula=increment)
+    for value, tensor in zip(op.results, channel_op.operands, strict=True):
+        ring_memory: PlacedMemory = low.handles[tensor]
+        start = ring_memory.start + ring_memory.strides[0] * (number % stages)
         low.handles[value] = PlacedMemory(
-            whole.buffer, whole.dtype, whole.shape[1:], whole.strides[1:], whole.swizzle, start
+            ring_memory.buffer,
+            ring_memory.dtype,
+            ring_memory.shape[1:],
+            ring_memory.strides[1:],
+            ring_memory.swizzle,
+            start,
         )
 
 
 def acquire(low: LoopLowering, op: Op) -> None:
-    """Bind the results of `acquire` to the stage of the next fill."""
+    """Lower `acquire`: bind its results to the stage that the producer fills next."""
     _take_stage(low, op, "acquire")
 
 
 def wait(low: LoopLowering, op: Op) -> None:
-    """Bind the results of `wait` to the stage of the next fill."""
+    """Lower `wait`: bind its results to the stage that the consumer reads next."""
     _take_stage(low, op, "wait")
 
 
-def handed(low: LoopLowering, op: Op) -> None:
-    """Emit nothing for commit and release: one worker does everything in order."""
+def ignore_handover(low: LoopLowering, op: Op) -> None:
+    """Lower `commit` or `release` to nothing: one worker does everything in order."""

@@ -1,4 +1,4 @@
-"""Tasks that a table deals out: rows go to workers in turn; a worker does the tasks of a row from left to right."""
+"""Tasks that a table assigns to workers: rows go to workers in turn; a worker does a row's tasks from left to right."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from tilewright.passes.loop_lowering import LoopLowering
 LEAST = -(1 << 31)
 
 
-def dealt(low: LoopLowering, op: Op, task: Callable[[], None]) -> None:
-    """Emit a loop over the rows of a table and one over the places of a row; `task()` writes the body of a place with a
-    task.
+def lower_task_table(low: LoopLowering, op: Op, task: Callable[[], None]) -> None:
+    """Lower `tasks` with a table: emit loops over the rows of the table and over the entries of a row. `task()` emits
+    the body of a task; negative entries are empty.
     """
     table = low.memory(op.operands[0])
-    rows, places = table.shape
+    rows, columns = table.shape
     counts = numbers(tuple(-(-(low.expr(r.hi) - low.expr(r.lo)) // r.step) for r in op.attrs["ranges"]), "tasks")
     total = prod(max(0, n) for n in counts)
     row = Range.of(low.fresh("row"), 0, rows)
     inner = Block(())
-    with low.writing(inner), low.loop("place", 0, places) as place:
+    with low.writing(inner), low.loop("place", 0, columns) as place:
         entry = low.register(i32, name="entry")
         where = table.at((row.symbol, place))
         low.emit("load", (entry, where.buffer), over=(), at=(where.offset,))
@@ -42,7 +42,9 @@ def dealt(low: LoopLowering, op: Op, task: Callable[[], None]) -> None:
 def _task_variables(
     low: LoopLowering, ranges: tuple[Range, ...], counts: tuple[int, ...], number: Expr
 ) -> dict[Symbol, Expr]:
-    """Return {variable of the tasks: its value} for the flat task `number`; the last variable runs fastest."""
+    """Return {loop variable of `tasks`: its value} for the task with the flat number `number`; the last variable runs
+    fastest. `counts` are the iterations of each range.
+    """
     values: dict[Symbol, Expr] = {}
     for r, count in reversed(list(zip(ranges, counts, strict=True))):
         digit = number if r is ranges[0] else number % count

@@ -1,11 +1,11 @@
-"""The end of a round, woven into the beginning of the next.
+"""Delayed epilogues: the end of an iteration, interleaved with the beginning of the next one.
 
-A round of a loop with `overlap defer` has a body and an end. The loop becomes: for each round, the body, and between
-its operations the end of the round before; after the last round, its end. In the first round there is no end to
-do: its stores find no place (a flag says so), so that no second copy of the body is needed.
+An iteration of a loop with `overlap defer` has a body and an end. The emitted loop does, in each iteration, the body
+and between its operations the end of the iteration before; after the last iteration comes its end. In the first
+iteration there is no end to do: a flag disables the stores of that end, so that the body needs no second copy.
 
-The end reads registers before the body overwrites them: each operation of the body that writes such a register is held
-back until the end has read it.
+The end reads registers before the body overwrites them: an operation of the body that writes such a register is
+delayed until the end has read it.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ from tilewright.passes.loop_lowering import LoopLowering
 from tilewright.passes.storage import Tiles, Vectors
 
 SHARE = 0.75
-"""The part of the body over which the end is spread."""
+"""The fraction of the body over which the operations of the end are spread."""
 ELEMENTS = 1 << 16
-"""Elements of the largest tensor in an end that is written out, without loops, between other operations."""
+"""The most elements of a tensor in an end that is unrolled between other operations."""
 
 
-def deferred(low: LoopLowering, op: Op) -> None:
-    """Lower a loop with `overlap defer`: the end (second block) of an iteration is interleaved with the body of the
-    next.
+def lower_deferred(low: LoopLowering, op: Op) -> None:
+    """Lower a loop with `overlap defer`: the end (second block) of each iteration is interleaved with the body (first
+    block) of the next one, and the last end follows the loop.
     """
     ranges: tuple[Range, ...] = op.attrs["ranges"]
     limits = [(low.expr(r.lo), low.expr(r.hi)) for r in ranges]
-    memory = {r.symbol: low.register(i64, name=f"last_{r.symbol.name}") for r in ranges}
-    flag = low.register(i64, name="begun")
-    low.emit("fill", (flag,), value=0)
-    for register, (lo, _) in zip(memory.values(), limits, strict=True):
+    last_values = {r.symbol: low.register(i64, name=f"last_{r.symbol.name}") for r in ranges}
+    has_begun = low.register(i64, name="begun")
+    low.emit("fill", (has_begun,), value=0)
+    for register, (lo, _) in zip(last_values.values(), limits, strict=True):
         low.emit("compute", (register,), formula=Formula.cast(i64, Formula("index", (), lo)))
     for value in _captured(low, op):
-        low.emit("fill", (value,), value=0)  # the end of no round reads them once
+        low.emit("fill", (value,), value=0)  # the disabled end in the first iteration reads them
     last = {
         r.symbol: symbol(low.fresh(f"last_{r.symbol.name}"), int(lo.lo), int(hi.hi) - 1)
         for r, (lo, hi) in zip(ranges, limits, strict=True)
     }
     begun = symbol(low.fresh("begun"), 0, 1)
-    again: dict[Symbol, Expr] = {s: symbol(low.fresh(s.name), s.lower, s.upper) for s in last.values()}
-    flush: list[Block] = []
+    fresh_symbols: dict[Symbol, Expr] = {s: symbol(low.fresh(s.name), s.lower, s.upper) for s in last.values()}
+    last_ends: list[Block] = []
 
     def nest(rest: tuple[Range, ...], known: dict[Symbol, Expr]) -> None:
         if rest:
@@ -60,12 +60,12 @@ def deferred(low: LoopLowering, op: Op) -> None:
                 with low.loop(r.symbol.name, lo, hi, r.step) as value:
                     nest(rest[1:], {**known, r.symbol: value})
             return
-        for variable, register in memory.items():
+        for variable, register in last_values.items():
             low.emit("read", (register,), symbol=last[variable])
-        low.emit("read", (flag,), symbol=begun)
-        main, end = Block(()), Block(())
+        low.emit("read", (has_begun,), symbol=begun)
+        body, end = Block(()), Block(())
         before = low.meaning
-        with low.writing(main), low.means(known):
+        with low.writing(body), low.means(known):
             low.block(op.blocks[0])
             inner = low.meaning
         low.meaning = {**inner, **before}
@@ -74,40 +74,39 @@ def deferred(low: LoopLowering, op: Op) -> None:
             low.block(op.blocks[1])
         low.straight -= 1
         low.meaning = before
-        flush.append(Block((), cloned(low, end.ops, again)))
+        last_ends.append(Block((), cloned(low, end.ops, fresh_symbols)))
         _guard_stores(end, begun)
-        woven(low.blocks[-1], main, end)
-        for variable, register in memory.items():
+        woven(low.blocks[-1], body, end)
+        for variable, register in last_values.items():
             low.emit("compute", (register,), formula=Formula.cast(i64, Formula("index", (), known[variable])))
-        low.emit("fill", (flag,), value=1)
+        low.emit("fill", (has_begun,), value=1)
 
-    def last_end() -> None:
-        for variable, register in memory.items():
-            low.emit("read", (register,), symbol=again[last[variable]])
-        low.blocks[-1].ops += flush[0].ops
+    def emit_last_end() -> None:
+        for variable, register in last_values.items():
+            low.emit("read", (register,), symbol=fresh_symbols[last[variable]])
+        low.blocks[-1].ops += last_ends[0].ops
 
     nest(ranges, {})
     if all(_has_rounds(lo, hi) for lo, hi in limits):
-        last_end()
-    else:  # there may have been no round at all
+        emit_last_end()
+    else:  # there may have been no iteration
         started = symbol(low.fresh("begun"), 0, 1)
-        low.emit("read", (flag,), symbol=started)
+        low.emit("read", (has_begun,), symbol=started)
         with low.when(started >= 1):
-            last_end()
+            emit_last_end()
 
 
 def _has_rounds(lo: Expr, hi: Expr) -> bool:
-    """True if a loop from `lo` to `hi` is proved to run at least once."""
+    """True if a loop from `lo` to `hi` is proved to have at least one iteration."""
     ends = hi.args if isinstance(hi, Min) else (hi,)
     return all(is_nonneg(end - lo - 1) for end in ends)
 
 
 def can_defer(low: LoopLowering, op: Op) -> bool:
-    """True if the end of the loop is small enough to be unrolled, and all register tensors it reads are in registers.
-
-    A register tensor that was placed in memory would need a copy.
+    """True if the end (second block) of a loop is small enough to be unrolled, and if every register tensor that it
+    reads is in vector or tile registers. A register tensor in memory would need a copy.
     """
-    steps = [inner for inner in walk_block(op.blocks[1]) if inner.name != "view"]  # looking takes no instructions
+    steps = [inner for inner in walk_block(op.blocks[1]) if inner.name != "view"]  # views take no instructions
     if any(_elements(low, value) > ELEMENTS for inner in steps for value in inner.operands):
         return False
     defined = {r for inner in walk_block(op.blocks[1]) for r in inner.results}
@@ -123,12 +122,12 @@ def can_defer(low: LoopLowering, op: Op) -> bool:
 
 
 def _elements(low: LoopLowering, value: Value) -> float:
-    """Return the number of elements of a tensor, at most: open sizes count with their upper bound."""
+    """Return the largest number of elements that a tensor can have: open sizes count with their upper bound."""
     return prod(low.expr(e).hi for e in getattr(value.type, "shape", ()))
 
 
 def _captured(low: LoopLowering, op: Op) -> list[Value]:
-    """Return the registers defined outside the loop that the end of an iteration uses."""
+    """Return the registers that are defined outside the loop and used by the end (second block) of an iteration."""
     inside = {r for block in op.blocks for inner in walk_block(block) for r in inner.results}
     registers: dict[Value, None] = {}
     for inner in walk_block(op.blocks[1]):
@@ -140,7 +139,9 @@ def _captured(low: LoopLowering, op: Op) -> list[Value]:
 
 
 def _guard_stores(end: Block, begun: Symbol) -> None:
-    """Add a condition to the global stores of the end: they happen only if there was an iteration before."""
+    """Add the condition `begun` >= 1 to the global stores of an end, in place: they are done only if there was an
+    iteration before.
+    """
     for op in walk_block(end):
         if op.name in ("store", "atomic") and op.operands[1].type.space == "global":
             condition = begun >= 1
@@ -148,27 +149,25 @@ def _guard_stores(end: Block, begun: Symbol) -> None:
 
 
 def woven(target: Block, main: Block, end: Block) -> None:
-    """Append the operations of `main` to `target` with those of `end` between them, spread over the first part of
-    `main`.
-
-    An operation that overwrites a register comes after the operations of `end` that read it.
+    """Append the operations of `main` to `target`, interleaved with those of `end`, which are spread over the first
+    part of `main`. An operation that overwrites a register comes after the operations of `end` that read it.
     """
-    sunk = _sink_fills(main.ops)
+    ordered = _sink_fills(main.ops)
     reads: dict[Value, int] = {}
     for place, op in enumerate(end.ops):
         for value in _registers_read(op):
             reads[value] = place
-    straight = next((place for place, op in enumerate(sunk) if op.blocks), len(sunk))
+    straight_count = next((place for place, op in enumerate(ordered) if op.blocks), len(ordered))
     done = 0
     total = len(end.ops)
-    span = max(1, int(straight * SHARE))
-    for place, op in enumerate(sunk):
-        wanted = max((reads[v] + 1 for v in _registers_written(op) if v in reads), default=0)
-        if place >= straight:
-            wanted = total  # a loop: what is left of the end goes before it
+    span = max(1, int(straight_count * SHARE))
+    for place, op in enumerate(ordered):
+        due = max((reads[v] + 1 for v in _registers_written(op) if v in reads), default=0)
+        if place >= straight_count:
+            due = total  # a loop: what is left of the end goes before it
         else:
-            wanted = max(wanted, min(total, -(-total * max(0, place - span // 12) // span)))
-        while done < min(wanted, total):
+            due = max(due, min(total, -(-total * max(0, place - span // 12) // span)))
+        while done < min(due, total):
             target.ops.append(end.ops[done])
             done += 1
         target.ops.append(op)
@@ -190,7 +189,7 @@ def _registers_read(op: Op) -> list[Value]:
 
 
 def _registers_written(op: Op) -> list[Value]:
-    """Return the registers that a loop operation, or one inside it, writes."""
+    """Return the registers that a loop operation, or an operation inside it, writes."""
     if op.name in ("load", "compute", "shuffle", "atom", "fill"):
         return [op.operands[0]]
     if op.name == "transpose":

@@ -1,12 +1,12 @@
-"""Loops without rounds that only multiply zeros: a tap outside the filter, known before the loop begins.
+"""Loops without the iterations that only multiply zeros, such as taps of a filter that are known to be out of bounds.
 
     for k in 0..2 {                                        for k in 0..(4 - p)//2 {
-      %view = view %w (...) -> [..., 2*k + p ?, ...]         of 3 taps, the one at 2 + p is none where p is 1
+      %view = view %w (...) -> [..., 2*k + p ?, ...]         of 3 taps, tap 2 + p is out of bounds if p is 1
       copy %view -> %tile else 0
       mma %sums += %rows * %tile
 
-It is a pass over block programs before roles are split, so that both roles go over the same rounds. Nothing in it knows
-convolutions: it sees copies that leave their tensor as a whole, and MMAs of the tiles that they fill.
+The pass runs on block programs before roles are split, so that both roles do the same iterations. It knows nothing of
+convolutions: it looks for copies that are out of bounds as a whole, and for MMAs of the tiles that they fill.
 """
 
 from __future__ import annotations
@@ -20,17 +20,16 @@ from tilewright.ir.attrs import Range, kind_of
 from tilewright.ir.core import Op, Program, Value, walk_block
 
 PASSED = frozenset({"view", "barrier", "for", "copy", "mma"})
-"""Operations that change nothing beyond a round but by MMAs: copies fill tiles that the round uses."""
+"""Operations of an iteration that change only tiles of this iteration, or accumulators by MMAs."""
 
-Rounds = tuple[Expr, Expr]
-"""The first round that is done, and the end."""
+Iterations = tuple[Expr, Expr]
+"""The first iteration that is needed, and the end of the iterations."""
 
 
 def without_empty_rounds(program: Program) -> None:
-    """Narrow the loops of a block program, in place, to rounds in which an operand of their MMAs is not all zeros.
-
-    Loops that have nothing but a narrowed one in them, or that a narrowed one has nothing but, are one loop with it:
-    MMAs of short loops then follow each other without a wait between.
+    """Narrow the loops of a block program, in place, to the iterations in which no operand of their MMAs is all zeros.
+    Nested loops of which one was narrowed become one loop if they contain nothing else, so that MMAs of short loops
+    follow each other without a wait.
     """
     makers, roots = program.makers(), _roots(program)
     narrowed: set[Op] = set()
@@ -38,7 +37,7 @@ def without_empty_rounds(program: Program) -> None:
         (r,) = loop.attrs["ranges"]
         if r.step != 1 or loop.attrs.get("unroll") or not _only_multiplies(loop, program, roots):
             continue
-        rounds = _rounds(loop, makers, roots)
+        rounds = _needed_iterations(loop, makers, roots)
         if rounds is not None and rounds != (r.lo, r.hi):
             _narrow(loop, r, Range.of(r.symbol.name, *rounds))
             narrowed.add(loop)
@@ -47,7 +46,9 @@ def without_empty_rounds(program: Program) -> None:
 
 
 def _join_inner(loop: Op, narrowed: set[Op]) -> None:
-    """Make a nest of loops, of which one was narrowed, one loop with several ranges, in place."""
+    """Turn a nest of loops, of which one was narrowed, into one loop with several ranges, in place; loops that contain
+    more than the next loop stay.
+    """
     while len(loop.blocks) == 1 and len(loop.blocks[0].ops) == 1:
         (inner,) = loop.blocks[0].ops
         ranges = (*loop.attrs["ranges"], *inner.attrs.get("ranges", ()))
@@ -62,7 +63,9 @@ def _join_inner(loop: Op, narrowed: set[Op]) -> None:
 
 
 def _narrow(loop: Op, before: Range, after: Range) -> None:
-    """Give a loop another range, in place; its body gets the symbol that knows the new limits."""
+    """Replace the range `before` of a loop by `after`, in place; its body uses the new range's symbol, which knows the
+    new limits.
+    """
     loop.attrs["ranges"] = (after,)
     images = Substitution({before.symbol: after.symbol})
     for op in walk_block(loop.blocks[0]):
@@ -73,7 +76,9 @@ def _narrow(loop: Op, before: Range, after: Range) -> None:
 
 
 def _only_multiplies(loop: Op, program: Program, roots: Mapping[Value, Value]) -> bool:
-    """True if a loop does nothing but fill tiles of its own and multiply them."""
+    """True if a loop only fills tiles that nothing outside it uses, and multiplies. `roots` maps a value to the
+    allocation or argument that it is a view of.
+    """
     inside = [op for block in loop.blocks for op in walk_block(block)]
     filled = {roots[op.operands[1]] for op in inside if op.name == "copy"}
     within = set(inside)
@@ -83,59 +88,65 @@ def _only_multiplies(loop: Op, program: Program, roots: Mapping[Value, Value]) -
     return is_plain and filled.isdisjoint((*program.args, *used)) and any(op.name == "mma" for op in inside)
 
 
-def _rounds(loop: Op, makers: Mapping[Value, Op], roots: Mapping[Value, Value]) -> Rounds | None:
-    """Return the rounds in which, for all MMAs of a loop, both operands may have elements; None if all may have."""
+def _needed_iterations(loop: Op, makers: Mapping[Value, Op], roots: Mapping[Value, Value]) -> Iterations | None:
+    """Return the iterations of a loop in which, for all of its MMAs, both operands can be other than zero; None if that
+    is true for all iterations. `makers` is {value: operation that defines it}, `roots` maps views to allocations.
+    """
     inside = list(walk_block(loop.blocks[0]))
     copies: dict[Value, list[Op]] = {}
     for op in inside:
         if op.name == "copy":
             copies.setdefault(roots[op.operands[1]], []).append(op)
     (r,) = loop.attrs["ranges"]
-    rounds: Rounds | None = None
-    for tile, of_tile in copies.items():
+    iterations: Iterations | None = None
+    for tile, copies_of_tile in copies.items():
         if not all(any(roots.get(v) is tile for v in op.operands[1:]) for op in inside if op.name == "mma"):
             continue
-        limits = [set(_limits(copy, loop, makers)) for copy in of_tile]
+        limits = [set(_limits(copy, loop, makers)) for copy in copies_of_tile]
         for first, end in sorted(set.intersection(*limits), key=str):
-            lo, hi = rounds or (r.lo, r.hi)
+            lo, hi = iterations or (r.lo, r.hi)
             lo = maximum(lo, first)
-            rounds = lo, maximum(lo, minimum(hi, end))
-    return rounds
+            iterations = lo, maximum(lo, minimum(hi, end))
+    return iterations
 
 
-def _limits(copy: Op, loop: Op, makers: Mapping[Value, Op]) -> Iterator[Rounds]:
-    """Yield (first, end) of the rounds in which a copy is not outside its tensor as a whole, for each coordinate."""
+def _limits(copy: Op, loop: Op, makers: Mapping[Value, Op]) -> Iterator[Iterations]:
+    """Yield (first, end) of the loop's iterations in which a copy is not completely out of bounds, one pair per
+    coordinate of its source that limits them. `makers` is {value: operation that defines it}.
+    """
     view = makers.get(copy.operands[0])
     if copy.attrs.get("otherwise") != 0 or view is None or view.name != "view":
         return
     (r,) = loop.attrs["ranges"]
     varying = {*view.attrs["over"], *_symbols_of(loop)} - {r.symbol}
-    for e, extent in _loose(view, makers):
+    for e, extent in _checked_coordinates(view, makers):
         form = linear_form(e, [r.symbol]) if e.symbols.isdisjoint(varying) else None
-        factor = form[0].get(r.symbol) if form is not None else None
-        if form is None or factor is None or not factor.is_constant:
+        coefficient = form[0].get(r.symbol) if form is not None else None
+        if form is None or coefficient is None or not coefficient.is_constant:
             continue
-        yield indices_in_bounds(int(factor), form[1], extent)
+        yield indices_in_bounds(int(coefficient), form[1], extent)
 
 
-def _loose(view: Op, makers: Mapping[Value, Op]) -> Iterator[tuple[Expr, Expr]]:
-    """Yield (coordinate, extent) of the coordinates of a view, and of views it is of, that may be out of bounds."""
+def _checked_coordinates(view: Op, makers: Mapping[Value, Op]) -> Iterator[tuple[Expr, Expr]]:
+    """Yield (coordinate, extent) for each coordinate that may be out of bounds, of a view and of the views that it is a
+    view of. `makers` is {value: operation that defines it}.
+    """
     places = view.attrs["at"]
     yield from ((e, n) for (e, loose), n in zip(places, view.operands[0].type.shape, strict=True) if loose)
-    of = makers.get(view.operands[0])
-    if of is not None and of.name == "view":
-        images = Substitution({s: e for s, (e, _) in zip(of.attrs["over"], places, strict=True)})
-        yield from ((images(e), n) for e, n in _loose(of, makers))
+    base = makers.get(view.operands[0])
+    if base is not None and base.name == "view":
+        images = Substitution({s: e for s, (e, _) in zip(base.attrs["over"], places, strict=True)})
+        yield from ((images(e), n) for e, n in _checked_coordinates(base, makers))
 
 
 def _symbols_of(loop: Op) -> set[Symbol]:
-    """Return the symbols that operations inside a loop define."""
+    """Return the symbols of the loops inside a loop."""
     inside = walk_block(loop.blocks[0])
     return {r.symbol for op in inside if op.name == "for" for r in op.attrs["ranges"]}
 
 
 def _roots(program: Program) -> dict[Value, Value]:
-    """Return {value: the allocation or argument that it is a view of}."""
+    """Return {value: the allocation or argument that it is a view of, else the value itself}."""
     roots: dict[Value, Value] = {}
     for op in program.walk():
         for result in op.results:

@@ -1,4 +1,4 @@
-"""Halo tiles, bound: rows as boxes of their digits, whose reads around them are copied once for all taps."""
+"""Binding of plans with halo tiles: input pixels of a box of outputs are copied once for all filter taps."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ from tilewright.plan.tiled import Walk
 
 
 def bind_halo(request: Request, plan: Schedule) -> OneKernel:
-    """Return the kernel over the boxes of rows that the plan says, with the plan over these."""
+    """Return the kernel of a plan with halo tiles: the request's program with M (its rows) in boxes of output pixels,
+    bound to the plan over these boxes.
+    """
     patched, boxed = HaloKernel.of(request, plan).over_boxes()
     extents = {**request.sizes, **patched.sizes}
     sized = SizedProgram(patched.program, extents, request.sized.shapes, patched.free)
@@ -38,7 +40,9 @@ def bind_halo(request: Request, plan: Schedule) -> OneKernel:
 
 @dataclass(frozen=True)
 class HaloKernel:
-    """A plan with a halo tile, and the program whose rows are counted in digits."""
+    """A plan with a halo tile, and the request's program with M (its rows) split into digits, such as image, row and
+    column.
+    """
 
     request: Request
     plan: Schedule
@@ -46,18 +50,20 @@ class HaloKernel:
     sizes: dict[Symbol, int]
     digits: tuple[Symbol, ...]
     line: ProductUnit
-    """The plan's line of the product."""
+    """The plan's `mma` line."""
     op: Op
     axes: Axes
     rows: Axis
 
     @classmethod
     def of(cls, request: Request, plan: Schedule) -> HaloKernel:
-        """Return the HaloKernel of a request: its program with rows split into digits (mixed-radix parts); refuse a
-        program without overlapping rows.
+        """Return the HaloKernel of a request and its plan: the program with M split into digits (mixed-radix parts).
+        Refuse a program without exactly one MMA, or one whose M has no digits.
         """
-        whole, _ = without_k_loops(request.program, request.free)  # it stays for loops over taps, which the plan says
-        products = names_of(whole)
+        without_loops, _ = without_k_loops(
+            request.program, request.free
+        )  # loops over taps stay, because the plan has them
+        products = names_of(without_loops)
         for other in (x for x in plan.products if x.name not in products):
             raise refused(other, f"there is no product {other.name}; there is {', '.join(products)}")
         if len(products) != 1 or len(plan.products) != 1:
@@ -66,7 +72,7 @@ class HaloKernel:
         axes = axes_in(products[line.name], numbers_of(request.sizes))
         if isinstance(axes, str):
             raise refused(plan.pipeline, axes)
-        counted = digits_of(whole, request.sizes, (), axes.m)
+        counted = digits_of(without_loops, request.sizes, (), axes.m)
         if counted is None:
             raise refused(plan.pipeline, f"{axes.m} does not count in digits")
         program, sizes, digits, _ = counted
@@ -76,9 +82,8 @@ class HaloKernel:
         return cls(request, plan, program, sizes, digits, line, *product, plan.axis(str(axes.m)))
 
     def over_boxes(self) -> tuple[Patched, Schedule]:
-        """Return (the program with M in boxes of output pixels, the plan of that program).
-
-        Refuse a line of the plan that does not fit the program.
+        """Return (the program with M in boxes of output pixels, the plan of that program). Refuse a line of the plan
+        that does not fit the program.
         """
         line = self.line
         if line.atom is None:
@@ -88,7 +93,7 @@ class HaloKernel:
             raise refused(other, f"the operands of a halo tile are {operands[0].name} and {operands[1].name}")
         self._check_axes()
         atom = self._atom(line)
-        slides = self.window()
+        window = self.window()
         assert self.plan.pipeline is not None
         roles, machine = self.plan.pipeline, self.request.machine
         check_pipeline(roles, machine)
@@ -99,17 +104,18 @@ class HaloKernel:
         check_blocks(line, microkernel, size(self.axes.n), size(self.axes.k))
         check_sharing(roles, line, microkernel)
         check_registers(roles, (line,), {self.op: microkernel}, machine)
-        box, walk = self.box(slides, microkernel)
-        lines = None if walk is None else (image_rows(walk, microkernel), walk.pitch)
-        patched = in_patches(self.program, self.sizes, self.rows.name, self.digits, box, lines)
+        box, walk = self.box(window, microkernel)
+        line_shape = None if walk is None else (image_rows(walk, microkernel), walk.pitch)
+        patched = in_patches(self.program, self.sizes, self.rows.name, self.digits, box, line_shape)
         self._check_copies()
         return replace(patched, sizes={**self.sizes, **patched.sizes}), self._boxed_plan(patched, box, walk)
 
     def _boxed_plan(self, patched: Patched, box: tuple[int, ...], walk: Walk | None) -> Schedule:
-        """Return the plan with two axes instead of that of the rows: one counts boxes, one is for rows within a box.
+        """Return the plan with two axes in place of the axis of M: one counts boxes, one the rows within a `box`
+        (extents per digit). With a `walk` (rows run on from image line to image line), the second axis has one digit
+        per extent of the box, the last with the padding of a line.
 
-        If rows run on from line to line, the second has digits (mixed-radix parts): those of a box, the last with the
-        padding. It comes first in `grid` and has one task, so raster groups are of the last two axes.
+        The axis within a box comes first in `grid` and has one task, so that raster groups are of the last two axes.
         """
         (inner,), statement = map(str, patched.inner), self.line
         outer, count = str(patched.outer), patched.sizes[patched.outer]
@@ -124,9 +130,8 @@ class HaloKernel:
         return replace(self.plan, axes=tuple(axes), grid=grid)
 
     def _check_axes(self) -> None:
-        """Refuse a plan unless each dimension has an axis of its extent, split as halo tiles need.
-
-        A task has the columns of the MMA and one element of the other dimensions of C; filter taps and K are loops.
+        """Refuse a plan unless each dimension has an axis of its extent, split as halo tiles need: a task has the N
+        tile of the MMA and one element of the other dimensions of C; filter taps and K are loops.
         """
         plan, size = self.plan, numbers_of(self.sizes)
         named = {axis.name: axis for axis in plan.axes}
@@ -163,12 +168,12 @@ class HaloKernel:
             raise refused(plan.lines()[-1], "a kernel with halo tiles has no such line")
 
     def _width(self, d: Expr) -> int:
-        """Return the extent of a task along a dimension of C: the MMA's columns along N, else 1."""
+        """Return how many elements of dimension `d` of C a task has: the N tile of the MMA if `d` is N, else 1."""
         return self.line.columns if d is self.axes.n else 1
 
     def _atom(self, line: ProductUnit) -> MultiplyAtom:
-        """Return the atom that the plan's `mma` line names; refuse one that cannot read a halo tile, or another K
-        step.
+        """Return the atom that the plan's `mma` line names. Refuse one that cannot read a halo tile, or a K step other
+        than the atom's.
         """
         atoms = atoms_of(self.program, self.request.machine, self.op, self.axes)
         if isinstance(atoms, str):
@@ -184,8 +189,8 @@ class HaloKernel:
         return atom
 
     def window(self) -> SlidingWindow:
-        """Return the SlidingWindow of operand A over the rows; refuse an operand that is computed, or does not
-        slide.
+        """Return the SlidingWindow by which operand A is read: how its coordinates follow from the rows and the filter
+        taps. Refuse an operand that is computed, or that is not read by a sliding window.
         """
         reads = operand_reads(self.op, self.axes, self.program)
         if reads is None:
@@ -196,7 +201,9 @@ class HaloKernel:
         return slides
 
     def _line(self, side: int) -> ValuePlacement:
-        """Return the plan's line of operand A (side 0, a halo) or B (side 1, a panel); refuse a plan without it."""
+        """Return the plan's line of operand A (side 0, a halo) or B (side 1, a panel). Refuse a plan
+        without that line.
+        """
         reads = operand_reads(self.op, self.axes, self.program)
         assert reads is not None
         name = reads[side].operands[0].name or "ab"[side]
@@ -207,39 +214,40 @@ class HaloKernel:
             raise refused(others or line or self.plan.pipeline, f"a halo tile needs `{name} {form} at ...`")
         return line
 
-    def box(self, slides: SlidingWindow, how: Microkernel) -> tuple[tuple[int, ...], Walk | None]:
-        """Return (extents of a task's box of digits (mixed-radix parts), a Walk if rows run on from image line to image
-        line, else None).
-
-        Refuse boxes that do not match the MMA's rows, or whose overhang would be written inside the result.
+    def box(self, window: SlidingWindow, microkernel: Microkernel) -> tuple[tuple[int, ...], Walk | None]:
+        """Return (extents of a task's box, one per digit of M; a Walk if its rows run on from image line to image line,
+        else None). Refuse a box that does not match the MMA's M tile `microkernel.rows`, or whose overhang would be
+        written inside the result.
         """
         rows, size = self.rows, numbers_of(self.sizes)
         sizes = {cut.digit: cut.size for cut in rows.splits if cut.level == "task"}
         extents = [self.sizes[d] for d in self.digits]
-        walked = [digit.walked != digit.extent for digit in rows.digits]
-        whole = any(walked)
+        is_padded = [digit.walked != digit.extent for digit in rows.digits]
+        runs_on = any(is_padded)
         if len(sizes) != len(rows.splits) or None in sizes:
             raise refused(rows, "a box has a task for each of its digits")
-        box = tuple(sizes.get(str(d), self.sizes[d] if whole else 1) for d in self.digits)
-        walk = slides.image_walk(extents) if whole else None
+        box = tuple(sizes.get(str(d), self.sizes[d] if runs_on else 1) for d in self.digits)
+        walk = window.image_walk(extents) if runs_on else None
         if walk is not None:
-            if walked[:-1] != [False] * (len(walked) - 1) or rows.digits[-1].walked != walk.pitch or len(box) < 2:
+            if is_padded[:-1] != [False] * (len(is_padded) - 1) or rows.digits[-1].walked != walk.pitch or len(box) < 2:
                 raise refused(rows, f"rows run on from line to line of {walk.pitch}")
-            if slides.digits[-2:] != ((len(box) - 2,), (len(box) - 1,)) or box[-2:] != tuple(extents[-2:]):
+            if window.digits[-2:] != ((len(box) - 2,), (len(box) - 1,)) or box[-2:] != tuple(extents[-2:]):
                 raise refused(rows, "rows run on in whole images only")
-        count = prod(box) if walk is None else prod(box[:-2]) * image_rows(walk, how)
-        if count != how.rows:
-            raise refused(rows, f"a box of {count} rows; `{self.line}` has {how.rows}")
+        count = prod(box) if walk is None else prod(box[:-2]) * image_rows(walk, microkernel)
+        if count != microkernel.rows:
+            raise refused(rows, f"a box of {count} rows; `{self.line}` has {microkernel.rows}")
         for d, n in zip(self.digits, box, strict=True):
             if self.sizes[d] % n and not may_overrun(d, self.program, size):
                 raise refused(rows, f"{d} ends within a box, and what lies past it is not outside the result")
         batched = prod(size(d) for d in self.axes.around if d not in self.digits) > 1
-        if batched and size(self.axes.n) % how.columns and not may_overrun(self.axes.n, self.program, size):
+        if batched and size(self.axes.n) % microkernel.columns and not may_overrun(self.axes.n, self.program, size):
             raise refused(self.line, f"{self.axes.n} ends within a tile, and the next group lies behind it")
         return box, walk
 
     def _check_copies(self) -> None:
-        """Refuse a plan unless A is copied for a K step, and B for one too, for filter taps, or at the start."""
+        """Refuse a plan unless A is copied once per K step, and B at the start or in one of the two innermost loops. An
+        iteration may have one filter tap, or all taps of the innermost dimension.
+        """
         a, b = self._line(0), self._line(1)
         order = [str(d) for d in (self.axes.k, *self.axes.deep)]
         if a.at != order[0]:
@@ -264,7 +272,9 @@ class HaloKernel:
             raise refused((b, self.plan.axis(str(last))), f"at {b.at} a stage has {taps} of {last}: `loop {taps}`")
 
     def _check_start(self, b: ValuePlacement, loops: dict[Symbol, int]) -> None:
-        """Refuse a B that is resident for all tasks if tasks read different parts of it, or several taps at a time."""
+        """Refuse an operand B that stays in shared memory for all tasks if tasks read different parts of it, or several
+        filter taps at a time. `b` is its line in the plan, `loops` is {dimension of taps: taps per iteration}.
+        """
         for d in (self.axes.n, *(d for d in self.axes.around if d not in self.digits)):
             if self._width(d) < numbers_of(self.sizes)(d):
                 raise refused((b, self.plan.axis(str(d))), "all of it stays only where every task reads the same part")

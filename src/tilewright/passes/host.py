@@ -1,11 +1,11 @@
-"""The pass that writes the host program: what happens when a kernel's arguments are bound, and at every launch.
+"""The pass that writes the host program: what runs when a kernel's arguments are bound, and at every launch.
 
 Before: a request and its block programs. After: one module, whose host program takes the arguments as the caller
-passes them, and launches the block programs on what they take:
+passes them, and launches the block programs on arguments in the form that these programs take:
 
 host gemm_host(%a: in global f32 (5, 8), %b: in global f32 (8, 3), %c: out global f32 (5, 3))
 {
-  bind {                                                      # where %b is constant; else at every launch
+  bind {                                                      # if %b is constant; else at every launch
     %packed_b = workspace global f32 (1, 8, 1, 1, 16, 1)
     launch pack_b(%b, %packed_b) workers 1
   }
@@ -39,14 +39,13 @@ from tilewright.passes.tile.general import Lowered
 
 
 def write_host(request: Request, lowered: Lowered) -> Module:
-    """Return the module of the block programs of a request, as the caller asked for it.
-
-    Logs are arguments; faults are checked after the program has run.
+    """Return the module of a request's block programs, with a host program that takes the arguments as the caller
+    passes them. Logs become arguments; faults are checked after the program has run.
     """
     block = lowered.program
     roles = {a.name or "": program_arg.type.role for a, program_arg in zip(lowered.arguments, block.args, strict=False)}
     for name in _only_written(request.program):
-        roles[name] = "out"  # callers may leave it out: what is not written is as it was made
+        roles[name] = "out"  # callers may leave it out: elements that are not written stay as allocated
     host = _Host(request, block, roles)
     for each in lowered.before:
         with host.once(all(a.name in request.constant for a in each.arguments if a.name in host.args)):
@@ -56,7 +55,7 @@ def write_host(request: Request, lowered: Lowered) -> Module:
 
 
 class _Host:
-    """A host program as it grows, and the programs that it launches."""
+    """A host program that is being written, and the block programs that it launches."""
 
     def __init__(self, request: Request, main: Program, roles: Mapping[str, str]):
         self.b, self.main, self.programs = Builder(HOST), main, list[Program]()
@@ -65,7 +64,7 @@ class _Host:
         self.written_out = request.opened.written_out
         self.args: dict[str, Value] = {}
         self.bound = False
-        """True if what is emitted now runs when arguments are bound, not at every launch."""
+        """True while operations are emitted that run when arguments are bound, not at every launch."""
         if request.opened:
             self.b.record("param", {"parameters": tuple((s, None) for s in request.opened.parameters)})
         for arg in request.program.args:
@@ -75,10 +74,9 @@ class _Host:
         self.of_caller = frozenset(self.args)
 
     def is_new(self, name: str, kind: TensorType) -> bool:
-        """True if a launch that takes memory of type `kind` by this name needs a new workspace.
-
-        Either no launch has taken memory of that name, or a launch before has a workspace of another size, and this one
-        writes its own: kernels that a program was split into may be split again, each with parts of its own.
+        """True if a launch needs a new workspace for an argument of this name and type: because no launch so far has
+        memory of that name, or because it writes its own and the known workspace has another size. The latter happens
+        if kernels that a program was split into are split again.
         """
         known = self.args.get(name)
         if known is None or name in self.of_caller or kind.role != "out":
@@ -87,20 +85,20 @@ class _Host:
         return room[0] is not room[1] or known.type.dtype is not kind.dtype
 
     def workspace(self, dtype: DType, shape: Sequence[Any], name: str) -> Value:
-        """Emit a workspace of the host program and return it."""
+        """Emit a workspace of the host program with this type and shape, and return it."""
         kind = TensorType("global", dtype, tuple(self.written_out(as_expr(e)) for e in shape))
         return self.b.emit("workspace", attrs={"type": kind}, names=(name,)).result
 
     def shaped(self, value: Value, shape: Sequence[Any]) -> Value:
-        """Return the tensor reshaped to `shape`; the tensor itself if it has this shape."""
+        """Return a tensor reshaped to `shape`; `value` itself if it has this shape."""
         extents = tuple(self.written_out(as_expr(e)) for e in shape)
         if value.type.shape == extents:
             return value
         return self.b.emit("reshape", (value,), {"shape": extents}, names=(f"{value.name}_shaped_",)).result
 
     def as_taken(self, name: str, kind: TensorType) -> Value:
-        """Return an argument as a program takes it, of type `kind`: with other strides, padded with zeros, reshaped or
-        converted.
+        """Return an argument in the form that a block program takes, of type `kind`: with other strides, padded with
+        zeros, reshaped, or converted to a wider type.
         """
         argument = self.args[name]
         if kind.strides is not None:
@@ -117,34 +115,38 @@ class _Host:
         return wide
 
     def is_copied(self, name: str, kind: TensorType) -> bool:
-        """True if a program takes an argument only after it was converted, or padded with zeros."""
+        """True if a block program takes an argument only after it was converted, or padded with zeros, to the type
+        `kind`.
+        """
         argument_type = self.args[name].type
         return argument_type.dtype is not kind.dtype or self._padded_dim(argument_type, kind) is not None
 
-    def _padded_dim(self, given: TensorType, kind: TensorType) -> int | None:
-        """Return the dimension, counted from the last (-1), along which a program takes more elements than the argument
-        has.
-
-        None if it takes as many, perhaps in another shape, or if it has strides of its own.
+    def _padded_dim(self, argument_type: TensorType, kind: TensorType) -> int | None:
+        """Return the dimension, counted from the last (-1), along which a block program takes more elements (`kind`)
+        than the argument has. None if both have equally many, perhaps in another shape, or if `kind` has strides.
         """
-        before, after = given.shape, tuple(map(self.written_out, kind.shape))
+        before, after = argument_type.shape, tuple(map(self.written_out, kind.shape))
         if kind.strides is not None or prod(before, start=as_expr(1)) is prod(after, start=as_expr(1)):
             return None
         return next(-1 - n for n, (a, b) in enumerate(zip(before[::-1], after[::-1], strict=False)) if a is not b)
 
-    def _padded(self, name: str, given: Value, kind: TensorType, place: int) -> Value:
-        """Return a workspace with the operand, padded with zeros along the dimension `place`."""
+    def _padded(self, name: str, argument: Value, kind: TensorType, dim: int) -> Value:
+        """Return a workspace with an argument padded with zeros along the dimension `dim` to the type `kind`, and emit
+        the launch that writes it.
+        """
         padded = self.workspace(kind.dtype, kind.shape, f"{name}_padded_")
-        outer, inner = ([self.written_out(e) for e in part] for part in (kind.shape[:place], kind.shape[place:][1:]))
+        outer, inner = ([self.written_out(e) for e in part] for part in (kind.shape[:dim], kind.shape[dim:][1:]))
         rows, columns = self._as_rows(outer)
-        beside = prod(inner, start=as_expr(1))
-        short, long = given.type.shape[place], kind.shape[place]
-        flat = [self.shaped(x, (rows, columns, n, beside)) for x, n in ((given, short), (padded, long))]
-        self.launch(_padding(name, kind.dtype, (rows, columns, short, beside), long), flat)
+        inner_size = prod(inner, start=as_expr(1))
+        short, long = argument.type.shape[dim], kind.shape[dim]
+        flat = [self.shaped(x, (rows, columns, n, inner_size)) for x, n in ((argument, short), (padded, long))]
+        self.launch(_padding(name, kind.dtype, (rows, columns, short, inner_size), long), flat)
         return padded
 
     def _as_rows(self, shape: Sequence[Expr]) -> tuple[Expr, Expr]:
-        """Return a shape as (rows, columns): as few of the first dimensions as give every core a row, and the rest."""
+        """Return a shape as (rows, columns): rows are as few of its first dimensions as give every core a row, columns
+        the product of the rest. If that would take all dimensions, the shape is one row.
+        """
         rows, known = as_expr(1), 1
         for place, extent in enumerate(shape):
             if known >= self.cores:
@@ -155,26 +157,28 @@ class _Host:
     def launch(
         self, program: Program, operands: Sequence[Value], workers: Expr | int | None = None, **settings: Expr
     ) -> None:
-        """Emit the launch of a program, renamed if its name is taken; a program whose tasks do nothing is not
-        launched.
+        """Emit the launch of a block program, renamed if its name is taken. A program whose tasks are empty is kept but
+        not launched; `settings` give values to its open parameters.
         """
         if program is not self.main:
             program = named_apart(program, (self.name, self.main.name, *(p.name for p in self.programs)))
         self.programs.append(program)
         if all(op.name == "tasks" for op in program.walk()):
             return
-        told = {s.name: settings.get(s.name, s) for s in open_parameters(program)}
+        parameter_values = {s.name: settings.get(s.name, s) for s in open_parameters(program)}
         attrs: dict[str, Any] = {
             "program": program.name,
             "workers": as_expr(self.cores if workers is None else workers),
         }
-        if told:
-            attrs["settings"] = tuple(told.items())
+        if parameter_values:
+            attrs["settings"] = tuple(parameter_values.items())
         self.b.emit("launch", operands, attrs)
 
     @contextmanager
     def once(self, constant: bool) -> Iterator[None]:
-        """Emit what is written within into the `bind` block (run once, when arguments are bound) if `constant`."""
+        """Emit the operations written within this context into the `bind` block if `constant`: they run once, when
+        arguments are bound. Otherwise they run at every launch.
+        """
         if constant and not self.bound:
             self.bound = True
             with self.b.inside("bind"):
@@ -184,13 +188,13 @@ class _Host:
             yield
 
     def module(self) -> Module:
-        """Return the Module: the host program and the programs that it launches."""
+        """Return the Module of the host program and the block programs that it launches."""
         return Module.of(self.b.program(self.name), self.programs)
 
 
 def _launch_with_packs(host: _Host, request: Request, lowered: Lowered) -> None:
-    """Emit the launch of a program after the launches that pack its operands; arguments that no caller has are
-    workspaces.
+    """Emit the launch of the program in `lowered`, after the launches that pack its operands. Arguments that the caller
+    does not have become workspaces.
     """
     block = lowered.program
     packed = []
@@ -207,20 +211,20 @@ def _launch_with_packs(host: _Host, request: Request, lowered: Lowered) -> None:
         with host.once(arg.name in request.constant and host.is_copied(arg.name or "", program_arg.type)):
             operands.append(host.as_taken(arg.name or "", program_arg.type))
     operands += packed
-    rest = block.args[len(operands) :]
-    for log, program_arg in zip(lowered.logs, rest, strict=False):
+    further_args = block.args[len(operands) :]
+    for log, program_arg in zip(lowered.logs, further_args, strict=False):
         value = host.b.argument(program_arg.name or "", replace(program_arg.type, role="inout"))
         host.b.emit("fill", (value,), {"value": float("nan") if log.dtype.is_float else 0})
         operands.append(value)
     faults = None
     if lowered.faults:
-        faults = host.workspace(i32, (len(lowered.faults),), rest[-1].name or "faults")
+        faults = host.workspace(i32, (len(lowered.faults),), further_args[-1].name or "faults")
         host.b.emit("fill", (faults,), {"value": 0})
         operands.append(faults)
     host.launch(block, operands, _workers(host, block))
-    for place, fault in enumerate(lowered.faults):
+    for number, fault in enumerate(lowered.faults):
         assert faults is not None
-        host.b.emit("check", (faults,), {"place": place, "says": fault.what}, loc=fault.op.loc)
+        host.b.emit("check", (faults,), {"place": number, "says": fault.what}, loc=fault.op.loc)
 
 
 def _only_written(program: Program) -> Iterator[str]:
@@ -234,44 +238,46 @@ def _only_written(program: Program) -> Iterator[str]:
 
 
 def _workers(host: _Host, program: Program) -> Expr:
-    """Return the number of workers of a launch: one for each task, at most one for each core."""
+    """Return the number of workers for a launch: one per task, at most one per core."""
     tasks = next(op for op in program.walk() if op.name == "tasks")
     return minimum(host.written_out(prod((r.hi for r in tasks.attrs["ranges"]), start=as_expr(1))), host.cores)
 
 
 def _widening(name: str, narrow: DType, wide: DType, rows: Expr, columns: Expr) -> Program:
-    """Return the program that converts a tensor of (rows, columns), one task for each row; extents may be open."""
+    """Return the block program that converts a tensor of (rows, columns) from the type `narrow` to `wide`, one task per
+    row. Extents may be open; `name` is that of the argument.
+    """
     b, shape = Builder(BLOCK), [rows, columns]
-    for place, extent in enumerate(shape):
+    for dim, extent in enumerate(shape):
         if not isinstance(extent, Const):
-            shape[place] = symbol(("ROWS", "COLUMNS")[place], 1, ELEMENTS.most)
-    opened = tuple((e, None) for e in shape if not isinstance(e, Const))
-    if opened:
-        b.record("param", {"parameters": opened})
+            shape[dim] = symbol(("ROWS", "COLUMNS")[dim], 1, ELEMENTS.most)
+    open_params = tuple((e, None) for e in shape if not isinstance(e, Const))
+    if open_params:
+        b.record("param", {"parameters": open_params})
     source = b.argument("narrow", TensorType("global", narrow, tuple(shape), role="in"))
     goal = b.argument("wide", TensorType("global", wide, tuple(shape), role="out"))
-    each, along = Range.of("row", 0, shape[0]), index("i", shape[1])
-    with b.inside("tasks", attrs={"ranges": (each,), "schedule": "contiguous"}):
-        at = {"over": (along,), "at": ((each.symbol, False), (along, False))}
-        taken, goal_row = (b.emit("view", (x,), at, names=(f"{x.name}_row",)).result for x in (source, goal))
-        b.emit("map", (goal_row, taken), {"formula": Formula.cast(wide, Formula.operand(1))})
+    row_range, along = Range.of("row", 0, shape[0]), index("i", shape[1])
+    with b.inside("tasks", attrs={"ranges": (row_range,), "schedule": "contiguous"}):
+        at = {"over": (along,), "at": ((row_range.symbol, False), (along, False))}
+        source_row, goal_row = (b.emit("view", (x,), at, names=(f"{x.name}_row",)).result for x in (source, goal))
+        b.emit("map", (goal_row, source_row), {"formula": Formula.cast(wide, Formula.operand(1))})
     return b.program(f"widen_{name}")
 
 
 def _padding(name: str, dtype: DType, shape: Sequence[Expr], long: Expr) -> Program:
-    """Return the program that copies a tensor of (rows, columns, short, beside) with zeros after the third
-    dimension.
+    """Return the block program that copies a tensor of shape (rows, columns, short, inner) to (rows, columns, `long`,
+    inner), padded with zeros. `name` is that of the argument.
     """
     b = Builder(BLOCK)
-    rows, columns, short, beside = shape
-    source = b.argument("short", TensorType("global", dtype, (rows, columns, short, beside), role="in"))
-    goal = b.argument("long", TensorType("global", dtype, (rows, columns, long, beside), role="out"))
-    each, over = Range.of("row", 0, rows), (index("i", columns), index("j", long), index("k", beside))
+    rows, columns, short, inner = shape
+    source = b.argument("short", TensorType("global", dtype, (rows, columns, short, inner), role="in"))
+    goal = b.argument("long", TensorType("global", dtype, (rows, columns, long, inner), role="out"))
+    row_range, over = Range.of("row", 0, rows), (index("i", columns), index("j", long), index("k", inner))
     i, j, k = over
-    with b.inside("tasks", attrs={"ranges": (each,), "schedule": "contiguous"}):
-        for_short = {"over": over, "at": ((each.symbol, False), (i, False), (j, True), (k, False))}
-        for_long = {"over": over, "at": ((each.symbol, False), (i, False), (j, False), (k, False))}
-        taken = b.emit("view", (source,), for_short, names=("short_row",)).result
+    with b.inside("tasks", attrs={"ranges": (row_range,), "schedule": "contiguous"}):
+        for_short = {"over": over, "at": ((row_range.symbol, False), (i, False), (j, True), (k, False))}
+        for_long = {"over": over, "at": ((row_range.symbol, False), (i, False), (j, False), (k, False))}
+        source_row = b.emit("view", (source,), for_short, names=("short_row",)).result
         goal_row = b.emit("view", (goal,), for_long, names=("long_row",)).result
-        b.emit("copy", (taken, goal_row), {"otherwise": 0})
+        b.emit("copy", (source_row, goal_row), {"otherwise": 0})
     return b.program(f"pad_{name}")

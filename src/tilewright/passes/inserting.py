@@ -1,4 +1,4 @@
-"""Operations that a pass adds to a block program: their results' types follow, and names are not taken yet."""
+"""New operations that a pass inserts into a block program: result types are inferred, and names are unused ones."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from tilewright.ir.core import Op, Program, Value
 
 
 class Inserting:
-    """Makes operations of a program; the pass puts them where they belong."""
+    """Makes new operations for a block program; the pass inserts them where they belong."""
 
     def __init__(self, program: Program):
         self.names = {v.name for op in program.walk() for v in op.results}
 
     def op(self, spec: str, operands: tuple[Value, ...] = (), name: str | None = None, /, **attrs: Any) -> Op:
-        """Return a new operation; result types follow from its operands, and results get unused names made from
-        `name`.
+        """Return a new operation of kind `spec`. Result types follow from its operands and attributes; results get
+        unused names made from `name`.
         """
         op = Op(BLOCK.ops[spec], operands, attrs, (), ())
         types = op.spec.result_types(op) if op.spec.result_types is not None else ()
@@ -24,7 +24,7 @@ class Inserting:
         return op
 
     def fresh(self, name: str | None) -> str | None:
-        """Return a name that no value has: `name`, or `name` with a number; None for None."""
+        """Return a name that no value of the program has: `name`, or `name` with a number; None if `name` is None."""
         if name is None:
             return None
         count, candidate = 1, name

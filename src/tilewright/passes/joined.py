@@ -1,11 +1,11 @@
-"""Maps and reductions over the same elements as one loop: what one makes, the next takes from its register.
+"""Loop fusion on CPUs: maps and reductions over the same elements share a loop, and hand values on in registers.
 
 map %w = exp(%s - %top)                    for each row, for each vector of it:
 reduce %w -> %sum along 1 with sum           load, compute, add to the total, convert, store
 map %p = bf16(%w)
 
-An operation joins earlier ones if it reads an element of theirs at the very place where they write it, and if it may
-pass all that stands between. Memory of the worker's own that nothing else looks at is not written at all.
+An operation joins earlier ones if it reads their elements exactly where they write them, and if it may be moved before
+all operations in between. Memory of the worker that no other operation reads is not written at all.
 """
 
 from __future__ import annotations
@@ -22,45 +22,49 @@ from tilewright.ir.tensors import TensorType
 from tilewright.passes import along, elementwise
 from tilewright.passes.elementwise import ElementwiseJob
 from tilewright.passes.loop_lowering import LoopLowering
-from tilewright.passes.partial_sums import accumulated
-from tilewright.passes.places import PlacedMemory, PlacedView, Where, linear_step
+from tilewright.passes.partial_sums import accumulate
+from tilewright.passes.places import PlacedMemory, PlacedView, TensorAddress, linear_step
 
 LONG = 24
-"""Steps of a formula from which on each vector has enough to do while another waits."""
+"""The least number of steps in the formulas for which one vector at a time keeps the machine busy."""
 
 
 @dataclass(eq=False)
 class Member:
-    """An operation that may share its loop: what it touches, and where, over the axes of the group."""
+    """An operation that may share a loop with others: the tensors that it accesses, and the addresses over the loop's
+    axes.
+    """
 
     op: Op
     reads: frozenset[Value]
     writes: frozenset[Value]
     shape: tuple[int, ...] = ()
-    """The extents of its loops, those of one left out; none: it has loops of its own."""
+    """The extents of its loops that are not 1; () if it needs loops of its own."""
     dims: tuple[int | None, ...] = ()
-    """Its own dimensions as places in that shape."""
+    """For each dimension of its tensors: its index in `shape`; None for an extent of 1."""
     job: ElementwiseJob | None = None
-    places: dict[int, Where] = field(default_factory=dict)
+    places: dict[int, TensorAddress] = field(default_factory=dict)
 
     @property
     def sources(self) -> tuple[Value, ...]:
-        """The values that the operation reads."""
+        """The tensors that the operation reads."""
         return self.op.operands[1:] if self.job is not None else self.op.operands[:1]
 
     @property
     def kind(self) -> DType:
-        """The element type that it writes."""
+        """The element type that the operation writes."""
         dtype: DType = self.op.operands[0 if self.job is not None else 1].type.dtype
         return dtype
 
     def coordinates(self, axes: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """Return the coordinates of the operation's own tensors, from the axes of the group."""
+        """Return the coordinates in the operation's tensors, from the shared loop's `axes`; 0 along dimensions of
+        extent 1.
+        """
         return tuple(as_expr(0) if n is None else axes[n] for n in self.dims)
 
 
 @dataclass(eq=False)
-class JoinedMaps:
+class FusedMaps:
     """Operations that share one loop nest over `axes`."""
 
     axes: tuple[Symbol, ...]
@@ -68,32 +72,32 @@ class JoinedMaps:
 
     @property
     def reads(self) -> set[Value]:
-        """The tensors that any member reads."""
+        """The tensors that any of the operations reads."""
         return {v for m in self.members for v in m.reads}
 
     @property
     def writes(self) -> set[Value]:
-        """The tensors that any member writes."""
+        """The tensors that any of the operations writes."""
         return {v for m in self.members for v in m.writes}
 
 
-class Joiner:
-    """The operations of a block, kept back while others may still join them."""
+class MapFuser:
+    """Collects operations of a block that may share loops, and emits them when no more can join."""
 
     def __init__(self, low: LoopLowering):
         self.low = low
-        self.groups: list[JoinedMaps] = []
+        self.groups: list[FusedMaps] = []
 
     def take(self, op: Op) -> bool:
-        """Hold back an operation and return True; False if it cannot be held back: then everything held back is emitted
-        first.
+        """Take an operation to be emitted later, perhaps in one loop with others, and return True. Return False if it
+        must be emitted now; all operations taken before are emitted first.
         """
         member = _member(self.low, op)
         if member is None:
             self.flush()
             return False
-        for place in reversed(range(len(self.groups))):
-            group = self.groups[place]
+        for number in reversed(range(len(self.groups))):
+            group = self.groups[number]
             if self._joins(member, group):
                 group.members.append(member)
                 return True
@@ -101,23 +105,23 @@ class Joiner:
                 break
         axes = tuple(self.low.axis(f"j{n}", size) for n, size in enumerate(member.shape))
         self._set_places(member, axes)
-        self.groups.append(JoinedMaps(axes, [member]))
+        self.groups.append(FusedMaps(axes, [member]))
         return True
 
     def flush(self) -> None:
-        """Emit all operations that are held back."""
+        """Emit all operations that were taken and are not emitted yet."""
         groups, self.groups = self.groups, []
         for group in groups:
             if len(group.members) == 1:
                 self.low.op(group.members[0].op)
             else:
-                around, self.low.loc = self.low.loc, group.members[0].op.loc
-                write(self.low, group)
-                self.low.loc = around
+                outer_loc, self.low.loc = self.low.loc, group.members[0].op.loc
+                emit_fused_loops(self.low, group)
+                self.low.loc = outer_loc
 
     def _set_places(self, member: Member, axes: tuple[Symbol, ...]) -> None:
-        """Set the places of a member's elements over the axes of a group; none if they are not contiguous or
-        constant.
+        """Set the addresses of a member's elements over the `axes` of a shared loop; none if they need bounds checks,
+        or are not contiguous or constant along the last axis.
         """
         member.places = {}
         if not member.shape:
@@ -134,9 +138,9 @@ class Joiner:
         if straight and along_target:
             member.places = places
 
-    def _joins(self, member: Member, group: JoinedMaps) -> bool:
-        """True if a member reads elements of the group exactly where the group writes them, and changes nothing it
-        uses.
+    def _joins(self, member: Member, group: FusedMaps) -> bool:
+        """True if a member can join a group: it has the same shape, reads elements of the group exactly where the group
+        writes them, and writes no tensor that the group uses.
         """
         first = group.members[0]
         if not member.shape or member.shape != first.shape or not first.places:
@@ -154,17 +158,16 @@ class Joiner:
         return bool(shared) and same
 
 
-def _is_independent(member: Member, group: JoinedMaps) -> bool:
-    """True if an operation may run before the group: it writes nothing that the group uses, and reads nothing it
-    writes.
+def _is_independent(member: Member, group: FusedMaps) -> bool:
+    """True if an operation may run before a group: it writes no tensor that the group uses, and reads none that the
+    group writes.
     """
     return not (member.writes & (group.reads | group.writes) or member.reads & group.writes)
 
 
 def _member(low: LoopLowering, op: Op) -> Member | None:
-    """Return a Member if the operation can be held back; None if it cannot.
-
-    A Member without a shape can be held back but not join others.
+    """Return the Member for an operation that can be emitted later; None for other operations. A Member without a shape
+    gets loops of its own.
     """
     if op.name not in ("map", "reduce", "copy", "fill") or low.here.lanes is not None:
         return None
@@ -173,46 +176,46 @@ def _member(low: LoopLowering, op: Op) -> Member | None:
         return None
     roots = [low.chain.root(v) for v in op.operands]
     targets = {"map": 1, "fill": 1, "reduce": len(roots) // 2, "copy": 1}[op.name]
-    ends = roots[:targets] if op.name in ("map", "fill") else roots[-targets:]
-    starts = roots[targets:] if op.name in ("map", "fill") else roots[:-targets]
-    member = Member(op, frozenset(starts), frozenset(ends))
-    if any(v.type.space == "global" for v in ends if isinstance(v.type, TensorType)):
+    written = roots[:targets] if op.name in ("map", "fill") else roots[-targets:]
+    read = roots[targets:] if op.name in ("map", "fill") else roots[:-targets]
+    member = Member(op, frozenset(read), frozenset(written))
+    if any(v.type.space == "global" for v in written if isinstance(v.type, TensorType)):
         return None  # arguments may be one array
     shape = handles[0].shape
     if low.straight or not all(isinstance(n, int) for n in shape):
         return member
-    kept = [n for n, size in enumerate(shape) if size != 1]
-    if not kept or 0 in shape or low.vector_bytes < 8:
+    loop_dims = [n for n, size in enumerate(shape) if size != 1]
+    if not loop_dims or 0 in shape or low.vector_bytes < 8:
         return member
     if op.name == "map":
         job = elementwise.job_of_map(low, op)
-        if job.stream or any(shape[kept[-1]] % low.vector_lanes(t) for t in job.types.values()):
+        if job.stream or any(shape[loop_dims[-1]] % low.vector_lanes(t) for t in job.types.values()):
             return member
         member.job = job
-    elif op.name != "reduce" or not along.is_whole(low, op, kept[-1]):
+    elif op.name != "reduce" or not along.reduces_full_vectors(low, op, loop_dims[-1]):
         return member
-    member.shape = tuple(int(shape[n]) for n in kept)
-    member.dims = tuple(kept.index(n) if n in kept else None for n in range(len(shape)))
+    member.shape = tuple(int(shape[n]) for n in loop_dims)
+    member.dims = tuple(loop_dims.index(n) if n in loop_dims else None for n in range(len(shape)))
     return member
 
 
-def write(low: LoopLowering, group: JoinedMaps) -> None:
-    """Emit the loop nest of a group: loops over rows, and vectors along them."""
+def emit_fused_loops(low: LoopLowering, group: FusedMaps) -> None:
+    """Emit the loop nest that the operations of a group share: loops over rows, and vectors along them."""
     members, axes = group.members, group.axes
     *rows, inner = members[0].shape
     kinds, formulas = {t for m in members for t in _types(m)}, [m.job.formula for m in members if m.job is not None]
-    single, wide = min(map(low.vector_lanes, kinds)), low.interleaved(kinds, formulas)
+    one_vector, wide = min(map(low.vector_lanes, kinds)), low.interleaved(kinds, formulas)
     reductions = [m for m in members if m.job is None]
     if reductions and sum(1 for f in formulas for _ in f.walk()) < LONG:
-        wide = max(wide, low.here.limits.latency * single)  # totals that do not wait for each other
+        wide = max(wide, low.here.limits.latency * one_vector)  # totals that do not wait for each other
     lanes = gcd(inner, wide)
     ops = {m.op for m in members}
-    dead = {m for m in members if m.job is not None and all(low.is_own(v, ops) for v in m.writes)}
+    not_stored = {m for m in members if m.job is not None and all(low.is_own(v, ops) for v in m.writes)}
 
-    def nest(place: int, known: dict[Symbol, Expr]) -> None:
-        if place < len(rows):
-            with low.loop(f"i{place}", 0, rows[place]) as i:
-                nest(place + 1, {**known, axes[place]: i})
+    def nest(depth: int, known: dict[Symbol, Expr]) -> None:
+        if depth < len(rows):
+            with low.loop(f"i{depth}", 0, rows[depth]) as i:
+                nest(depth + 1, {**known, axes[depth]: i})
             return
         totals = {m: low.register(_types(m)[0], lanes) for m in reductions}
         for m, total in totals.items():
@@ -220,9 +223,9 @@ def write(low: LoopLowering, group: JoinedMaps) -> None:
 
         def step(v: Expr, accumulators: list[Value]) -> None:
             lane, so_far = low.axis("l", lanes), dict(zip(reductions, accumulators, strict=True))
-            _step(low, group, {**known, axes[-1]: lanes * v + lane}, lane, lanes, dead, so_far)
+            _emit_vector(low, group, {**known, axes[-1]: lanes * v + lane}, lane, lanes, not_stored, so_far)
 
-        accumulated(low, [(m.op, total) for m, total in totals.items()], (0, inner // lanes), step)
+        accumulate(low, [(m.op, total) for m, total in totals.items()], (0, inner // lanes), step)
         for m, total in totals.items():
             total_of_row = along.halved(low, m.op, [total])
             target = low.memory(m.op.operands[1])
@@ -234,39 +237,42 @@ def write(low: LoopLowering, group: JoinedMaps) -> None:
 
 
 def _types(member: Member) -> list[DType]:
-    """Return the element types of a map's operands and result, or of a reduction's source."""
+    """Return the element types of a map's result and operands, or of a reduction's source."""
     return [member.op.operands[0].type.dtype] if member.job is None else list(member.job.types.values())
 
 
-def _step(
+def _emit_vector(
     low: LoopLowering,
-    group: JoinedMaps,
+    group: FusedMaps,
     known: dict[Symbol, Expr],
     lane: Symbol,
     lanes: int,
-    dead: set[Member],
+    not_stored: set[Member],
     totals: dict[Member, Value],
 ) -> None:
-    """Emit one vector of the group through all members; `dead` members store nothing, `totals` holds reductions."""
+    """Emit the work of all members of a group for one vector: `lanes` elements along the symbol `lane`, at the values
+    that `known` gives the axes. Results of members in `not_stored` stay in registers; `totals` is {reduction: its
+    register}.
+    """
     images = Substitution(known)
-    held: dict[tuple[Value, Expr], Value] = {}
+    register_at: dict[tuple[Value, Expr], Value] = {}
 
-    def taken(where: Where, dtype: DType) -> Value:
+    def loaded(where: TensorAddress, dtype: DType) -> Value:
         key = (where.buffer, images(where.offset))
-        if key not in held:
-            held[key] = low.register(dtype, lanes)
-            elementwise.load(low, held[key], (lane,), Where(*key, ()), None)
-        return held[key]
+        if key not in register_at:
+            register_at[key] = low.register(dtype, lanes)
+            elementwise.load(low, register_at[key], (lane,), TensorAddress(*key, ()), None)
+        return register_at[key]
 
     for m in group.members:
         if m.job is None:
-            along.combined(low, m.op, [totals[m]], [taken(m.places[1], m.op.operands[0].type.dtype)])
+            along.combined(low, m.op, [totals[m]], [loaded(m.places[1], m.op.operands[0].type.dtype)])
             continue
         used = sorted({f.value for f in m.job.formula.walk() if f.name == "operand"})
-        registers = {n: taken(m.places[n], m.job.types[n]) for n in used}
+        registers = {n: loaded(m.places[n], m.job.types[n]) for n in used}
         coordinates = tuple(map(images, m.coordinates(group.axes)))
         result = elementwise.computed(low, m.job, coordinates, registers, None, (lane,), (lanes,))
-        goal = (m.places[0].buffer, images(m.places[0].offset))
-        held[goal] = result
-        if m not in dead:
-            elementwise.store(low, result, (lane,), Where(*goal, ()), False)
+        target = (m.places[0].buffer, images(m.places[0].offset))
+        register_at[target] = result
+        if m not in not_stored:
+            elementwise.store(low, result, (lane,), TensorAddress(*target, ()), False)

@@ -1,4 +1,4 @@
-"""Boxes of lanes, bound: rows as boxes of their digits, which lanes compute term by term."""
+"""Binding of SIMT plans (without an MMA atom) in which each lane computes a box of M (rows) split into digits."""
 
 from __future__ import annotations
 
@@ -21,26 +21,27 @@ from tilewright.plan.terms import TermProduct
 
 @dataclass(frozen=True)
 class LaneRows:
-    """The rows of an MMA, split into digits, of which each lane may compute a box (rectangle)."""
+    """The rows (M) of an MMA split into digits (mixed-radix parts), of which each lane may compute a box, and the
+    program over these digits.
+    """
 
     terms: Terms
     name: str
     program: Program
-    """The program over digits of the rows."""
+    """The program over digits of M."""
     sizes: dict[Symbol, int]
     digits: tuple[Symbol, ...]
     cut: tuple[Expr, ...]
-    """The dimensions that tasks may cut."""
+    """The dimensions that may be split into tasks."""
     read: Op
-    """The read of the operand with rows."""
+    """The read of the operand that has M."""
     free: set[Op]
-    """Loops that give the same for every tile size."""
+    """Loops with the same result for every tile size."""
 
     @classmethod
     def of(cls, request: Request, product: TermProduct) -> LaneRows | str:
-        """Return the LaneRows of an MMA; or text: why lanes cannot have boxes of its rows.
-
-        The request has the program over whole dimensions, not over their digits.
+        """Return the LaneRows of an MMA; or a text that says why lanes cannot compute boxes of its rows. The program of
+        the request is over whole dimensions, not over their digits.
         """
         program, free = request.program, request.free
         if len(product.rows) != 1:
@@ -63,8 +64,8 @@ class LaneRows:
 
     def bound(self, plan: Schedule, box: dict[str, int]) -> tuple[Terms, Patched, Schedule]:
         """Return (how lanes compute the MMA term by term, the program over boxes of rows, the plan of that program).
-
-        Refuse a plan whose boxes have unknown digits (mixed-radix parts of the rows), or overhang inside the result.
+        `box` is {digit of M: extent of a lane's box}. Refuse a plan whose boxes name unknown digits, or overhang inside
+        the result.
         """
         axis = plan.axis(self.name)
         unknown = [d for d in box if d not in map(str, self.digits)]
@@ -84,14 +85,16 @@ class LaneRows:
         return self.with_dims(terms), patched, boxed.to_boxed_plan(plan)
 
     def over_boxes(self, terms: Terms) -> tuple[Patched, BoxedRows]:
-        """Return (the program over boxes, the rows as the plan names them)."""
+        """Return (the program with M in boxes of the sizes that `terms` gives, the names and extents of the boxed rows
+        for the plan).
+        """
         patched = in_patches(self.program, self.sizes, self.name, self.digits, terms.sizes, apart=True, free=self.free)
         digits = tuple(Digit(str(d), self.sizes[d], self.sizes[d]) for d in self.digits)
         boxed = BoxedRows(self.name, digits, terms.sizes, str(patched.outer), tuple(map(str, patched.inner)))
         return replace(patched, sizes={**self.sizes, **patched.sizes}), boxed
 
     def with_dims(self, terms: Terms) -> Terms:
-        """Return `terms` (how lanes compute the MMA) with the dimensions of the program over boxes."""
+        """Return `terms` (how lanes compute the MMA) with its dimensions renamed to those of the program over boxes."""
         cut, inner = [d for d in self.cut if d not in self.digits], tuple(inner_of(self.digits, terms.sizes))
         first = next((n for n, d in enumerate(self.cut) if d in self.digits), len(cut))
         return replace(terms, box=inner, dims=(*cut[:first], outer_of(self.name), *inner, *cut[first:]))

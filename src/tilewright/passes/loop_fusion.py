@@ -1,4 +1,4 @@
-"""K loops that follow each other over the same steps as one loop, which loads what they have in common once.
+"""Fusion of consecutive K loops over the same steps into one loop, which loads their common operands once.
 
     for e in 0..64 {                             for e in 0..64 {
       copy %x_view -> %slab; copy %w_view ...      copy %x_view -> %slab
@@ -9,8 +9,8 @@
       mma %sums_1 += %slab_2 * %slab_3           }
     }
 
-Only loops are joined that copy operands to shared memory and multiply, and of which the second needs nothing of the
-first. Loads that are dropped are no longer in the map of loads that comes back.
+Two loops are fused if they only copy operands to shared memory and multiply, and if neither needs a result of the
+other. Loads that are dropped are removed from the map of loads that is returned.
 """
 
 from __future__ import annotations
@@ -30,10 +30,8 @@ _BETWEEN = {"alloc", "fill", "let"}
 
 
 def with_joint_loops(program: Program, loads: Mapping[Op, str]) -> tuple[Program, dict[Op, str]]:
-    """Return (the program, changed in place, with neighbouring K loops joined; the loads that are left).
-
-    `loads` maps each copy from an argument to shared memory to its kind. Loops stay apart if they have no load in
-    common.
+    """Return (the program with consecutive K loops fused in place, the loads that are left). `loads` maps each copy
+    from an argument to shared memory to its kind; loops without a common load are not fused.
     """
     left = dict(loads)
     with building():
@@ -45,7 +43,9 @@ def with_joint_loops(program: Program, loads: Mapping[Op, str]) -> tuple[Program
 
 
 def _join_first_pair(block: Block, loads: dict[Op, str]) -> bool:
-    """Join the first two loops of a block that can be one, and return True; False if there are none."""
+    """Fuse the first two consecutive loops of a block that can be fused, in place, and return True; False if there are
+    none. `loads` maps each load to its kind, and is updated.
+    """
     loops = [n for n, op in enumerate(block.ops) if op.name == "for"]
     for first, second in pairwise(loops):
         one, two, between = block.ops[first], block.ops[second], block.ops[first + 1 : second]
@@ -66,7 +66,9 @@ def _join_first_pair(block: Block, loads: dict[Op, str]) -> bool:
 
 
 def _can_join(one: Op, two: Op, loads: Mapping[Op, str]) -> bool:
-    """True if two loops go over the same steps, only load whole tiles and multiply, and need nothing of each other."""
+    """True if two loops have the same steps, only load tiles and multiply, and use no result of each other. `loads`
+    maps each load to its kind.
+    """
     if any(len(loop.blocks) != 1 or len(loop.attrs["ranges"]) != 1 for loop in (one, two)):
         return False
     inside = [*one.blocks[0].ops, *two.blocks[0].ops]
@@ -82,10 +84,9 @@ def _can_join(one: Op, two: Op, loads: Mapping[Op, str]) -> bool:
 
 
 def _joint_body(one: Op, two: Op) -> tuple[Block, set[Value], dict[Op, Op | None]]:
-    """Return (the body of both loops as one, the tiles of the second loop that it no longer needs, its copies).
-
-    The copies are {copy of the second loop: its form in the joint body; None if it is dropped}. A tile of the second
-    loop is not needed if the first loop copies the same elements to a tile of the same type.
+    """Return (the fused body of two loops, the tiles of the second loop that it no longer needs, {copy of the second
+    loop: that copy in the fused body, or None if it is dropped}). A tile is not needed if the first loop copies the
+    same elements to a tile of the same type.
     """
     (body,), (other,) = one.blocks, two.blocks
     (steps,), (others,) = (loop.attrs["ranges"] for loop in (one, two))
@@ -114,7 +115,7 @@ def _joint_body(one: Op, two: Op) -> tuple[Block, set[Value], dict[Op, Op | None
 
 
 def _copies_alike(one: Op, two: Op) -> bool:
-    """True if two copies copy the same elements to tiles of the same type."""
+    """True if two copies read the same elements into tiles of the same type."""
     return (
         one.operands[0] is two.operands[0] and one.attrs == two.attrs and one.operands[1].type == two.operands[1].type
     )
@@ -126,5 +127,5 @@ def _written(loop: Op) -> set[Value]:
 
 
 def _used(loop: Op) -> set[Value]:
-    """Return the values that a loop's body uses."""
+    """Return the operands of all operations in a loop's body."""
     return {v for op in loop.blocks[0].ops for v in op.operands}

@@ -1,7 +1,7 @@
-"""Block to loop: what one worker executes, from what a workgroup does.
+"""From the block to the loop level for CPUs: the loop program that one worker executes.
 
-A program with one role is taken, whatever its number of waves: collective operations are done one after another, each
-for all threads, which is one of the orders its meaning allows. Several roles are refused by name.
+A program with one role is lowered, whatever its number of waves: collective operations are done one after the other,
+each for all threads, which is one of the orders that the block level allows. Programs with several roles are refused.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tilewright.ir.core import Block, Op, Program, Value, building, walk_block
 from tilewright.ir.tensors import RegisterType, TensorType
 from tilewright.machine import Machine, RegisterOperand
 from tilewright.passes import along, control, elementwise, indirect, products
-from tilewright.passes.joined import Joiner
+from tilewright.passes.joined import MapFuser
 from tilewright.passes.loop_lowering import LoopLowering, Rule, let, memory_of
 from tilewright.passes.places import PlacedMemory, PlacedView, sizes
 from tilewright.passes.storage import Fragments, Tiles, Vectors, as_vectors, fragment_operand, tile_operand
@@ -23,34 +23,35 @@ Handle = PlacedMemory | PlacedView | Vectors | Tiles
 _MADE = ("alloc", "view", "bitcast")
 """Operations that define a tensor, and neither read nor write it."""
 VECTORS = 1024
-"""Registers that one tensor becomes at most; what is larger lies in memory."""
+"""The most registers that one tensor becomes; a larger tensor lies in memory."""
 
 
 def lower(program: Program, machine: Machine | None, here: Machine) -> LoweredLoops:
-    """Return the loop program of a block program whose parameters are bound, and what of it runs as slow loops.
-
-    `machine` is the one that the program was written for, `here` the one that runs it. MMAs whose atom `here` lacks
-    become loops of the same meaning, which `slow` names.
+    """Return the loop program of a block program whose parameters are bound, and notes on operations that run as slow
+    loops. `machine` is the one the program was written for, `here` the one that runs it; MMAs whose atom `here` lacks
+    become loops.
     """
     with building():
         return WorkerLowering(program, machine, here).run()
 
 
 class LoweredLoops:
-    """A loop program, and text for each part that runs as slow loops, with the reason."""
+    """A loop program, and a text for each operation that runs as slow loops, with the reason."""
 
     def __init__(self, program: Program, slow: tuple[str, ...]):
         self.program, self.slow = program, slow
 
 
 class WorkerLowering(LoopLowering):
-    """The lowering for a CPU, whose workers do all that a workgroup does; maps over the same elements share a loop."""
+    """The lowering for a CPU, where one worker does all the work of a workgroup, and maps over the same elements share
+    a loop.
+    """
 
     def __init__(self, program: Program, machine: Machine | None, here: Machine):
         super().__init__(program, machine, here, RULES)
 
     def run(self) -> LoweredLoops:
-        """Return the loop program; raise a ProgramError if the program has several roles."""
+        """Return the loop program, with notes on slow loops; raise a ProgramError if the program has several roles."""
         roles = [op for op in self.program.body.ops if op.name == "role"]
         if len(roles) > 1:
             names = ", ".join(op.attrs["name"] for op in roles)
@@ -76,19 +77,21 @@ class WorkerLowering(LoopLowering):
         return LoweredLoops(self.builder.program(self.program.name), tuple(self.slow.values()))
 
     def block(self, block: Block) -> None:
-        """Lower every operation of a block; tile registers that it allocates are free after their last use in it."""
-        waiting, ends = Joiner(self), _last_uses(block)
+        """Lower every operation of a block. The tile registers that it allocates are free again after
+        their last use.
+        """
+        fuser, ends = MapFuser(self), _last_uses(block)
         for op in block.ops:
-            if op.name in _MADE or not waiting.take(op):
+            if op.name in _MADE or not fuser.take(op):
                 self.op(op)
             for value in ends.get(op, ()):
-                if isinstance(held := self.handles.get(value), Tiles):
-                    self.tiles -= len(held.registers)
-        waiting.flush()
+                if isinstance(tiles := self.handles.get(value), Tiles):
+                    self.tiles -= len(tiles.registers)
+        fuser.flush()
 
 
 def _last_uses(block: Block) -> dict[Op, list[Value]]:
-    """Return {operation of a block: register tensors allocated in the block that nothing uses after it}."""
+    """Return {operation of a block: register tensors, allocated in the block, whose last use it is}."""
     last: dict[Value, Op] = {}
     for op in block.ops:
         if op.name == "alloc" and isinstance(op.attrs["type"], RegisterType):
@@ -106,7 +109,7 @@ def _last_uses(block: Block) -> dict[Op, list[Value]]:
 
 
 def _flat(kind: TensorType) -> TensorType:
-    """Return the type of a flat buffer with room for a tensor."""
+    """Return the type of a one-dimensional buffer with room for a tensor of type `kind`."""
     return TensorType(kind.space, kind.dtype, (kind.room(),), role=kind.role)
 
 
@@ -123,9 +126,8 @@ def _alloc(low: LoopLowering, op: Op) -> None:
 
 
 def _registers(low: LoopLowering, kind: RegisterType, result: Value) -> Handle:
-    """Return tile registers, fragments or vectors for a register tensor with such a layout; otherwise memory.
-
-    Memory too if parts of the tensor are viewed, or if there are too few registers.
+    """Return tile registers, fragments or vector registers for a register tensor of type `kind`, if its layout fits
+    them. Otherwise return scratch memory: also if parts of the tensor are viewed, or if there are too few registers.
     """
     spread = placement(kind, low.machine)
     operand = kind.distribution.operand if kind.distribution is not None else None
@@ -153,7 +155,7 @@ def _registers(low: LoopLowering, kind: RegisterType, result: Value) -> Handle:
 
 
 def _tiles(low: LoopLowering, kind: RegisterType, tile: Any, shape: tuple[int, ...], name: str) -> Tiles:
-    """Return tile registers for a matrix, one for each tile of the atom's operand."""
+    """Return tile registers for a matrix of this shape, one for each tile of the atom's operand `tile`."""
     rows, columns = shape[0] // tile.rows, shape[1] // tile.columns
     registers = {
         (i, j): low.register(kind.dtype, tile.lanes, tile.values, name=name)
@@ -166,7 +168,7 @@ def _tiles(low: LoopLowering, kind: RegisterType, tile: Any, shape: tuple[int, .
 def _fragments(
     low: LoopLowering, kind: RegisterType, operand: RegisterOperand, shape: tuple[int, ...], name: str
 ) -> Fragments:
-    """Return vector registers for a matrix, one for each small matrix of the atom's operand."""
+    """Return vector registers for a matrix of this shape, one for each small matrix of the atom's `operand`."""
     rows, columns = shape[0] // operand.rows, shape[1] // operand.columns
     keys: list[tuple[int, ...]] = [(i, j) for i in range(rows) for j in range(columns)]
     registers = {key: low.register(kind.dtype, operand.lanes, name=name) for key in keys}
@@ -174,7 +176,7 @@ def _fragments(
 
 
 def _view(low: LoopLowering, op: Op) -> None:
-    """Lower `view`: bind the result to coordinates of the tensor that is viewed."""
+    """Lower `view`: its result becomes a PlacedView, coordinates of the viewed tensor."""
     base = low.memory(op.operands[0])
     shape = sizes(low.expr(e) for e in op.results[0].type.shape)
     over = tuple(low.axis(s.name, n) for s, n in zip(op.attrs["over"], shape, strict=True))
@@ -219,7 +221,7 @@ RULES: dict[str, Rule] = {
     "edge": control.edge,
     "channel": control.channel,
     "acquire": control.acquire,
-    "commit": control.handed,
+    "commit": control.ignore_handover,
     "wait": control.wait,
-    "release": control.handed,
+    "release": control.ignore_handover,
 }

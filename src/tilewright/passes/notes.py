@@ -1,4 +1,4 @@
-"""The notes of `explain` on a plan that is bound."""
+"""The notes that `explain` prints on a bound plan."""
 
 from __future__ import annotations
 
@@ -14,23 +14,25 @@ from tilewright.plan.sums import f16_accumulator_note
 
 
 def notes_on(request: Request, kernels: Kernels, plan: Schedule) -> tuple[str, ...]:
-    """Return the notes on a plan: repacked operands, constraints that it does not follow, and accumulator types."""
+    """Return the notes on a bound plan: operands that are repacked, constraints of the author that it does not follow,
+    and accumulator types.
+    """
     program, machine = request.program, request.machine
     nothing = () if any(op.name in WRITES for op in program.walk()) else ("nothing is written: nothing is launched",)
     is_grid = request.workgroups is not None
     dims = kernels.dims if isinstance(kernels, OneKernel) else None
     aside = not_followed(program, plan, machine, request.sizes, dims, is_grid)
-    copied = _copies(request, kernels) if isinstance(kernels, RepackedKernels) else ()
+    copied = _repacking_notes(request, kernels) if isinstance(kernels, RepackedKernels) else ()
     return (*nothing, *copied, *aside, *f16_accumulator_note(program, machine))
 
 
-def _copies(request: Request, kernels: RepackedKernels) -> tuple[str, ...]:
-    """Return notes on operands that are repacked: their layout, and the time that takes."""
+def _repacking_notes(request: Request, kernels: RepackedKernels) -> tuple[str, ...]:
+    """Return a note on each operand that is repacked: its new layout, and the time that takes."""
     machine, notes = request.machine, []
-    often = kernels.often(request.constant)
-    for each, words, at_every_launch in zip(kernels.copies, kernels.notes, often, strict=True):
-        assert isinstance(each.choice, GeneralChoice)
-        alone = max(0.0, each.choice.cycles - launching(machine, can_be_early(machine)))  # one launch for all
-        took = f"{microseconds(alone, machine):.1f} us"
-        notes.append(f"{words}: {took if at_every_launch else 'when it is bound'}")
+    repeated = kernels.runs_at_every_launch(request.constant)
+    for copy, words, at_every_launch in zip(kernels.copies, kernels.notes, repeated, strict=True):
+        assert isinstance(copy.choice, GeneralChoice)
+        cycles = max(0.0, copy.choice.cycles - launching(machine, can_be_early(machine)))  # one launch for all
+        duration = f"{microseconds(cycles, machine):.1f} us"
+        notes.append(f"{words}: {duration if at_every_launch else 'when it is bound'}")
     return tuple(notes)

@@ -1,10 +1,10 @@
-"""Values that do not fit in shared memory lie in global memory: a workspace of the host program, a part for each task.
+"""Spilling of shared memory: values that do not fit become workspaces in global memory, with a part for each task.
 
   tasks t in 0..4 {                         tasks t in 0..4 {
     %v = alloc shared f32 (300, 1000)         %v = view %f_v (i0 300, i1 1000) -> [t, i0, i1]
 
 That is for programs whose tasks cannot be made smaller, and for values whose size is known only at the call. Operands
-of MMAs and of the machine's own copies stay in shared memory, as does what lanes hold in registers.
+of MMAs and of copy atoms stay in shared memory, and tensors that lanes hold in registers stay there.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from tilewright.passes.tile.general import Lowered
 from tilewright.passes.waves.lower import lower_waves, past_shared
 
 
-def outside(lowered: Lowered, machine: Machine) -> Lowered:
-    """Return the program, and those before it, with shared tensors moved to workspaces until the rest fits.
-
-    Tensors whose size is known only at the call are moved first, then the largest ones.
+def spill_to_workspaces(lowered: Lowered, machine: Machine) -> Lowered:
+    """Return the program in `lowered`, and those that run before it, with shared tensors moved to workspaces in global
+    memory until the rest fits in shared memory. Tensors whose size is known only at the call are moved first, then the
+    largest ones.
     """
-    before = tuple(outside(each, machine) for each in lowered.before)
+    before = tuple(spill_to_workspaces(earlier, machine) for earlier in lowered.before)
     moved = replace(lowered, before=before) if before != lowered.before else lowered
     program = lowered.program
     tasks = next((op for op in program.body.ops if op.name == "tasks"), None)
@@ -44,10 +44,10 @@ def outside(lowered: Lowered, machine: Machine) -> Lowered:
     while True:
         workspaces += _move_to_workspaces(program, tasks, chosen)
         program.args = (*arguments, *workspaces, *others)
-        over = past_shared(lower_waves(program, machine), machine)
-        if over <= 0 or not left:
+        excess_bytes = past_shared(lower_waves(program, machine), machine)
+        if excess_bytes <= 0 or not left:
             break
-        chosen = list(_largest(left, over))
+        chosen = list(_largest(left, excess_bytes))
         left = [op for op in left if op not in chosen]
     return replace(moved, arguments=(*lowered.arguments, *workspaces))
 
@@ -58,16 +58,18 @@ def _is_number(e: Expr) -> bool:
 
 
 def _bytes(op: Op) -> int:
-    """Return the number of bytes that a shared allocation takes."""
+    """Return the number of bytes of a shared allocation."""
     kind = op.attrs["type"]
     return int(kind.room()) * int(kind.dtype.numpy.itemsize)
 
 
 def _movable(program: Program, tasks: Op, machine: Machine) -> list[Op]:
-    """Return the shared allocations of tasks that may be global memory instead, the last ones first."""
+    """Return the shared allocations inside `tasks` that may be moved to global memory, the last ones first: no operands
+    of MMAs or copy atoms, no swizzled tensors, and none that lanes hold in registers.
+    """
     chain = Places(program, program.makers())
-    held = frames_of(program, chain, machine).tensors
-    near = {
+    in_registers = frames_of(program, chain, machine).tensors
+    must_stay = {
         chain.root(v)
         for op in program.walk()
         if op.name == "mma" or (op.name == "copy" and "by" in op.attrs)
@@ -76,38 +78,42 @@ def _movable(program: Program, tasks: Op, machine: Machine) -> list[Op]:
     movable = []
     for op in (op for block in tasks.blocks for op in walk_block(block)):
         kind = op.attrs.get("type")
-        plain = op.name == "alloc" and isinstance(kind, TensorType) and kind.swizzle is None
-        if plain and op.results[0] not in held and op.results[0] not in near:
+        is_plain = op.name == "alloc" and isinstance(kind, TensorType) and kind.swizzle is None
+        if is_plain and op.results[0] not in in_registers and op.results[0] not in must_stay:
             movable.append(op)
     return movable[::-1]
 
 
 def _may_overflow(program: Program, machine: Machine) -> bool:
-    """True if the program's allocations are more than half of shared memory; some operations take more of their own."""
+    """True if the program's shared allocations take more than half of shared memory, so that scratch memory of
+    operations may make it overflow.
+    """
     most = machine.spaces["shared"].bytes
     assert most is not None
     every = [op for op in program.walk() if op.name == "alloc" and isinstance(op.attrs["type"], TensorType)]
     return 2 * sum(map(_bytes, every)) > most
 
 
-def _largest(left: list[Op], over: int) -> Iterator[Op]:
-    """Yield the largest allocations until they have `over` bytes together."""
-    for op in sorted(left, key=_bytes, reverse=True):
+def _largest(allocations: list[Op], wanted_bytes: int) -> Iterator[Op]:
+    """Yield the largest allocations, in decreasing order, until they have `wanted_bytes` bytes together."""
+    for op in sorted(allocations, key=_bytes, reverse=True):
         yield op
-        over -= _bytes(op)
-        if over <= 0:
+        wanted_bytes -= _bytes(op)
+        if wanted_bytes <= 0:
             return
 
 
 def _move_to_workspaces(program: Program, tasks: Op, chosen: list[Op]) -> list[Value]:
-    """Replace allocations by views of new arguments, which have a part for each task; return these arguments."""
+    """Replace the allocations `chosen` by views of new arguments in global memory, which have a part for each task;
+    return these arguments.
+    """
     ranges = tasks.attrs["ranges"]
     numbers = tuple((r.symbol - r.lo, False) for r in ranges)
     workspaces, views = [], {}
     for op in chosen:
         kind, value = op.attrs["type"], op.results[0]
-        whole = TensorType("global", kind.dtype, (*(r.hi - r.lo for r in ranges), *kind.shape), role="scratch")
-        argument = Value(whole, f"{program.name}_{value.name}")
+        workspace_type = TensorType("global", kind.dtype, (*(r.hi - r.lo for r in ranges), *kind.shape), role="scratch")
+        argument = Value(workspace_type, f"{program.name}_{value.name}")
         over = tuple(index(f"i{n}", extent) for n, extent in enumerate(kind.shape))
         attrs = {"over": over, "at": (*numbers, *((i, False) for i in over))}
         views[op] = Op(BLOCK.ops["view"], (argument,), attrs, op.results, loc=op.loc)
@@ -117,7 +123,9 @@ def _move_to_workspaces(program: Program, tasks: Op, chosen: list[Op]) -> list[V
 
 
 def put_views(program: Program, views: dict[Op, Op]) -> None:
-    """Put views in the place of allocations; what is seen through them lies where their tensor does."""
+    """Replace allocations by views ({allocation: view}), in place, and update the types of views and
+    bitcasts of them.
+    """
     _replace((program.body,), views)
     for op in program.walk():
         if op.name in ("view", "bitcast"):
@@ -126,7 +134,7 @@ def put_views(program: Program, views: dict[Op, Op]) -> None:
 
 
 def _replace(blocks: Iterable[Block], views: dict[Op, Op]) -> None:
-    """Replace operations by their views, in blocks and in blocks inside them."""
+    """Replace allocations by views ({allocation: view}) in blocks and in the blocks inside them, in place."""
     for block in blocks:
         block.ops[:] = [views.get(op, op) for op in block.ops]
         for op in block.ops:

@@ -8,11 +8,11 @@
                                      }
                                      total = wide
 
-Each addition rounds by up to half a unit of the sum so far. One accumulator for everything would lose what is small
-beside the sum of everything; a block loses at most its own roundings, however many blocks there are. It costs a
-conversion and an addition a block.
+Each addition rounds by up to half a unit in the last place of the sum so far. With one accumulator, small terms would
+be lost beside a large sum; a block loses at most its own roundings, however many blocks there are. The cost is a
+conversion and an addition per block.
 
-A scan has the same blocks: each adds the total of all before it to its own running total, at every element.
+A scan has the same blocks: each adds the total of all earlier blocks to its own running total, at every element.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from tilewright.passes.loop_lowering import LoopLowering
 from tilewright.passes.places import Size
 
 BLOCK = 256
-"""Rounds of a block of a sum: few enough to lose little, enough that a block's end costs little."""
+"""Elements of a block of a sum: few enough to lose little, enough that a block's end costs little."""
 RUNNING_BLOCK = 64
-"""Rounds of a block of a scan, whose first results have no others to hide their error behind."""
+"""Elements of a block of a scan: fewer, because every partial sum is a result."""
 _SUM = Formula("add", (Formula.operand(2), Formula.operand(1)))
 
 
-def accumulated(
+def accumulate(
     low: LoopLowering,
     totals: Sequence[tuple[Op, Value]],
-    rounds: tuple[Size, Size],
+    limits: tuple[Size, Size],
     step: Callable[[Expr, list[Value]], None],
 ) -> None:
-    """Emit a loop of `step(r, accumulators)` for r in rounds, which combines one more element with each accumulator.
-
-    `totals` are (the operation, its accumulator); sums of floats that are long get an accumulator of their own a block.
+    """Emit a loop over `r` from limits[0] to limits[1] around `step(r, accumulators)`, which combines one more element
+    with each accumulator. `totals` are pairs (reduction operation, its accumulator); long sums of floats are
+    accumulated per block, and the blocks of f32 sums in f64.
     """
-    first, end = (as_expr(n) for n in rounds)
+    first, end = (as_expr(n) for n in limits)
     accumulators = [total for _, total in totals]
     sums = [total for op, total in totals if _is_long_sum(op, total, end - first, BLOCK)]
     if not sums:
@@ -63,17 +63,16 @@ def accumulated(
         low.emit("compute", (total, sum_of_blocks), formula=Formula.cast(total.type.dtype, Formula.operand(1)))
 
 
-def running(
+def accumulate_scan(
     low: LoopLowering,
     op: Op,
     totals: list[Value],
     count: Size,
     step: Callable[[Expr, Sequence[Value | None], list[Value]], None],
 ) -> list[Value]:
-    """Emit a loop of `step(r, bases, totals)` for r below count, which combines one more element with each total.
-
-    Totals come filled with what changes nothing. A running total is that of both: its base is the total of all blocks
-    before, None where there are no blocks. Returns registers with the totals of everything.
+    """Emit a loop over `r` from 0 to `count` around `step(r, bases, totals)`, which scans one more element per total;
+    return registers with the final totals. `totals` start as the neutral element. In a long scan totals are those of a
+    block, and bases those of all earlier blocks; otherwise bases are None.
     """
     rounds = as_expr(count)
     if not _is_long_sum(op, totals[0], rounds, RUNNING_BLOCK):
@@ -92,37 +91,39 @@ def running(
 
 
 @contextmanager
-def _blocks(low: LoopLowering, rounds: Expr, block: int) -> Iterator[tuple[Expr, Expr]]:
-    """Emit a loop over blocks of rounds around what is written within; yield (first round, rounds) of a block."""
-    with low.loop("b", 0, (rounds + block - 1) // block) as b:
-        yield block * b, minimum(block, rounds - block * b)
+def _blocks(low: LoopLowering, iterations: Expr, block: int) -> Iterator[tuple[Expr, Expr]]:
+    """Emit a loop over blocks of `block` iterations around the operations written within this context; yield (first
+    iteration, number of iterations) of a block. `iterations` is the number of all of them.
+    """
+    with low.loop("b", 0, (iterations + block - 1) // block) as b:
+        yield block * b, minimum(block, iterations - block * b)
 
 
-def _is_long_sum(op: Op, total: Value, rounds: Expr, block: int) -> bool:
-    """True if an operation adds floats, in more rounds than a block has."""
-    return bool(op.attrs["with"] == "sum" and total.type.dtype.is_float and rounds.hi > block)
+def _is_long_sum(op: Op, total: Value, iterations: Expr, block: int) -> bool:
+    """True if the operation adds floats, and may have more `iterations` than a block."""
+    return bool(op.attrs["with"] == "sum" and total.type.dtype.is_float and iterations.hi > block)
 
 
 def _wider(total: Value) -> DType:
-    """Return the type in which blocks are added up: f64."""
+    """Return the type in which the blocks of a sum are added up: f64 for f32, else the type of `total`."""
     kind: DType = total.type.dtype
     return f64 if kind is f32 else kind
 
 
 def _zero(low: LoopLowering, like: Value) -> Value:
-    """Return a register of the type of another, filled with zeros."""
+    """Return a new register of the same type as `like`, filled with zeros."""
     value: Value = low.emit("alloc", type=like.type).results[0]
     low.emit("fill", (value,), value=0)
     return value
 
 
 def _converted(low: LoopLowering, value: Value, kind: DType) -> Value:
-    """Return a new register with the elements of another in the type `kind`."""
+    """Return a new register with the elements of `value` converted to the type `kind`."""
     result: Value = low.emit("alloc", type=type(value.type)(kind, value.type.shape)).results[0]
     low.emit("compute", (result, value), formula=Formula.cast(kind, Formula.operand(1)))
     return result
 
 
 def _add(low: LoopLowering, wide: Value, part: Value) -> None:
-    """Emit wide += part, converted."""
+    """Emit wide += part, with `part` converted to the type of `wide`."""
     low.emit("compute", (wide, wide, _converted(low, part, wide.type.dtype)), formula=_SUM)

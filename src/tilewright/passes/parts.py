@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from tilewright.errors import ArgumentError
 from tilewright.ir.core import Program
-from tilewright.passes.bound_plan import Choose, Kernels, TwoKernels
+from tilewright.passes.bound_plan import ChoosePlan, Kernels, TwoKernels
 from tilewright.passes.repacking import NOT_COPIED
 from tilewright.passes.request import CompileOptions, Request, SizedProgram
 from tilewright.passes.tile.apart import apart, apart_before
@@ -22,10 +22,9 @@ from tilewright.plan.schedule import LAUNCH, Schedule
 
 
 def part_of(request: Request, halves: Halves, program: Program, pinned: Schedule | None = None) -> Request:
-    """Return the request of one of two kernels with memory between them, with its pinned plan, if any.
-
-    A loop of `request.free` (the same result for every tile size) is free in it; so is the rest of a loop that only
-    adds.
+    """Return the request for `program`, one of the two kernels in `halves`, with its pinned plan. Its free loops (with
+    the same result for every tile size) are those of `request`, and loops over the same dimensions that only
+    accumulate.
     """
     free = [op.attrs["axis"] for op in request.free]
     sizes, shapes = {**request.sizes, **halves.sizes}, {**request.sized.shapes, **halves.memories}
@@ -35,18 +34,20 @@ def part_of(request: Request, halves: Halves, program: Program, pinned: Schedule
     return Request(sized, request.machine, pinned=pinned, options=request.options & CompileOptions.LENIENT)
 
 
-def bind_two(request: Request, plan: Schedule, choose: Choose) -> TwoKernels:
-    """Return the two kernels that a plan says, each bound to its lines; the second is planned if it has none."""
+def bind_two(request: Request, plan: Schedule, choose: ChoosePlan) -> TwoKernels:
+    """Return the two kernels into which a plan splits a program, each bound to its lines of the plan. `choose` plans
+    them; the second kernel is planned anew if the plan has no lines for it.
+    """
     program, sizes, line = request.program, request.sizes, f"split kernel {plan.split_at}"
     after, before = plan.split_after, plan.split_before
     halves = apart(program, sizes) if before is None else apart_before(program, sizes, before)
     if isinstance(halves, str):
         raise ArgumentError(f"plan: `{line}`: {halves}")
-    if after is not None and (here := _last_product(halves.first)) != after:
-        raise refused(line, f"the first kernel ends with the first product: `split kernel after {here}`")
-    copied = next((line for line in plan.values if line.at == LAUNCH), None)
-    if copied is not None:
-        raise refused(copied, NOT_COPIED)
+    if after is not None and (first_mma := _last_product(halves.first)) != after:
+        raise refused(line, f"the first kernel ends with the first product: `split kernel after {first_mma}`")
+    repack_line = next((line for line in plan.values if line.at == LAUNCH), None)
+    if repack_line is not None:
+        raise refused(repack_line, NOT_COPIED)
     alone = replace(plan, split_after=None, split_before=None, then=None)
     first = part_of(request, halves, halves.first, alone)
     second = part_of(request, halves, halves.second, plan.then)
@@ -55,14 +56,14 @@ def bind_two(request: Request, plan: Schedule, choose: Choose) -> TwoKernels:
 
 
 def joined_plan(kernels: TwoKernels, plan: Schedule) -> Schedule:
-    """Return the plan of a program that runs as two kernels where `plan` splits it, from the plans of both."""
+    """Return the plan of a program that runs as two kernels, from the plans of both; `plan` says where it is split."""
     first, second = kernels.first.plan, kernels.second.plan
     after, before = plan.split_after, plan.split_before
     return replace(first, split_after=after, split_before=before, then=second, whole=plan.whole)
 
 
 def choices_of_parts(kernels: Kernels) -> tuple[Choice | GeneralChoice, ...]:
-    """Return the choices of two kernels; () if the plan is not one of two."""
+    """Return the choices (plans with their predicted times) of both kernels; () if `kernels` are not two kernels."""
     return (kernels.first.choice, kernels.second.choice) if isinstance(kernels, TwoKernels) else ()
 
 

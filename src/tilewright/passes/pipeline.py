@@ -1,12 +1,12 @@
-"""From a tile program to a module: a plain row of passes, each a function of what the one before returned.
+"""From a tile program to a module: a list of passes, each a function of the result of the one before.
 
 | pass       | from                       | to                                                                     |
 |------------|----------------------------|------------------------------------------------------------------------|
-| present    | request                    | the request, without what has no elements                              |
-| canonical  | request                    | the request, in the one writing of programs that mean the same         |
+| present    | request                    | the request without operations on empty tensors                        |
+| canonical  | request                    | the request in the canonical form of programs with the same meaning    |
 | give_rows  | request                    | the request, with sums or a unit dimension for products without rows   |
-| digits     | request                    | its writings: over digits that accesses divide, over whole dimensions  |
-| choose     | writings                   | a bound plan: pinned, fixed in part, or the best                       |
+| digits     | request                    | its forms: over digits that accesses divide, over whole dimensions     |
+| choose     | forms of the request       | a bound plan: pinned, fixed in part, or the best                       |
 | general    | bound plan                 | the plan that is lowered, and its block programs                       |
 | host       | request and block programs | the module: a host program that launches the block programs            |
 """
@@ -15,10 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tilewright.passes.bound_plan import BoundPlan, Realised, Writings
+from tilewright.passes.bound_plan import BoundPlan, Realised, RequestForms
 from tilewright.passes.canonical import canonical
 from tilewright.passes.choosing import choose_plan
-from tilewright.passes.given import lower_given
+from tilewright.passes.given import lower_pinned
 from tilewright.passes.host import write_host
 from tilewright.passes.kernels import lower_kernels, with_workspace
 from tilewright.passes.realising import lower_ranked
@@ -31,24 +31,25 @@ from tilewright.passes.tile.unit_rows import with_unit_rows
 from tilewright.passes.tile.vector_products import with_sums_of_terms
 
 Dumped = Callable[[str, str, Callable[[], str]], None]
-"""Takes what a pass left: the pass's name, the kind of text, and the text when it is wanted.
+"""A function that takes the result of a pass: the pass's name, the kind of text, and a function that returns the text.
 
-Writing a program costs as much as some passes.
+Printing a program costs as much as some passes, so the text is made only if it is wanted.
 """
 
 
 def present(request: Request) -> Request:
-    """Return the request without what has no elements; grid programs and programs with logs stay."""
+    """Return the request with operations on empty tensors removed from its program. Grid programs (whose workgroups the
+    author states) and programs with logs are not changed.
+    """
     if request.workgroups is not None or request.logs:
         return request
     return request.rewritten(*without_empty(request.program, request.sized.extents, request.free))
 
 
 def give_rows(request: Request) -> Request:
-    """Return the request with sums for MMAs without rows or columns on a GPU, else with a dimension of extent 1.
-
-    Atoms have rows and columns. So MMAs get a dimension too if a pinned plan names atoms, if sizes are open, and in
-    programs with logs and grid programs.
+    """Return the request with MMAs that have no M or no N rewritten: on a GPU as sums, else with a dimension of extent
+    1. They get a dimension too, because atoms have M and N, if a pinned plan names atoms, if sizes are open, and in
+    grid programs and programs with logs.
     """
     names_atoms = request.pinned is not None and any(line.atom is not None for line in request.pinned.products)
     as_written = request.opened or request.logs or request.workgroups is not None
@@ -68,15 +69,13 @@ REWRITES: tuple[tuple[str, Callable[[Request], Request]], ...] = (
     ("canonical", canonical),
     ("give_rows", give_rows),
 )
-"""Passes from a request to one for a program that means the same."""
+"""Passes from a request to a request for a program with the same meaning, in order."""
 
 
-def writings_of(request: Request) -> Writings:
-    """Return the writings of a request: over one flat dimension if its program has no other; else over digits
-    (mixed-radix parts of dimensions), and over whole dimensions.
-
-    Programs with logs and grid programs stay as they are. Copies over lanes go along flat rows as they are, so that
-    on GPUs only summed dimensions become digits.
+def request_forms(request: Request) -> RequestForms:
+    """Return the forms of a request: over digits (mixed-radix parts of dimensions) and over whole dimensions; or one
+    form over a single flat dimension if the program allows it. Grid programs and programs with logs stay as they are.
+    On GPUs only summed dimensions become digits, because copies by lanes go along flat rows.
     """
     on_lanes, program = request.machine.lanes is not None, request.program
     if request.workgroups is not None or request.logs:
@@ -85,29 +84,31 @@ def writings_of(request: Request) -> Writings:
     if flat is not None and request.longer() is None:
         return (request.rewritten(flat[0], request.free, flat[1]),)
     over_digits, extents, free = in_digits(program, request.sized.extents, request.free, summed_only=on_lanes)
-    divided = request.rewritten(over_digits, free, extents)
-    return divided, divided.rewritten(program, request.free)
+    digit_form = request.rewritten(over_digits, free, extents)
+    return digit_form, digit_form.rewritten(program, request.free)
 
 
-def prepared(request: Request) -> Writings:
-    """Return the writings of a request whose program is rewritten, ready to be planned."""
+def prepared(request: Request) -> RequestForms:
+    """Return the forms of a request, with its program rewritten by all REWRITES, ready to be planned."""
     for _, rewrite in REWRITES:
         request = rewrite(request)
-    return writings_of(request)
+    return request_forms(request)
 
 
 def lower_plan(bound: BoundPlan) -> tuple[BoundPlan, Lowered]:
-    """Return (the best plan that can be lowered, or the bound one; its block programs)."""
+    """Return (the plan that was lowered, its block programs). If the search ranked several plans, that is the best one
+    that can be lowered; otherwise it is the bound plan.
+    """
     if bound.further is not None:
         return lower_ranked(bound, bound.further, lower_plan)
     if bound.unpinned is not None:
-        return lower_given(bound, bound.unpinned, lower_plan)
+        return lower_pinned(bound, bound.unpinned, lower_plan)
     return with_workspace(*lower_kernels(bound, lower_plan))
 
 
 def realise(request: Request, bound: BoundPlan, dumped: Dumped | None = None) -> Realised:
-    """Return what a request comes to by a bound plan; `dumped` gets the text after each pass."""
-    dump = dumped or _nothing
+    """Return the result of compiling a request by a bound plan; `dumped` gets the text after each pass."""
+    dump = dumped or _no_dump
     bound, lowered = lower_plan(bound)
     dump("general", "block", lowered.program.__str__)
     module = write_host(request, lowered)
@@ -116,15 +117,15 @@ def realise(request: Request, bound: BoundPlan, dumped: Dumped | None = None) ->
 
 
 def run(request: Request, dumped: Dumped | None = None) -> Realised:
-    """Run all passes in order; `dumped` gets the program's text before the first, and what each planning and lowering
-    pass returned.
+    """Run all passes on a request in order and return the result; `dumped` gets the program's text at the start and
+    after planning and lowering passes.
     """
-    dump = dumped or _nothing
+    dump = dumped or _no_dump
     dump("start", "tile", request.program.__str__)
     bound = choose_plan(prepared(request))
     dump("choose", "plan", lambda: "\n".join([*bound.plan.lines(), "", bound.choice.explain(), ""]))
     return realise(request, bound, dumped)
 
 
-def _nothing(name: str, kind: str, text: Callable[[], str]) -> None:
-    """Take what a pass left, and write nothing."""
+def _no_dump(name: str, kind: str, text: Callable[[], str]) -> None:
+    """Ignore the result of a pass: no dump is wanted."""

@@ -1,4 +1,4 @@
-"""Views as flat places: where an element lies, as an expression of its coordinates, and when it lies there at all."""
+"""Tensors in flat memory: the offset of an element as an expression of its coordinates, and when it is in bounds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Size: TypeAlias = "int | Expr"
 
 
 def sizes(exprs: Iterable[Expr]) -> tuple[Size, ...]:
-    """Return extents or strides, with constants as ints.
+    """Return extents or strides as a tuple, with constants as ints.
 
     >>> from tilewright.algebra.expr import symbol
     >>> sizes((as_expr(4), symbol("M", 1, 99)))
@@ -30,8 +30,8 @@ def sizes(exprs: Iterable[Expr]) -> tuple[Size, ...]:
 
 
 @dataclass(frozen=True)
-class Where:
-    """An element's offset in its buffer, and the conditions under which it is in bounds; no conditions: always."""
+class TensorAddress:
+    """The offset of an element in its buffer, and the conditions under which it is in bounds; no conditions: always."""
 
     buffer: Value
     offset: Expr
@@ -59,17 +59,17 @@ class PlacedMemory:
         """The shape as ints; an error if a size is open."""
         return numbers(map(as_expr, self.shape), f"%{self.buffer.name}")
 
-    def at(self, coordinates: Coordinates) -> Where:
-        """Return the place of the element at these coordinates."""
+    def at(self, coordinates: Coordinates) -> TensorAddress:
+        """Return the address of the element at these coordinates."""
         parts = [(c, s) if isinstance(s, int) else (c * s, 1) for c, s in zip(coordinates, self.strides, strict=True)]
         offset = weighted_sum(0, [*parts, (self.start, 1)])
-        return Where(self.buffer, swizzled(self.swizzle, offset), ())
+        return TensorAddress(self.buffer, swizzled(self.swizzle, offset), ())
 
 
 @dataclass(frozen=True)
 class PlacedView:
-    """A view: coordinates of another tensor as expressions of the view's own; True marks one that may be out of
-    bounds.
+    """A view: coordinates of another tensor (`base`) as expressions of the view's own coordinates `over`; True marks a
+    coordinate that may be out of bounds.
     """
 
     base: PlacedMemory | PlacedView
@@ -88,27 +88,32 @@ class PlacedView:
         """The tensor at the bottom of all views."""
         return self.base if isinstance(self.base, PlacedMemory) else self.base.root
 
-    def at(self, coordinates: Coordinates) -> Where:
-        """Return the place of the element at these coordinates, with the conditions under which it is in bounds."""
+    def at(self, coordinates: Coordinates) -> TensorAddress:
+        """Return the address of the element at these coordinates, with the conditions under which it is in bounds."""
         images = Substitution(dict(zip(self.over, coordinates, strict=True)))
         base_coordinates, conditions = [], []
-        for (e, loose), size in zip(self.places, self.base.shape, strict=True):
-            c = images(e)
+        for (formula, loose), size in zip(self.places, self.base.shape, strict=True):
+            coordinate = images(formula)
             if loose:
-                conditions += [c >= 0, c < size]
-            base_coordinates.append(c)
-        never = next((c for c in conditions if isinstance(c, Const) and not c.value), None)
-        if never is not None:
-            return Where(self.root.buffer, as_expr(0), (never,))
+                conditions += [coordinate >= 0, coordinate < size]
+            base_coordinates.append(coordinate)
+        false_condition = next(
+            (coordinate for coordinate in conditions if isinstance(coordinate, Const) and not coordinate.value), None
+        )
+        if false_condition is not None:
+            return TensorAddress(self.root.buffer, as_expr(0), (false_condition,))
         inner = self.base.at(tuple(base_coordinates))
-        kept = dict.fromkeys(c for c in (*conditions, *inner.conditions) if not (isinstance(c, Const) and c.value))
-        return Where(inner.buffer, inner.offset, tuple(kept))
+        open_conditions = dict.fromkeys(
+            coordinate
+            for coordinate in (*conditions, *inner.conditions)
+            if not (isinstance(coordinate, Const) and coordinate.value)
+        )
+        return TensorAddress(inner.buffer, inner.offset, tuple(open_conditions))
 
 
-def nearest(tensor: PlacedMemory | PlacedView, coordinates: Coordinates) -> Where | None:
-    """Return the place of an element with coordinates clamped into bounds, so that it can always be read.
-
-    None if the tensor may have no elements at all.
+def nearest(tensor: PlacedMemory | PlacedView, coordinates: Coordinates) -> TensorAddress | None:
+    """Return the address of an element with its coordinates clamped into bounds, so that it can always be read. None if
+    the tensor may have no elements at all.
 
     >>> from tilewright.algebra.expr import symbol
     >>> from tilewright.ir.dtypes import f32
@@ -122,16 +127,16 @@ def nearest(tensor: PlacedMemory | PlacedView, coordinates: Coordinates) -> Wher
         return tensor.at(coordinates)
     images = Substitution(dict(zip(tensor.over, coordinates, strict=True)))
     clamped = []
-    for (e, loose), size in zip(tensor.places, tensor.base.shape, strict=True):
+    for (formula, loose), size in zip(tensor.places, tensor.base.shape, strict=True):
         if loose and as_expr(size).lo < 1:
             return None
-        c = images(e)
-        clamped.append(maximum(minimum(c, size - 1), 0) if loose else c)
+        coordinate = images(formula)
+        clamped.append(maximum(minimum(coordinate, size - 1), 0) if loose else coordinate)
     return nearest(tensor.base, tuple(clamped))
 
 
 def swizzled(swizzle: Swizzle | None, offset: Expr) -> Expr:
-    """Return the offset after a swizzle, as an expression.
+    """Return the expression of an element offset after a swizzle; `offset` itself if there is none.
 
     >>> from tilewright.algebra.expr import index
     >>> o = index("o", 64)
@@ -147,7 +152,7 @@ def swizzled(swizzle: Swizzle | None, offset: Expr) -> Expr:
 
 
 def at_start(e: Expr, *axes: Symbol) -> Expr:
-    """Return the expression with these axes at zero.
+    """Return the expression `e` with the symbols `axes` replaced by 0.
 
     >>> from tilewright.algebra.expr import index
     >>> print(at_start(3 * index("i", 8) + index("j", 8) + 5, index("i", 8)))
@@ -160,7 +165,7 @@ def at_start(e: Expr, *axes: Symbol) -> Expr:
 
 
 def linear_step(e: Expr, axis: Symbol) -> int | None:
-    """Return the step of e when the axis grows by one; None if it is no constant.
+    """Return the change of expression `e` when `axis` grows by one, as an int; None if it is not constant.
 
     >>> from tilewright.algebra.expr import index
     >>> i, j = index("i", 8), index("j", 8)
@@ -170,15 +175,15 @@ def linear_step(e: Expr, axis: Symbol) -> int | None:
     if axis not in e.symbols:
         return 0
     _, terms = linear(e)
-    mine = [(t, c) for t, c in terms if axis in t.symbols]
-    if len(mine) == 1 and mine[0][0] is axis:
-        return mine[0][1]
+    axis_terms = [(t, c) for t, c in terms if axis in t.symbols]
+    if len(axis_terms) == 1 and axis_terms[0][0] is axis:
+        return axis_terms[0][1]
     factor = linear_factor(e, axis)
     return factor.value if isinstance(factor, Const) else None
 
 
 def linear_factor(e: Expr, axis: Symbol) -> Expr | None:
-    """Return the step of e when the axis grows by one, as an expression without the axis; None if e is not linear in
+    """Return the coefficient of `axis` in expression `e`, an expression without `axis`; None if `e` is not linear in
     it.
 
     >>> from tilewright.algebra.expr import index, symbol

@@ -16,7 +16,10 @@ from tilewright.plan.search import BlockedKernelSchedule, cause_of, cycles_on, l
 
 
 def rated_blocks(request: Request, plan: Schedule, between: str) -> Choice:
-    """Return the choice of a plan of blocks that is bound: all blockings of its product, ranked, its own first."""
+    """Return the choice (a plan with its predicted time) for a bound CPU plan with axes `rows`, `columns` and `depth`:
+    this plan's blocking first, then all other blockings of its MMA, ranked. `between` names the argument that the
+    preceding kernel writes (empty: there is none).
+    """
     facts = facts_of_request(request, between)
     candidate = rate_plan(facts, request.machine, plan)
     assert not isinstance(candidate, str), "binding has refused programs that are not one product"
@@ -26,9 +29,9 @@ def rated_blocks(request: Request, plan: Schedule, between: str) -> Choice:
 
 
 def rated(request: Request, kernels: Kernels, plan: Schedule, between: str) -> GeneralChoice:
-    """Return the choice of a plan that is bound, with the cycles that the search's cost predicts for it.
-
-    A plan that the cost cannot rate has a note instead. Plans of a grid that the author states have no predicted time.
+    """Return the choice (a plan with its predicted time) for a bound plan, by the search's cost model. A plan that the
+    model cannot rate has a note instead; a grid that the author states has no predicted time. `between` names the
+    argument that the preceding kernel writes (empty: there is none).
     """
     machine, name = request.machine, request.program.name
     if request.workgroups is not None:

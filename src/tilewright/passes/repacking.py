@@ -1,7 +1,7 @@
-"""Repacked operands: kernels that copy operands first, and the kernel on the copies.
+"""Repacked operands: kernels that copy operands to another layout first, and the kernel on the copies.
 
-A copy has rows that the machine's own copies can read, or blocks on a diagonal: where a product sums less than a row of
-shared memory holds, neighbouring products become one product, with the operand B of each as a block.
+A copy has rows that bulk copies can read, or blocks on a diagonal: if an MMA has a smaller K than a row of shared
+memory holds, adjacent MMAs become one MMA, with the operand B of each as a diagonal block.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from tilewright.ir.core import Op, Value
 from tilewright.machine import CopyAtom, Machine, MultiplyAtom
-from tilewright.passes.bound_plan import Choose, RepackedKernels
+from tilewright.passes.bound_plan import ChoosePlan, RepackedKernels
 from tilewright.passes.request import Request, SizedProgram
 from tilewright.passes.tile.aligning import Reading, aligned
 from tilewright.passes.tile.copies import Copied
@@ -29,7 +29,9 @@ NOT_COPIED = "its operands are not copied first: sizes are open, or it is a part
 
 @dataclass(frozen=True)
 class Repacking:
-    """The requests of the copies of operands and of the program on the copies, the plan's lines, a note on each."""
+    """The requests of the kernels that copy operands, and of the program on the copies; the plan's lines for the
+    copies, and a note on each.
+    """
 
     copies: tuple[Request, ...]
     main: Request
@@ -37,8 +39,10 @@ class Repacking:
     notes: tuple[str, ...]
 
 
-def bind_repacked(request: Request, plan: Schedule, choose: Choose) -> RepackedKernels:
-    """Return the kernels that copy what a plan names, and the kernel on the copies, bound to the plan's other lines."""
+def bind_repacked(request: Request, plan: Schedule, choose: ChoosePlan) -> RepackedKernels:
+    """Return the kernels that repack the operands that a plan names, and the kernel on the copies, bound to the plan's
+    other lines. `choose` plans all of them.
+    """
     lines = sorted((p for p in plan.values if p.at == LAUNCH), key=lambda p: not p.form.startswith(DIAGONAL))
     rest = replace(plan, values=tuple(p for p in plan.values if p.at != LAUNCH))
     if rest.pipeline is None and lines[0].form.startswith(DIAGONAL):
@@ -56,8 +60,8 @@ def bind_repacked(request: Request, plan: Schedule, choose: Choose) -> RepackedK
 
 
 def repacked(request: Request, pinned: Schedule | None, form: str) -> Repacking | str:
-    """Return the requests of the copies of operands to `form`, and of the program on the copies with the plan `pinned`;
-    or text: why not.
+    """Return the Repacking of a request: operands copied to the layout `form`, and the program on the copies with the
+    plan `pinned`. If that is impossible, return a text that says why.
     """
     machine = request.machine
     loads = _bulk_loads(machine)
@@ -82,8 +86,8 @@ def repacked(request: Request, pinned: Schedule | None, form: str) -> Repacking 
 
 
 def _main_program(copied: Copied, machine: Machine, form: str) -> SizedProgram:
-    """Return the program on copies; where another dimension is their last, it is in its canonical form again: it is the
-    last of tiles, too, and dimensions of rows may be merged that are no longer contiguous.
+    """Return the program on repacked operands. With the form K_ROWS (K is the last dimension of the copies), K becomes
+    the last dimension of tiles too, and M dimensions are merged that need not be contiguous any more.
     """
     if form != K_ROWS:
         return SizedProgram(copied.program, copied.sizes, copied.shapes, copied.free)
@@ -93,43 +97,42 @@ def _main_program(copied: Copied, machine: Machine, form: str) -> SizedProgram:
 
 
 def _block_diagonal(request: Request, count: int, pitch: int) -> Copied | str:
-    """Return the program in which `count` adjacent GEMMs are one MMA with a block-diagonal B; or text: why not."""
+    """Return the program in which `count` adjacent GEMMs are one MMA with a block-diagonal B, and the kernels that
+    repack its operands; or a text that says why not. `pitch` is the alignment of rows in bytes that bulk copies need.
+    """
     groups = neighbours(request.program, request.sizes, _shapes_of(request))
     if isinstance(groups, str):
         return groups
     atoms, (n, k) = _atoms_from_shared(request.machine, groups.product), groups.size
-    deep = _block_depth(atoms, k)
-    if not any(can_multiply_blocks(atom, count, count * n, count * deep) for atom in atoms):
+    block_k = _block_depth(atoms, k)
+    if not any(can_multiply_blocks(atom, count, count * n, count * block_k) for atom in atoms):
         return f"no atom multiplies blocks of {n}x{k} by themselves, and an infinite element would reach its neighbours"
-    return diagonal(request.program, request.sizes, _shapes_of(request), request.free, count, deep, pitch)
+    return diagonal(request.program, request.sizes, _shapes_of(request), request.free, count, block_k, pitch)
 
 
 def _bulk_loads(machine: Machine) -> list[CopyAtom]:
-    """Return the machine's asynchronous copy atoms from global to shared memory that bring whole boxes (bulk
-    copies).
-    """
+    """Return the machine's asynchronous copy atoms from global to shared memory that copy whole boxes (bulk copies)."""
     every = machine.copies_between("global", "shared")
     return [a for a in every if a.asynchronous and a.bytes_moved is None]
 
 
 def _atoms_from_shared(machine: Machine, product: Op) -> list[MultiplyAtom]:
-    """Return the atoms that read operands of the MMA's types from shared memory."""
+    """Return the MMA atoms that read operands of the types of `product` from shared memory."""
     types = {v.type.dtype for v in product.operands[:2]}
     return [x for x in machine.multiply.values() if x.slab is not None and {x.a.dtype, x.b.dtype} == types]
 
 
 def _block_depth(atoms: Collection[MultiplyAtom], k: int) -> int:
-    """Return K of a diagonal block: `k` if it is a multiple of the largest K of the atoms.
-
-    Else that K times the least power of two that covers `k`.
+    """Return the K of a diagonal block, from the GEMM's `k` and the largest K step of the atoms: `k` if it is a
+    multiple of the step, else the step times the smallest power of two that covers `k`.
     """
     step = max((x.shape[2] for x in atoms), default=1)
-    deep = step
-    while deep < k:
-        deep *= 2
-    return k if k % step == 0 else deep
+    depth = step
+    while depth < k:
+        depth *= 2
+    return k if k % step == 0 else depth
 
 
 def _shapes_of(request: Request) -> dict[Value, tuple[int, ...]]:
-    """Return {argument: shape as ints}."""
+    """Return {argument of a request: its shape as ints}."""
     return {a: tuple(int(n) for n in shape) for a, shape in request.sized.shapes.items()}

@@ -1,4 +1,4 @@
-"""The request of a compile: a program with its sizes, a machine, a pinned plan; nothing in it ever changes.
+"""The request of a compile: a program with its sizes, a machine, and a pinned plan; a request never changes.
 
 A pass that rewrites the program returns another request, with the rewritten program in it.
 """
@@ -22,10 +22,10 @@ from tilewright.plan.schedule import Schedule
 
 @dataclass(frozen=True)
 class SizedProgram:
-    """A tile program, the extents of its dimensions, the shapes of its arguments, and those of its loops that are free.
+    """A tile program, the extents of its dimensions, the shapes of its arguments, and its free loops (with the same
+    result for every tile size).
 
-    Extents and shapes are numbers, or expressions of the symbols that a call binds. A free loop gives the same result
-    for every tile size.
+    Extents and shapes are numbers, or expressions of the symbols that a call binds.
     """
 
     program: Program
@@ -35,11 +35,11 @@ class SizedProgram:
 
 
 class CompileOptions(Flag):
-    """How a program is compiled: each is off unless it is asked for."""
+    """Options of a compile; all are off by default."""
 
     NONE = 0
     LOGS = auto()
-    """Tasks write what debug_log is given."""
+    """Tasks write the values of debug_log."""
     LENIENT = auto()
     """Arguments may be longer than they say, and symbols that set_symbol sets outside their range."""
     NO_BLOCKS = auto()
@@ -48,18 +48,18 @@ class CompileOptions(Flag):
 
 @dataclass(frozen=True)
 class Request:
-    """A request for the block programs of a tile program for a machine."""
+    """A request to compile a tile program to block programs for a machine."""
 
     sized: SizedProgram
     machine: Machine
     opened: OpenSizes = CLOSED
-    """The sizes that only a call tells, with the typical numbers for which the program is planned."""
+    """The sizes that are known only at a call, with the typical numbers for which the program is planned."""
     workgroups: Mapping[Symbol, Expr] | None = None
-    """For a grid program, whose workgroups are part of its meaning: symbols that depend on their ids, and how."""
+    """For a grid program, whose workgroups are part of its meaning: {symbol: expression of workgroup ids}."""
     pinned: Schedule | None = None
-    """The plan that the author gives; without one, the best is chosen."""
+    """The plan that the author gives; None: the best one is chosen."""
     constant: Collection[str] = ()
-    """Arguments that never change once they are bound: what depends on them alone is done then."""
+    """Names of arguments that never change once they are bound: work on them alone is done at bind."""
     options: CompileOptions = CompileOptions.NONE
 
     @property
@@ -69,17 +69,17 @@ class Request:
 
     @property
     def free(self) -> Collection[Op]:
-        """Loops that give the same for every tile size."""
+        """The loops with the same result for every tile size."""
         return self.sized.free
 
     @property
     def logs(self) -> bool:
-        """True if tasks write what debug_log is given."""
+        """True if tasks write the values of debug_log."""
         return CompileOptions.LOGS in self.options
 
     @property
     def lenient(self) -> bool:
-        """True if arguments may be longer than they say."""
+        """True if arguments may be longer than their dimensions say."""
         return CompileOptions.LENIENT in self.options
 
     @cached_property
@@ -90,12 +90,12 @@ class Request:
 
     @property
     def typical(self) -> Mapping[Symbol, int]:
-        """{symbol that a call binds, or that follows from such: its typical number}."""
+        """{symbol that a call binds, or that follows from such symbols: its typical number}."""
         return self.opened.typical
 
     @property
     def open_extents(self) -> dict[Expr, Expr]:
-        """{size: expression of the symbols that a call binds} of the sizes that stay open."""
+        """{dimension whose extent stays open: expression of the symbols that a call binds}."""
         return {s: n for s, n in self.sized.extents.items() if isinstance(n, Expr)}
 
     @property
@@ -106,7 +106,9 @@ class Request:
     def rewritten(
         self, program: Program, free: Collection[Op], extents: Mapping[Symbol, Size] | None = None
     ) -> Request:
-        """Return the request for a program that means the same, its free loops, and its extents if others."""
+        """Return this request with another program of the same meaning, the free loops of that program (with the same
+        result for every tile size), and its extents (None: unchanged).
+        """
         extents = self.sized.extents if extents is None else extents
         return replace(self, sized=replace(self.sized, program=program, free=free, extents=extents))
 

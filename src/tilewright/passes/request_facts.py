@@ -1,4 +1,4 @@
-"""The facts of a request's program, on which plans are ranked, bound and rated."""
+"""The facts of a request's program, from which plans are ranked, bound and rated."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from tilewright.plan.schedule import K_ROWS
 
 
 def facts_of_request(request: Request, between: str = "") -> Facts:
-    """Return the facts of a request's program, with typical numbers for sizes that are known only at the call.
-
-    `between` is the argument that the kernel before it writes, where the program is the second of two.
+    """Return the facts of a request's program, with typical numbers for open sizes. `between` names the argument that
+    the preceding kernel writes (empty: there is none).
     """
     sizes, program = {**request.sizes, **request.typical}, request.program
     facts = facts_of(
@@ -31,7 +30,9 @@ def facts_of_request(request: Request, between: str = "") -> Facts:
 
 
 def _facts_without_loop(request: Request) -> Facts | str:
-    """Return the facts of a request's program without its loop, whose states merge; or text: why it has none such."""
+    """Return the facts of a request's program without its loop, whose carried values can be merged; or a text that says
+    why the loop must stay.
+    """
     program = dissolved(request.program)
     if isinstance(program, str):
         return program
@@ -39,8 +40,8 @@ def _facts_without_loop(request: Request) -> Facts | str:
 
 
 def _facts_on_k_rows(request: Request) -> Facts | str:
-    """Return the facts of a request's program on copies of its operands of which a dimension of K is the last; or text:
-    why there are none.
+    """Return the facts of a request's program on copies of its operands that have K as their last dimension; or a text
+    that says why operands cannot be copied so.
     """
     repacking = repacked(request, None, K_ROWS)
     return repacking if isinstance(repacking, str) else facts_of_request(repacking.main)

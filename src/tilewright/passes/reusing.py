@@ -1,4 +1,4 @@
-"""Tensors that are never needed at once take turns at one place, where shared memory has no room for each of them.
+"""Reuse of shared memory: tensors that are never needed at the same time share one allocation, if memory is short.
 
 tasks t in 0..1 {                           tasks t in 0..1 {
                                               %room = alloc shared bf16 (128, 64)
@@ -8,8 +8,8 @@ tasks t in 0..1 {                           tasks t in 0..1 {
   for l in 0..9 {                             for l in 0..9 {
     %b = alloc shared bf16 (124, 64)            %b = view %room (i0 124, i1 64) -> [i0, i1]
 
-That is the last block of a task, which has fewer rows, and is written apart. Waves meet after each operation on shared
-memory, so what is written to a place comes after all that was read there.
+Here %b belongs to the last block of a task, which has fewer rows and is emitted separately. Waves synchronise after
+each operation on shared memory, so a tensor is written only after all reads of the one before it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ from tilewright.passes.outside import put_views
 
 @dataclass
 class SharedRoom:
-    """A place of shared memory, the tensors that take turns at it, and until which operation it is used."""
+    """An allocation of shared memory, the tensors that share it, and the index of the operation until
+    which it is used.
+    """
 
     first: TensorType
     sizes: list[int]
@@ -37,21 +39,29 @@ class SharedRoom:
     until: int
 
     def takes(self, kind: TensorType) -> bool:
-        """Whether a tensor of a type may lie there."""
+        """True if a tensor of type `kind` can share the allocation: it has the same element type and number of
+        dimensions.
+        """
         return kind.dtype is self.first.dtype and len(kind.shape) == len(self.sizes)
 
     def growth(self, kind: TensorType) -> int:
-        """How much longer the place would be, along all dimensions together."""
+        """Return by how much the allocation would have to grow for a tensor of type `kind`: the sum over all
+        dimensions.
+        """
         return sum(max(0, int(n) - m) for n, m in zip(kind.shape, self.sizes, strict=True))
 
     def add(self, op: Op, until: int) -> None:
-        """One more tensor takes its turn."""
+        """Add the tensor that `op` allocates, which is used until the operation with index `until`, and grow the
+        allocation to its shape.
+        """
         self.sizes = [max(int(n), m) for n, m in zip(op.attrs["type"].shape, self.sizes, strict=True)]
         self.tensors.append(op)
         self.until = until
 
     def place(self, block: Block) -> dict[Op, Op]:
-        """Put the place at the begin of a block; gives the view of it that each tensor is."""
+        """Insert the allocation at the start of a block; return {operation that allocated a tensor: view of the shared
+        allocation that replaces it}.
+        """
         shape = tuple(map(as_expr, self.sizes))
         kind = self.first if self.first.shape == shape else TensorType("shared", self.first.dtype, shape)
         tensor = Value(kind, "_".join((*(op.results[0].name or "" for op in self.tensors[:2]), "room")))
@@ -65,16 +75,18 @@ class SharedRoom:
 
 
 def reuse_shared_memory(program: Program, machine: Machine) -> None:
-    """Change a block program so that its tensors in shared memory take turns where they can."""
+    """Change a block program, in place, so that tensors in shared memory that are never needed at the same time share
+    one allocation.
+    """
     tasks = next((op for op in program.body.ops if op.name == "tasks"), None)
     if tasks is None:
         return
     places = Places(program, program.makers())
-    held = frames_of(program, places, machine).tensors
+    in_registers = frames_of(program, places, machine).tensors
     rooms: list[SharedRoom] = []
-    for op, life in sorted(_lives(tasks.blocks[0], places), key=lambda found: found[1].start):
+    for op, life in sorted(_lives(tasks.blocks[0], places), key=lambda op_and_life: op_and_life[1].start):
         kind = op.attrs["type"]
-        if not _is_plain(kind) or op.results[0] in held:
+        if not _is_plain(kind) or op.results[0] in in_registers:
             continue
         free = [room for room in rooms if room.until <= life.start and room.takes(kind)]
         if free:
@@ -89,9 +101,9 @@ def reuse_shared_memory(program: Program, machine: Machine) -> None:
 
 
 def _lives(block: Block, places: Places, before: int = 0) -> Iterator[tuple[Op, range]]:
-    """(an allocation, the operations from the first to the last one that uses it, counted as they are written).
-
-    A loop or condition that uses a tensor from outside uses it all the time.
+    """Yield (an allocation in a block, the range of operation indices from its first to its last use). Operations are
+    numbered in program order from `before` on; a loop or branch that uses a tensor from outside uses it from its start
+    to its end.
     """
     spans: dict[Op, range] = {}
     used: dict[Value, list[Op]] = {}
@@ -110,5 +122,5 @@ def _lives(block: Block, places: Places, before: int = 0) -> Iterator[tuple[Op, 
 
 
 def _is_plain(kind: object) -> bool:
-    """Whether a type is that of shared memory without a swizzle, of a size that is known."""
+    """True if a type is that of a tensor in memory without a swizzle, whose size is known."""
     return isinstance(kind, TensorType) and kind.swizzle is None and all(isinstance(n, Const) for n in kind.shape)

@@ -15,7 +15,9 @@ from tilewright.machine import MultiplyAtom, OpaqueOperand, RegisterOperand
 
 @dataclass(frozen=True)
 class Vectors:
-    """A tensor as vectors along its last dimension: `registers[outer..., block]` has `lanes` neighbours."""
+    """A tensor as vector registers along its last dimension: `registers[outer..., block]` has `lanes` contiguous
+    elements.
+    """
 
     dtype: DType
     shape: tuple[int, ...]
@@ -23,38 +25,41 @@ class Vectors:
     registers: dict[tuple[int, ...], Value]
 
     def coordinates(self, key: tuple[int, ...], lane: Expr) -> tuple[Expr, ...]:
-        """Return the coordinates of the element in a lane of register `key`."""
+        """Return the coordinates of the element in lane `lane` of the register with index `key`."""
         return (*(as_expr(k) for k in key[:-1]), self.lanes * key[-1] + lane)
 
-    def alike(self, other: Vectors) -> bool:
-        """True if registers of the same key hold the same elements, so that elementwise work can pair them."""
+    def has_same_layout(self, other: Vectors) -> bool:
+        """True if registers with the same index hold the same elements in both tensors, so that elementwise operations
+        can pair them.
+        """
         return (self.shape, self.lanes) == (other.shape, other.lanes) and not isinstance(other, Fragments)
 
 
 @dataclass(frozen=True)
 class Fragments(Vectors):
-    """A matrix as vector registers that each hold a small matrix: `registers[i, j]` is row i, column j of these."""
+    """A matrix as vector registers that each hold a small matrix: `registers[i, j]` is in row i and
+    column j of these.
+    """
 
     operand: RegisterOperand
 
     def coordinates(self, key: tuple[int, ...], lane: Expr) -> tuple[Expr, ...]:
-        """Return the coordinates of the element in a lane of register `key`."""
+        """Return the coordinates of the element in lane `lane` of the register with index `key`."""
         number = _layout_expr(self.operand, lane, as_expr(0))
         r, c = number % self.operand.rows, number // self.operand.rows
         return self.operand.rows * key[0] + r, self.operand.columns * key[1] + c
 
-    def alike(self, other: Vectors) -> bool:
-        """True if registers of the same key hold the same elements, so that elementwise work can pair them."""
+    def has_same_layout(self, other: Vectors) -> bool:
+        """True if registers with the same index hold the same elements in both matrices, so that elementwise operations
+        can pair them.
+        """
         same = (self.shape, self.lanes) == (other.shape, other.lanes)
         return same and isinstance(other, Fragments) and other.operand.layout == self.operand.layout
 
 
 @dataclass(frozen=True)
 class Tiles:
-    """A matrix as tile registers: `registers[i, j]` is the tile of row i and column j of tiles.
-
-    `place` sends (row of the register, element of the row) to coordinates within the tile's part of the matrix.
-    """
+    """A matrix as tile registers: `registers[i, j]` is the tile in row i and column j of tiles."""
 
     dtype: DType
     shape: tuple[int, int]
@@ -63,18 +68,22 @@ class Tiles:
 
     @property
     def register_shape(self) -> tuple[int, int]:
-        """(rows, elements of a row) of a register."""
+        """(rows of a tile register, elements of a row)."""
         return self.operand.lanes, self.operand.values
 
     def coordinates(self, key: tuple[int, int], row: Expr, element: Expr) -> tuple[Expr, Expr]:
-        """Return the coordinates of the matrix element at (row, element) of register `key`."""
+        """Return the coordinates in the matrix of the element at (row, element) of the tile register
+        with index `key`.
+        """
         number = _layout_expr(self.operand, row, element)
         r, c = number % self.operand.rows, number // self.operand.rows
         return self.operand.rows * key[0] + r, self.operand.columns * key[1] + c
 
 
 def _layout_expr(operand: RegisterOperand, row: Expr, element: Expr) -> Expr:
-    """Return the operand's layout as an expression: the number of the element at (row, element), column-major."""
+    """Return the column-major index, within the operand's matrix, of the element at (row, element) of its register, as
+    an expression.
+    """
     total: Expr = as_expr(0)
     for coordinate, mode in ((row, operand.layout[0]), (element, operand.layout[1])):
         rest: Expr = coordinate
@@ -88,9 +97,8 @@ def _layout_expr(operand: RegisterOperand, row: Expr, element: Expr) -> Expr:
 
 
 def as_vectors(spread: Placement) -> tuple[int, list[tuple[int, ...]]] | None:
-    """Return (lanes, register keys by value number) if each value of the threads is a run along the last dimension.
-
-    None if not, or if there are more than 64 threads.
+    """Return (lanes, index of the register for each value) if each value of all threads together is a run along the
+    last dimension, so that a vector register can hold it. None if not, or if there are more than 64 threads.
     """
     if not spread.shape or spread.threads > 64:
         return None

@@ -1,7 +1,7 @@
-"""Places that need division, decoded into tables.
+"""Address tables: offsets that need divisions, looked up in constant tables.
 
-If a place and its conditions divide one running number u (the flat row of a fused axis), a constant table gives, for
-each u, the place of its row, or -1 if there is none. A row then costs one look-up.
+If an offset and its conditions divide one index u (such as the flat row of a fused axis), a constant table has, for
+each u, the offset of its row, or -1 if the row is out of bounds. Addressing a row then costs one look-up.
 """
 
 from __future__ import annotations
@@ -11,14 +11,17 @@ from tilewright.algebra.expr_rules import all_of, linear, multiply, weighted_sum
 from tilewright.algebra.expr_use import Substitution, has_division
 from tilewright.ir.dtypes import i32
 from tilewright.passes.loop_lowering import LoopLowering
-from tilewright.passes.places import Where
+from tilewright.passes.places import TensorAddress
 
 MOST = 1 << 16
-"""Entries that a table may have."""
+"""The most entries that a table may have."""
 
 
-def tabulated(low: LoopLowering, where: Where, lane: Symbol | None) -> Where:
-    """Return the place looked up in a constant table if it divides one running number; any other place as it is."""
+def tabulated(low: LoopLowering, where: TensorAddress, lane: Symbol | None) -> TensorAddress:
+    """Return an address whose row offset is looked up in a constant table, if the address divides one index by
+    constants; else return `where` itself. `lane` is the symbol of the vector's lanes, which must not be part of that
+    index.
+    """
     if not has_division(where.offset) and not any(has_division(c) for c in where.conditions):
         return where
     divisions = {
@@ -47,32 +50,40 @@ def tabulated(low: LoopLowering, where: Where, lane: Symbol | None) -> Where:
     table = low.table(multiply(in_bounds, fixed + 1) - 1, running, i32)
     row = low.symbol("row", -1, int(max(fixed.hi, 0)) if fixed.hi < float("inf") else MOST * 1024)
     low.emit("fetch", (table,), symbol=row, at=(u,))
-    return Where(where.buffer, row + moving, (row >= 0,) if conditions else ())
+    return TensorAddress(where.buffer, row + moving, (row >= 0,) if conditions else ())
 
 
 def _in_terms_of(condition: Expr, u: Expr, running: Symbol) -> Expr | None:
-    """Return a condition linear in `u` as one on `running`; others as they are; None if it is not a multiple of `u`."""
+    """Return a bounds condition with the index `u` replaced by the symbol `running`; a condition without symbols of `u`
+    as it is. None if it is not linear in `u`.
+    """
     if not isinstance(condition, AtLeastZero) or not condition.symbols & u.symbols:
         return condition
     start, steps = linear(u)
     constant, terms = linear(condition.operand)
-    mine, theirs = dict(steps), dict(terms)
-    if set(mine) != set(theirs):
+    steps_of_u, steps_of_condition = dict(steps), dict(terms)
+    if set(steps_of_u) != set(steps_of_condition):
         return None
-    some = next(iter(mine))
-    if any(theirs[t] * mine[some] != mine[t] * theirs[some] for t in mine) or theirs[some] % mine[some]:
+    first_term = next(iter(steps_of_u))
+    if (
+        any(
+            steps_of_condition[t] * steps_of_u[first_term] != steps_of_u[t] * steps_of_condition[first_term]
+            for t in steps_of_u
+        )
+        or steps_of_condition[first_term] % steps_of_u[first_term]
+    ):
         return None
-    factor = theirs[some] // mine[some]
+    factor = steps_of_condition[first_term] // steps_of_u[first_term]
     return weighted_sum(constant - factor * start, [(running, factor)]) >= 0
 
 
 def _split_offset(offset: Expr, running: Symbol) -> tuple[Expr | None, Expr]:
-    """Return (the part of an offset that depends on `running` only, the rest); (None, offset) if they do not
-    separate.
+    """Return (the terms of an offset that depend on the symbol `running` alone, the other terms); (None, offset) if
+    they do not separate.
     """
     constant, terms = linear(offset)
-    mine = [(t, c) for t, c in terms if running in t.symbols]
-    rest = [(t, c) for t, c in terms if running not in t.symbols]
-    if any(t.symbols - {running} for t, _ in mine):
+    running_terms = [(t, c) for t, c in terms if running in t.symbols]
+    other_terms = [(t, c) for t, c in terms if running not in t.symbols]
+    if any(t.symbols - {running} for t, _ in running_terms):
         return None, offset
-    return weighted_sum(0, mine), weighted_sum(constant, rest)
+    return weighted_sum(0, running_terms), weighted_sum(constant, other_terms)

@@ -1,7 +1,7 @@
 """Binding: a plan is checked against the program and the machine, and becomes a `BoundKernel`. Nothing is searched.
 
-A statement that cannot be done is refused with the rule that it breaks. MMAs of which the plan says nothing get the
-statement of the fastest microkernel.
+A statement that breaks a rule is refused by an error that quotes it. An MMA without a statement gets the statement of
+the fastest microkernel.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from tilewright.plan.schedule import Schedule
 
 
 def bind(kernel: KernelProgram, plan: Schedule) -> BoundKernel:
-    """Return a kernel and its plan as a BoundKernel, in which every MMA has a statement.
+    """Check `plan` against `kernel` and return both as a BoundKernel, in which every MMA has a statement.
 
-    Raise an error that quotes the first statement of the plan that is illegal for this kernel.
+    An MMA's statement gives its atom (MMA instruction) and accumulator tile; if the plan has no pipeline, missing
+    statements are added. Raise an error that quotes the first statement of the plan that is illegal for this kernel.
     """
     if plan.atom is not None:
         raise refused(f"atom {plan.atom}", "only a single contraction on a CPU has this line; others say `mma by ATOM`")
@@ -38,9 +39,11 @@ def bind(kernel: KernelProgram, plan: Schedule) -> BoundKernel:
 
 
 def _bind_without_pipeline(bound: BoundKernel) -> BoundKernel:
-    """Return a kernel with a plan without warp specialisation, with the statements of MMAs that the plan leaves out.
+    """Check a plan without a pipeline (no producer waves), and return it, completed, as a BoundKernel.
 
-    All waves run the same code. Raise an error that quotes the first illegal statement.
+    `bound` has the kernel and its plan. An MMA without a statement gets one: the atom and accumulator tile of the
+    fastest microkernel, or scalar loops if lanes compute the MMA (SIMT). Raise an error that quotes the first illegal
+    statement.
     """
     kernel, plan, axes = bound.kernel, bound.plan, bound.axes
     _refuse_foreign_statements(plan)
@@ -64,9 +67,8 @@ def _bind_without_pipeline(bound: BoundKernel) -> BoundKernel:
 def _refuse_foreign_statements(plan: Schedule) -> None:
     """Raise an error if `plan`, which has no pipeline, has a statement that only other kinds of plans can have.
 
-    These are, in the order of the checks: `overlap`, a raster group above 1, a statement that places a value (such as
-    an operand to be packed), `loops`, and an MMA statement that says `transposed`. The error quotes the first such
-    statement.
+    The checks are, in this order: `overlap`, a raster group above 1, a statement that places a value (for example, an
+    operand to be packed), `loops`, and an MMA statement that says `transposed`. The error quotes the statement.
     """
     if plan.overlap != "none":
         raise refused(plan.line("overlap"), "nothing overlaps without a line `producer`")
@@ -81,9 +83,10 @@ def _refuse_foreign_statements(plan: Schedule) -> None:
 def _check_waves(plan: Schedule, products: Mapping[Op, Microkernel | None], kernel: KernelProgram) -> None:
     """Raise an error if the plan's number of waves (warps) that compute one task is illegal.
 
-    A task is one workgroup's tile. Errors: more waves than a workgroup can have, or more than 1 wave on a CPU. So is
-    more than 1 wave if an MMA has an atom, because atoms then decide the number of waves. `products` maps each MMA to
-    its microkernel, or to None if it has no atom; such an MMA allows several waves only if lanes compute it (SIMT).
+    A task is one workgroup's tile. The number must be from 1 to the largest that a workgroup can have. More than 1 wave
+    is also illegal on a CPU, and if an MMA has an atom (atoms decide the number of waves). `products` maps each MMA to
+    its microkernel, or to None if it has no atom; an MMA without atom allows several waves only if lanes compute it
+    (SIMT).
     """
     machine = kernel.machine
     atom_decides = any(microkernel is not None for microkernel in products.values()) or (
@@ -98,9 +101,9 @@ def _check_waves(plan: Schedule, products: Mapping[Op, Microkernel | None], kern
 def _check_loop_tiles(bound: BoundKernel, plan: Schedule) -> None:
     """Raise an error if a loop tile of the plan is longer than the dimension that it splits.
 
-    The dimension counts rounded up to whole accumulator tiles, or along K to whole atoms. On a GPU also raise an error
-    for a loop tile along M or N that differs from the accumulator tile. `plan` is as the author gives it, without the
-    statements that `bound` has besides.
+    The dimension's extent is first rounded up to whole accumulator tiles (M, N) or whole atoms (K). On a GPU also raise
+    an error for a loop tile along M or N that differs from the accumulator tile. `bound` has the plan completed with a
+    statement for every MMA; `plan` is the plan as it was given, whose MMA statements errors quote.
     """
     kernel, axes, blocks = bound.kernel, bound.axes, bound.blocks
     units = dict.fromkeys(axes, 1)

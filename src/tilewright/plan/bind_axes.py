@@ -18,14 +18,14 @@ from tilewright.plan.refusals import refused, tasks_line
 from tilewright.plan.schedule import Axis, Schedule
 
 LEVELS = ("task", "loop")
-"""The levels of an axis, outermost first. Lane boxes and boxes of digits are rewritten before a kernel is bound."""
+"""The levels that a split of an axis may have here, outermost first. Boxes are rewritten before a kernel is bound."""
 
 
 def axes_of(kernel: KernelProgram, plan: Schedule) -> dict[Expr, Axis]:
     """Return {dimension of the kernel: the plan's axis of the same name}, with an entry for every dimension.
 
-    Raise an error for an axis that names no dimension, that has several digits (mixed-radix parts), or whose extent is
-    not the dimension's. Raise an error too for a dimension without an axis.
+    Raise an error for an axis that names no dimension, that has several digits (mixed-radix parts), or whose extent
+    differs from its dimension's. Raise an error too for a dimension without an axis.
     """
     axes: dict[Expr, Axis] = {}
     for axis in plan.axes:
@@ -57,10 +57,10 @@ def axes_of(kernel: KernelProgram, plan: Schedule) -> dict[Expr, Axis]:
 def check_tasks(kernel: KernelProgram, plan: Schedule, axes: Mapping[Expr, Axis], parallel: tuple[Expr, ...]) -> None:
     """Raise an error unless the plan's axes and its statement `grid` split the kernel into tasks.
 
-    A task is what one workgroup computes. `axes` maps each dimension to the plan's axis, which may state one task
-    extent, then one loop tile. `parallel` are the dimensions that the grid may split. Errors: an axis that states more
-    or in another order, a task extent below the loop tile, one of a dimension outside `parallel` (unless of one
-    element), and a `grid` that does not list exactly the axes with a task extent.
+    A task is one workgroup's tile. `axes` maps each dimension to the plan's axis; `parallel` are the dimensions that
+    the grid may split. An axis may state at most one task extent followed by one loop tile, which must not exceed the
+    task extent. Only dimensions in `parallel`, or of extent 1, may have a task extent. `grid` must list exactly the
+    axes with a task extent.
     """
     with_task: list[str] = []
     for d, axis in axes.items():
@@ -94,9 +94,9 @@ def loop_tile_size(axis: Axis) -> int | None:
 def tile_of_loop(kernel: KernelProgram, op: Op, axis: Axis) -> int:
     """Return the tile size in elements of the program's loop `op`; `axis` is the plan's axis of the loop's dimension.
 
-    If the tile size does not change the result (`op` is in `kernel.free`), it is the loop tile that `axis` states, or
-    the whole dimension if `axis` states none. Otherwise it is the author's tile, or the whole dimension if the author
-    gives none; an error is raised if the tile of `axis` (the whole dimension if it states none) differs from that.
+    If any tile size gives the same result (`op` is in `kernel.free`), it is the loop tile that `axis` states, or the
+    whole dimension if `axis` states none. Otherwise it is the author's tile, or the whole dimension if the author gives
+    none; an error is raised if the tile of `axis` (the whole dimension if it states none) differs from the author's.
     """
     d = kernel.loops[op]
     extent = kernel.size(d)

@@ -1,4 +1,4 @@
-"""Bind the plan of a contraction on a CPU: check each line by its rule, and return the blocking that they say."""
+"""Bind the plan of a contraction on a CPU: check each statement by its rule, and return the blocking that it states."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def bind_contraction(contraction: Contraction, plan: Schedule, atom: MultiplyAto
 
 
 class _ContractionPlan:
-    """The lines of a plan, with the contraction that it is for and the atom that multiplies."""
+    """A plan, the contraction that it is for, and the atom (MMA instruction or SIMD unit) that multiplies."""
 
     def __init__(self, contraction: Contraction, plan: Schedule, atom: MultiplyAtom | LaneUnit):
         self.contraction, self.plan, self.atom = contraction, plan, atom
@@ -63,7 +63,7 @@ class _ContractionPlan:
     def _refuse_gpu_statements(self) -> None:
         """Raise an error, which quotes the statement, if this plan has a statement that no CPU contraction can have.
 
-        Such statements are MMA statements, the pipeline, `waves` above 1, and `parts` (equal pieces of K: split-K).
+        These statements are illegal: MMA statements, the pipeline, `waves` above 1, and `parts` (split-K).
         """
         plan = self.plan
         others = (*plan.products, *([plan.pipeline] if plan.pipeline else []))
@@ -75,14 +75,14 @@ class _ContractionPlan:
     def _check_axis_names(self) -> None:
         """Raise an error unless the axes of this plan, in any order, are exactly the axes that the contraction has.
 
-        These are rows, columns and depth (K), an axis `lanes` if vectors run along channels, and one axis for each
-        batch digit and each outer digit (mixed-radix part) of M.
+        The contraction has the axes rows, columns and depth (K), an axis `lanes` if vectors run along channels, and one
+        axis for each batch digit and each outer digit (mixed-radix part) of M.
         """
         wanted, given_axes = [*self.singles, *self.axes], {axis.name: axis for axis in self.plan.axes}
         for name, axis in given_axes.items():
             if name not in wanted:
-                there = f"its axes are {', '.join(wanted)}{did_you_mean(name, wanted)}"
-                raise refused((axis, f"atom {self.atom.name}"), there)
+                axes_text = f"its axes are {', '.join(wanted)}{did_you_mean(name, wanted)}"
+                raise refused((axis, f"atom {self.atom.name}"), axes_text)
         for name in wanted:
             if name not in given_axes:
                 raise refused(self.plan.axes[-1], f"no line says `axis {name}`; the axes are {', '.join(wanted)}")
@@ -90,9 +90,9 @@ class _ContractionPlan:
     def _check_grid(self) -> None:
         """Raise an error unless the statement `grid` lists exactly the axes that tasks split, each once, in any order.
 
-        A task is one core's tile. These axes are rows and columns, each batch axis, and each outer digit (mixed-radix
-        part) of M. If vectors run along channels, they are lanes and rows in place of rows and columns. Raise an error
-        too for a raster group above 1 (tasks ordered in groups to share caches), which only GPUs have.
+        A task is one core's tile. Tasks split rows and columns, each batch axis, and each outer digit (mixed-radix
+        part) of M. If vectors run along channels, tasks split the axis `lanes` instead of columns. Raise an error too
+        for a raster group above 1 (tasks ordered in groups to share caches), which only GPUs have.
         """
         plan, task_axes = self.plan, [*self.singles, *list(self.axes)[:2]]
         if sorted(plan.grid) != sorted(task_axes):
@@ -158,9 +158,9 @@ class _ContractionPlan:
     def _check_operands(self) -> None:
         """Raise an error unless A is read in place or staged, and B is packed before the kernel runs.
 
-        A may be staged only for tile registers, once per task (one core's tile), as `strip` (image lines) or `panel`
-        (im2col). B must be packed at `bind`, which means once before the kernel runs. Raise an error too if the plan
-        places a value that is not A or B, and for a cache hint if vectors run along channels.
+        Only tile registers may have A staged: once per task (one core's tile), as `strip` (image lines) or `panel`
+        (im2col). B must be packed `at bind`, which means once before the kernel runs. Raise an error too for a
+        statement on a value other than A and B, and for a cache hint if vectors run along channels.
         """
         a, b = (self.plan.operand(operand.name) for operand in (self.contraction.a, self.contraction.b))
         for line in self.plan.values:
@@ -179,7 +179,7 @@ class _ContractionPlan:
             raise refused(a, f"rows are staged as {' or '.join(STAGES)}{did_you_mean(a.form, STAGES)}")
 
     def _check_overlap(self) -> None:
-        """Raise an error for a statement `overlap` other than `delayed store`, and for that one without tile registers.
+        """Raise an error if this plan has a statement `overlap`, unless it is `delayed store` in tile registers.
 
         A delayed store writes an accumulator tile while the next one is computed.
         """
@@ -187,14 +187,14 @@ class _ContractionPlan:
         if overlap not in ("none", DELAYED):
             raise refused(f"overlap {overlap}", "a single contraction has no products that overlap")
         if overlap == DELAYED and not self.tiles:
-            what = LANES if self.lanes else "vectors"
-            raise refused(f"overlap {overlap}", f"only tile registers need it; {what} are stored as they are")
+            unit_name = LANES if self.lanes else "vectors"
+            raise refused(f"overlap {overlap}", f"only tile registers need it; {unit_name} are stored as they are")
 
     def _check_digits(self, blocking: Blocking) -> None:
-        """Raise an error unless each axis of this plan has the digits (mixed-radix parts) of the contraction.
+        """Raise an error unless each axis of this plan has the digits (mixed-radix parts) that the contraction has.
 
-        Names, extents and padded extents must be those that follow from the contraction and from `blocking` (the
-        parameters that the plan states): digits are padded to the end of the last block.
+        The names, extents and padded extents of the digits must be those that follow from the contraction and from
+        `blocking`, the tile sizes that the plan states: an axis is padded to whole blocks.
         """
         expected = {axis.name: axis for axis in plan_of(self.contraction, blocking).axes}
         for axis in self.plan.axes:

@@ -20,10 +20,10 @@ from tilewright.plan.schedule import Axis, Schedule
 
 
 def bind_grid(kernel: KernelProgram, plan: Schedule) -> BoundKernel:
-    """Return a grid program and its plan as a BoundKernel, in which every MMA has a statement.
+    """Check the plan of a grid program and return both as a BoundKernel, in which every MMA has a statement.
 
-    In a grid program the author's workgroup tiles are part of the meaning. Raise an error that quotes the first illegal
-    statement of the plan.
+    In a grid program the author's constraints give the workgroup tiles; a plan states only loops and MMAs within them.
+    Raise an error that quotes the first illegal statement of the plan.
     """
     program, machine = kernel.program, kernel.machine
     grid = Grid(program, kernel.sizes, machine, kernel.free, kernel.opened)
@@ -51,8 +51,9 @@ def _task_and_loop_axes(grid: Grid, plan: Schedule) -> tuple[dict[str, Axis], di
     """Return ({dimension name: its task axis}, {dimension name: its loop axis}), the axes of a grid program's plan.
 
     A task axis states the workgroup's tile, a loop axis the tile of a loop; `grid` has the author's tiles. Raise an
-    error for an axis that is missing or unknown, or whose extent is not the program's; for a task tile, or an order of
-    the statement `grid`, that differs from the author's constraints; and if the plan places a value or has a pipeline.
+    error for an axis that is missing or unknown or has a wrong extent, for a task tile or a `grid` order that differs
+    from the author's constraints, and for a statement that such a plan cannot have (a placed value, a pipeline,
+    `raster`, `loops`, `waves`, `overlap`).
     """
     names = {word: name for name, word in grid.words.items()}
     task_axes: dict[str, Axis] = {}
@@ -90,8 +91,7 @@ def _task_and_loop_axes(grid: Grid, plan: Schedule) -> tuple[dict[str, Axis], di
 def _check_fixed_loop_tile(grid: Grid, name: str, axis: Axis) -> None:
     """Raise an error if the plan's `axis` changes the tile of a loop whose result depends on its tile size.
 
-    The loop is over the program's dimension `name`; its tile must stay the author's, which `grid` (the grid program)
-    has.
+    `name` is the dimension that the loop is over. The tile must stay the author's, which `grid` (the grid program) has.
     """
     is_free = any(str(op.attrs["axis"]) == name for op in grid.tiles)
     tile = grid.loops[name]

@@ -1,9 +1,9 @@
-"""Bind lane boxes: rows counted in digits (n, p, q), of which every lane computes a box of neighbours.
+"""Bind lane boxes: M as digits (n, p, q), and a box of neighbouring results for every lane.
 
 axis M = (M_2 256, M_1 28, M_0 28): task 224, unit M_0 7
 
-Every lane has seven neighbours along M_0. The kernel is lowered from a program over boxes: dimension `outer` counts
-boxes, and `inner` are the dimensions within one.
+Here every lane has seven neighbours along M_0. The kernel is lowered from a program over boxes: dimension `outer`
+counts boxes, and `inner` are the dimensions within one.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from tilewright.plan.schedule import Axis, Digit, Schedule, Split
 def lane_box_of(plan: Schedule, rows: str) -> dict[str, int] | None:
     """Return the box of results that one lane computes, as {digit of M: extent}; None if the plan has no boxes.
 
-    A box is a rectangle of neighbouring results; digits are the mixed-radix parts of M. The plan's axis named `rows`
-    states the box.
+    A box is a rectangle of neighbouring results; digits are the mixed-radix parts of M. `rows` is the name of M's axis,
+    whose `unit` splits state the box.
     """
     axis = next((a for a in plan.axes if a.name == rows), None)
     units = {} if axis is None else {c.digit: c.size for c in axis.splits if c.level == "unit" and c.digit is not None}
@@ -28,10 +28,10 @@ def lane_box_of(plan: Schedule, rows: str) -> dict[str, int] | None:
 
 @dataclass(frozen=True)
 class BoxedRows:
-    """M as lane boxes (a rectangle of neighbouring results per lane): M's name in a plan, its digits, and new
-    dimensions.
+    """M split into lane boxes (one rectangle of neighbouring results per lane), and the new dimensions of the boxes.
 
-    `outer` counts boxes, `inner` are the dimensions within one; digits are the mixed-radix parts of M.
+    `name` is M's name in a plan, `digits` are its mixed-radix parts. `outer` counts boxes, `inner` are the dimensions
+    within one.
     """
 
     name: str
@@ -53,11 +53,11 @@ class BoxedRows:
         return Axis(self.name, tuple(walked), tuple(units))
 
     def to_boxed_plan(self, plan: Schedule) -> Schedule:
-        """Return the plan with M's axis replaced by axes of lane boxes: one counts boxes, one more is for each side.
+        """Return the plan with M's axis replaced by axes of lane boxes: one that counts boxes, one per side of a box.
 
         A lane box is the rectangle of neighbouring results of one lane; sides of extent 1 get no axis. Raise an error
-        if M's axis is not padded to whole boxes, if a task has no whole number of boxes, or if M's axis has splits
-        besides the task and the sides of a box.
+        if M's axis is not padded to whole boxes, if a task (one workgroup's tile) is not whole boxes, or if M's axis
+        has splits besides the task and the sides of a box.
         """
         rows_axis, box_elements = plan.axis(self.name), prod(self.sizes)
         task = rows_axis.split("task")

@@ -1,7 +1,8 @@
 """The pipeline of a plan, bound: producer and consumer waves, the atom and accumulator tile of every MMA, K steps.
 
-The rules: the accumulator tile is what a task has of M and N; groups of waves share its rows; K steps are whole rows of
-shared memory; registers of all lanes fit the register file. Shared memory is checked when the kernel is lowered.
+The rules: the accumulator tile has a task's extents along M and N; groups of waves share its rows; K steps are whole
+rows of shared memory; registers of all lanes fit the register file. Shared memory is checked when the kernel is
+lowered.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ NAMES = 200
 
 
 def check_pipelined(bound: BoundKernel) -> None:
-    """Raise an error that quotes the first statement of a plan with a pipeline that is illegal for its kernel.
+    """Raise an error if a plan with a pipeline (producers copy, consumers multiply) is illegal for its kernel.
 
-    Producer waves copy, consumer waves multiply.
+    `bound` has the kernel and the plan. The error quotes the first statement of the plan that breaks a rule.
     """
     _PipelinedKernel(bound).check()
 
@@ -48,7 +49,7 @@ class _PipelinedKernel:
     bound: BoundKernel
 
     def check(self) -> None:
-        """Raise an error that quotes the first statement of the plan that breaks a rule."""
+        """Raise an error, which quotes the first statement that breaks a rule, if this kernel's plan is illegal."""
         plan, kernel = self.plan, self.kernel
         self._check_statements()
         if why := why_no_pipeline(kernel.program, kernel.size, kernel.free) and self._why_not_chained():
@@ -72,18 +73,18 @@ class _PipelinedKernel:
 
     @property
     def kernel(self) -> KernelProgram:
-        """The program of the kernel."""
+        """The KernelProgram of this kernel: the tile program, its sizes and the machine."""
         return self.bound.kernel
 
     @property
     def plan(self) -> Schedule:
-        """The plan of the kernel."""
+        """The plan of this kernel, as a Schedule."""
         return self.bound.plan
 
     def _why_not_chained(self) -> str:
         """Return text: why this kernel's MMAs form no chain; empty if they form one.
 
-        In a chain, values between MMAs stay in registers, as in attention.
+        In a chain, results of MMAs stay in registers and are operands of other MMAs, as in attention.
         """
         kernel = self.kernel
         axes = chained_axes(kernel.program, kernel.sizes, kernel.size, kernel.free)
@@ -108,8 +109,9 @@ class _PipelinedKernel:
     def _check_statements(self) -> None:
         """Raise an error for a pipeline that the machine cannot run, and for a statement that this plan cannot have.
 
-        Such statements are `waves` (the pipeline states the number of waves), and those that only a plan with halo
-        tiles (tiles with their surroundings) can have: `halo stages`, a statement that places a value, and `loops`.
+        Illegal are `waves` (the pipeline states the number of waves), and the statements that only a plan with halo
+        tiles (input tiles with their surroundings) can have: `halo stages`, a statement that places a value, and
+        `loops`.
         """
         check_pipeline(self.pipeline, self.kernel.machine)
         if self.pipeline.halo_stages:
@@ -125,8 +127,8 @@ class _PipelinedKernel:
         """Return the Microkernel (atom, accumulator tile, wave groups, K step) that `statement` gives for the mma `op`.
 
         `statement` is the plan's line for `op`. Raise an error that quotes it if it names no atom or an unknown one, if
-        the atom reads no operand from shared memory, or if it cannot compute `op` with this tile, this K step or these
-        waves.
+        the atom reads no operand from shared memory, or if the atom cannot compute `op` with this tile, this K step or
+        these waves.
         """
         machine = self.kernel.machine
         if statement.atom is None:
@@ -159,9 +161,9 @@ class _PipelinedKernel:
     def _check_atom(self, statement: ProductUnit, op: Op, microkernel: Microkernel) -> None:
         """Raise an error unless the microkernel's atom can take the operands of the mma `op`.
 
-        The atom must take the types of operands and accumulator, and each operand as it lies in memory (contiguous
-        along K or not). It must not round more than `op` allows. The error quotes `statement`, the plan's line for
-        `op`.
+        The atom must take the types of the operands and of the accumulator. Its layout of each operand in shared memory
+        must fit the operand (contiguous along K or not). It must not round more than `op` allows. The error quotes
+        `statement`, the plan's line for `op`.
         """
         machine, axes = self.kernel.machine, microkernel.oriented(self.bound.mma_axes[op])
         types = types_of(op, axes.swapped, machine)
@@ -172,10 +174,10 @@ class _PipelinedKernel:
             raise refused(statement, f"the atoms for {types[0]} by {types[1]} that lie so are {names}")
 
     def _resident_registers(self, products: Mapping[Op, Microkernel]) -> int:
-        """Return the number of registers per lane that hold A operands over a whole loop around the MMAs.
+        """Return the number of registers per lane that hold A operands during the whole loop around the MMAs.
 
         It is the sum over the MMAs whose atom takes A from registers and whose A is read from memory; each counts all
-        of K. It is 0 if there are none. `products` maps each MMA to its microkernel.
+        of K. It is 0 without any of these MMAs. `products` maps each MMA to its microkernel.
         """
         registers, word = 0, self.kernel.machine.register_file.word_bits
         for op, microkernel in products.items():
@@ -191,7 +193,7 @@ class _PipelinedKernel:
         return registers
 
     def _is_read(self, operand: Value) -> bool:
-        """True if an operand of an MMA is itself the result of a read of memory, with no operation between."""
+        """True if an MMA's operand is directly the result of a read of memory, with no operation in between."""
         op = self.kernel.program.makers().get(operand)
         return op is not None and op.name == "read"
 

@@ -1,6 +1,4 @@
-"""Bind the MMAs of a plan without a pipeline: their atoms must take the operands, and registers must hold
-their tiles.
-"""
+"""Bind the MMAs of a plan without a pipeline: check their atoms against operands, their tiles against registers."""
 
 from __future__ import annotations
 
@@ -27,8 +25,8 @@ def bind_products(
 ) -> dict[Op, Microkernel | None]:
     """Return {mma: Microkernel (atom and accumulator tile), or None for scalar loops}, for every MMA of the program.
 
-    `statements` are the plan's MMA statements. An MMA without one gets its entry in `defaults`. Raise an error that
-    quotes an illegal statement.
+    `statements` are the plan's MMA statements; each is checked. An MMA without a statement gets its entry in
+    `defaults`. Raise an error that quotes an illegal statement.
     """
     microkernels, names = dict(defaults), names_of(program)
     for statement in statements:
@@ -41,7 +39,7 @@ def bind_products(
 
 
 def check_orientation(statement: ProductUnit) -> None:
-    """Raise an error, which quotes the MMA `statement`, if it says `transposed`: only plans with a pipeline may."""
+    """Raise an error, which quotes the MMA's `statement`, if it says `transposed`: only a plan with a pipeline may."""
     if statement.transposed:
         raise refused(statement, "only products of a pipeline are transposed, and no line `producer` says one")
 
@@ -49,8 +47,9 @@ def check_orientation(statement: ProductUnit) -> None:
 def _bind_statement(statement: ProductUnit, op: Op, machine: Machine) -> Microkernel:
     """Return the Microkernel (atom, accumulator tile) that a plan's MMA `statement` gives for the mma `op`.
 
-    Raise an error that quotes the statement unless the machine has the atom, the atom takes the types of the operands,
-    and the tile is whole atoms whose accumulators and operands fit the registers. `transposed` is illegal.
+    Raise an error that quotes the statement if the machine lacks the atom, if the atom does not take the operands'
+    types, if the tile is not whole atoms, if accumulators and operands do not fit the registers, or if it says
+    `transposed`.
     """
     try:
         atom = machine.multiply_atom(statement.atom or "")

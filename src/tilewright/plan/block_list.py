@@ -1,7 +1,7 @@
 """The list of blockings of a product on a CPU: accumulator tiles of a unit, tasks made of them, loop orders, staging.
 
-A unit is tile registers, vectors along N, or vectors along a dimension that A, B and the result share. Each says which
-accumulator tiles, splits of K and stagings are worth a try; tasks and loop orders are listed alike for all.
+A unit is tile registers, vectors along N, or vectors along a dimension that A, B and the result share. Each unit lists
+the accumulator tiles, splits of K and stagings to try; the tasks and loop orders to try are the same for all units.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from tilewright.plan.model import element_bytes, l1
 from tilewright.plan.schedule import Split
 
 ORDERS = ((COLUMNS, ROWS), (ROWS, COLUMNS))
-"""The orders of the loops over accumulator tiles of a task, outermost first."""
+"""The orders to try of the loops over a task's accumulator tiles, outermost first."""
 
 
 @dataclass(frozen=True)
 class BlockUnit:
-    """A unit of a CPU that multiplies, and what is tried with it.
+    """A unit of a CPU that multiplies, and the blocking parameters to try with it.
 
     `tiles` are (rows, columns) of accumulator tiles, in elements. `row_counts` and `column_counts` are numbers of tasks
     along M and N. `steps` are the splits of K, `stages` the ways to stage A, as in a Blocking.
@@ -55,9 +55,10 @@ class BlockUnit:
 
 
 def blockings(space: Contraction, unit: BlockUnit, machine: Machine, fixed: Fixed) -> Iterator[Blocking]:
-    """Yield each Blocking (tile sizes and loop order) of a product to try with a unit; not all of them are legal.
+    """Yield each Blocking (tile sizes, loop order, staging) of a product to try with `unit`; not all of them are legal.
 
-    `space` is the product's index space. All blockings follow the author's constraints `fixed`.
+    `space` is the product's index space, `unit` the atom with the accumulator tiles and task counts to try. All
+    blockings follow the author's constraints `fixed`. `machine` decides which loads bypass the L1 cache.
     """
     singles = [d.name for d in single_digits(space, unit.by_lanes)]
     grid = (LANES, *singles, ROWS) if unit.by_lanes else (COLUMNS, *singles, ROWS)
@@ -69,13 +70,17 @@ def blockings(space: Contraction, unit: BlockUnit, machine: Machine, fixed: Fixe
                 for task_columns in _column_extents(space, unit, columns, fixed):
                     for order in _orders(unit, task_columns == columns):
                         streams = _streamed_operand(space, unit, (rows, columns), order, machine)
-                        streams = streams if stage else streams.replace("a", "")  # rows that lie apart are prefetched
+                        streams = streams if stage else streams.replace("a", "")  # A in place is prefetched
                         rest = unit.steps, grid, unit.schedule, stage, streams, unit.overlap
                         yield Blocking(unit.atom, rows, columns, strip, task_columns, order, *rest)
 
 
 def _orders(unit: BlockUnit, is_single: bool) -> tuple[tuple[str, ...], ...]:
-    """Return the loop orders over accumulator tiles to try; one only if a task `is_single`: one tile along N."""
+    """Return the loop orders over accumulator tiles to try, each outermost first.
+
+    There is one order only if `is_single` (a task has one accumulator tile along N) or if vectors run along a digit
+    that A, B and the result share.
+    """
     if unit.by_lanes:
         return (BY_LANES,)
     return ORDERS[:1] if is_single else ORDERS
@@ -84,9 +89,10 @@ def _orders(unit: BlockUnit, is_single: bool) -> tuple[tuple[str, ...], ...]:
 def _row_extents(space: Contraction, unit: BlockUnit, block_rows: int, stage: str, fixed: Fixed) -> list[int]:
     """Return the extents of a task (one core's tile) along M to try; [] if the author's extent does not fit.
 
-    Extents are in image lines if a task spans several digits (mixed-radix parts) of M, else in rows. An extent from the
-    author is the only one; it must be whole accumulator tiles of `block_rows` rows, or whole lines. Otherwise there is
-    one extent for each number of tasks along M that the unit tries.
+    Extents are in image lines if a task spans several digits (mixed-radix parts) of M, else in rows. `fixed` has the
+    author's extent, if there is one: it is then the only one, and must be whole accumulator tiles of `block_rows` rows,
+    or whole lines. Otherwise there is one extent for each number of tasks along M in `unit`. `stage` is the way A is
+    staged; "" means in place.
     """
     line = size(space.rows[-1])
     if unit.by_lanes and fixed.rows is not None:
@@ -109,9 +115,9 @@ def _row_extents(space: Contraction, unit: BlockUnit, block_rows: int, stage: st
 def _column_extents(space: Contraction, unit: BlockUnit, block_columns: int, fixed: Fixed) -> list[int]:
     """Return the extents of a task (one core's tile) along N to try, in columns; [] if the author's does not fit.
 
-    With vectors along a shared dimension these are extents along that dimension, and a task has all of N. An extent
-    from the author is the only one; it must be whole accumulator tiles of `block_columns` columns. Otherwise there is
-    one extent for each number of tasks along N that the unit tries.
+    With vectors along a digit that A, B and the result share, the extents are along that digit, and a task has all of
+    N. `fixed` has the author's extent, if there is one: it is then the only one, and must be whole accumulator tiles of
+    `block_columns` columns. Otherwise there is one extent for each number of tasks along N in `unit`.
     """
     if unit.by_lanes:
         if fixed.columns is not None and fixed.columns < space.extent(space.columns):
@@ -130,9 +136,9 @@ def _streamed_operand(
 ) -> str:
     """Return "a" or "b": the operand whose loads bypass the L1 cache; "" if the unit's loads have no such hint.
 
-    The operand that the inner loop over accumulator tiles keeps should stay in L1: the other is returned. If L1 cannot
-    hold what the inner loop keeps, the kept operand is returned. `tile` is (rows, columns) of an accumulator tile,
-    `order` are the loops over these tiles, outermost first.
+    The inner loop over accumulator tiles keeps the tile's columns of B (or rows of A) and changes the other operand. If
+    L1 holds the kept operand, the other one bypasses it; otherwise the kept one does. `tile` is (rows, columns) of an
+    accumulator tile, `order` are the loops over these tiles, outermost first.
     """
     if not is_tile_atom(unit.atom):
         return ""

@@ -13,11 +13,11 @@ from tilewright.plan.schedule import Split
 from tilewright.plan.task_shape import TaskShape, columns_of, task_shape
 
 BESIDE = 300
-"""Instructions of a program beside its accumulator tiles, about."""
+"""The approximate number of instructions of a kernel outside of its accumulator tiles."""
 
 
 def why_too_large(space: Contraction, blocking: Blocking, machine: Machine) -> str | None:
-    """Return text: why a blocking stages too many bytes per task, or has too many instructions; None if neither is so.
+    """Return text: why a blocking stages too many bytes per task, or has too many instructions; else None.
 
     `space` is the product's index space; a task is one core's tile.
     """
@@ -33,33 +33,48 @@ def why_too_large(space: Contraction, blocking: Blocking, machine: Machine) -> s
 
 
 def scratch_bytes(space: Contraction, blocking: Blocking) -> int:
-    """Return the bytes of scratch memory of a task: staged A and an accumulator tile; 0 without tile registers."""
+    """Return the bytes of scratch memory of a task: staged A and an accumulator tile; 0 without tile registers.
+
+    A task is one core's tile; `space` is the product's index space.
+    """
     if not blocking.in_tiles:
         return 0
     return task_shape(space, blocking).staged_bytes + blocking.rows * blocking.columns * element_bytes(space.sum_dtype)
 
 
 def instruction_count(space: Contraction, blocking: Blocking) -> int:
-    """Return the estimated number of instructions in the code of a blocking, unrolled K steps included."""
+    """Return the estimated number of instructions in the code of a blocking, unrolled K steps included.
+
+    `space` is the product's index space; `blocking` has the tile sizes, and says which splits of K are unrolled.
+    """
     if blocking.in_tiles:
-        return _in_tiles(space, blocking)
+        return _tile_instructions(space, blocking)
     shape = task_shape(space, blocking)
-    return _by_lanes(space, blocking, shape) if blocking.by_lanes else _by_vectors(space, blocking, shape)
+    return (
+        _lane_instructions(space, blocking, shape)
+        if blocking.by_lanes
+        else _vector_instructions(space, blocking, shape)
+    )
 
 
-def _in_tiles(space: Contraction, blocking: Blocking) -> int:
+def _tile_instructions(space: Contraction, blocking: Blocking) -> int:
     """Return the estimated number of instructions with tile registers: loads and MMAs of the unrolled K steps.
 
-    With a K loop, the first iteration is written out once more, as a delayed store runs beside it.
+    If the outermost split of K is a loop, its body counts twice: the first iteration has code of its own, which also
+    stores the accumulator tile before it.
     """
     rows, columns = blocking.rows // blocking.atom.shape[0], blocking.vectors
-    unrolled = prod(_steps_of(space, s, blocking) for s in blocking.steps if s.is_unrolled)
+    unrolled = prod(_step_count(space, s, blocking) for s in blocking.steps if s.is_unrolled)
     copies = 1 if blocking.steps[0].is_unrolled else 2
     return int(unrolled * (rows * columns + rows + columns) * copies * 1.3 + 500)
 
 
-def _steps_of(space: Contraction, split: Split, blocking: Blocking) -> int:
-    """Return the number of K steps that a split of K makes; of one iteration of an outer split of the same digit."""
+def _step_count(space: Contraction, split: Split, blocking: Blocking) -> int:
+    """Return the number of iterations (K steps) of one unrolled `split` of K.
+
+    If another split of the same digit (mixed-radix part of K) is outside of it, these are the iterations within one of
+    its tiles. `blocking` has all splits of K.
+    """
     last, depth = space.depth[-1], blocking.atom.shape[2]
     if split.digit != last.name:
         return size(space.summed(split.digit))
@@ -67,11 +82,11 @@ def _steps_of(space: Contraction, split: Split, blocking: Blocking) -> int:
     return (outer or round_up(size(last), depth)) // depth
 
 
-def _by_vectors(space: Contraction, blocking: Blocking, shape: TaskShape) -> int:
+def _vector_instructions(space: Contraction, blocking: Blocking, shape: TaskShape) -> int:
     """Return the estimated number of instructions with vectors along N.
 
     If A has bounds checks, up to two accumulator tiles at the ends of a line have code of their own, with all filter
-    taps that the checks depend on unrolled.
+    taps that the checks depend on unrolled. `shape` has the accumulator tiles of a task.
     """
     group, vectors = blocking.atom.shape[2], blocking.vectors
     inner = edges = 1
@@ -91,11 +106,12 @@ def _by_vectors(space: Contraction, blocking: Blocking, shape: TaskShape) -> int
     return int(sum(rows * (vectors + 1) * count for rows, count in written) * 1.1 + BESIDE)
 
 
-def _by_lanes(space: Contraction, blocking: Blocking, shape: TaskShape) -> int:
+def _lane_instructions(space: Contraction, blocking: Blocking, shape: TaskShape) -> int:
     """Return the estimated number of instructions with vectors along a digit that A, B and the result share.
 
     It grows with the number of unrolled filter taps and of peeled accumulator tiles; none is peeled if tasks split
-    lines. The last tile along the digit may be narrower, with code of its own.
+    image lines. The last tile along the digit may be narrower, with code of its own. `shape` has a task's accumulator
+    tiles.
     """
     unrolled = prod(size(space.summed(s.digit)) for s in blocking.steps if s.is_unrolled)
     peeled = 0 if shape.row_tasks > 1 else sum(peeled_blocks(space, blocking.rows))

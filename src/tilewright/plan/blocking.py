@@ -1,7 +1,8 @@
-"""The blocking parameters of a contraction on a CPU, and the plan that says them.
+"""The blocking parameters of a contraction on a CPU, and the plan that states them.
 
-Candidates are ranked by a `Blocking`; a given plan is read to one. A plan's text can say more than contractions
-support: what is not supported is refused by its line, and the blocking that is read must give the same plan back.
+The search ranks Blockings, and states the best one as a plan; a plan that is given is read to a Blocking. A plan's text
+can say more than contractions support: an unsupported statement is refused, and the plan of the Blocking that was read
+must be the given plan again.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from tilewright.plan.sliding import halo_of, lane_digit
 ROWS, COLUMNS, DEPTH, LANES = "rows", "columns", "depth", "lanes"
 STAGES = ("strip", "panel")
 BY_LANES = (ROWS, LANES, COLUMNS)
-"""The order of loops over blocks by lanes."""
+"""The order of loops over accumulator tiles if vectors run along a digit that A, B and the result share."""
 
 
 @dataclass(frozen=True)
 class LaneUnit:
-    """The SIMD unit of a CPU, for products along a dimension that A, B and the result share (depthwise convolution).
+    """The SIMD unit of a CPU, for vectors along a dimension that A, B and the result share (depthwise convolution).
 
     It is no MMA atom: it multiplies vectors element by element. A plan names it by its type: `atom lanes.f32`.
     """
@@ -49,7 +50,7 @@ def is_tile_atom(atom: MultiplyAtom | LaneUnit) -> bool:
 
 
 def is_lane_unit(name: str) -> bool:
-    """True if a plan's atom of this name is a SIMD unit (LaneUnit): vectors run along a dimension that is shared.
+    """True if a plan's atom named `name` is a SIMD unit: vectors run along a dimension of A, B and the result.
 
     >>> is_lane_unit("lanes.f32"), is_lane_unit("tiles.bf16")
     (True, False)
@@ -95,7 +96,7 @@ class Blocking:
 
     @property
     def vectors(self) -> int:
-        """The number of vector registers in one row of the accumulator tile; tile registers for a matrix unit."""
+        """The number of vector registers (with a matrix unit: of tile registers) in one row of the accumulator tile."""
         return self.columns // self.atom.shape[1]
 
 
@@ -109,10 +110,10 @@ def round_up(n: int, step: int) -> int:
 
 
 def required_lane_digit(contraction: Contraction) -> Symbol:
-    """Return the digit that vectors run along, such as the channels of a depthwise convolution.
+    """Return the digit of a contraction that vectors run along, such as the channels of a depthwise convolution.
 
-    A digit is a mixed-radix part of a dimension; A, B and the result all have this one. The contraction must have such
-    a digit: an assertion fails otherwise.
+    A digit is a mixed-radix part of a dimension; A, B and the result all have this one, and A is contiguous along it.
+    An assertion fails if the contraction has no such digit.
     """
     digit = lane_digit(contraction)
     assert digit is not None
@@ -122,9 +123,9 @@ def required_lane_digit(contraction: Contraction) -> Symbol:
 def single_digits(contraction: Contraction, by_lanes: bool) -> list[Symbol]:
     """Return the digits of a contraction of which a task (one core's tile) usually has one value: batch, then outer M.
 
-    Digits are mixed-radix parts of dimensions. The outer digits of M are all but its last two (image line and pixel),
-    which the task's tile spans. With `by_lanes` (vectors run along a digit that A, B and the result share) the tile
-    spans only the last one, and the vectorised digit is left out of the batch.
+    Digits are mixed-radix parts of dimensions. The outer digits of M are all but its last two (image line and pixel); a
+    task's tile spans these two. With `by_lanes` (vectors run along a digit that A, B and the result share) the tile
+    spans only the last digit of M, and the vectorised digit is left out of the batch.
     """
     return [
         *(d for d in contraction.batch if not by_lanes or d is not lane_digit(contraction)),
@@ -137,8 +138,8 @@ def axes_in_order(contraction: Contraction, by_lanes: bool) -> dict[str, tuple[S
 
     Digits are mixed-radix parts of dimensions. With `by_lanes` (vectors run along a digit that A, B and the result
     share) an axis `lanes`, with that digit, comes first. The axis rows has the digits of M that a task's tile spans:
-    the last two, or the last one with `by_lanes`. The other digits of M and the batch are left out; each has an axis of
-    its own. The grid splits the first two axes.
+    the last two, or the last one with `by_lanes`. The batch and the other digits of M are left out: each has an axis of
+    its own. The grid splits the first two axes that are returned.
     """
     lanes = {LANES: (required_lane_digit(contraction),)} if by_lanes else {}
     return {
@@ -167,7 +168,7 @@ def plan_of(contraction: Contraction, blocking: Blocking) -> Schedule:
     lines = axes[ROWS][0].name if len(axes[ROWS]) > 1 else None
     line_loop = (
         (Split("loop", 1, lines),) if lines is not None and not blocking.in_tiles else ()
-    )  # blocks of sums end with a line
+    )  # accumulator tiles end with a line
     cuts = {
         COLUMNS: (Split("loop", 1),),
         ROWS: (Split("task", blocking.strip, lines), *line_loop, Split("loop", blocking.rows), Split("unit", m)),

@@ -1,7 +1,6 @@
-"""A kernel's schedule, bound to its program: what the plan says of each dimension and each operation.
+"""A kernel's schedule, bound to its program: the tiles of each dimension and the atom of each MMA.
 
-Nothing is stored beside the two. Each member of `BoundKernel` is read from statements of the plan, or follows from them
-and from the program:
+`BoundKernel` stores only the two. Each other member follows from statements of the plan and from the program:
 
 | member                                 | from                                                                  |
 |----------------------------------------|-----------------------------------------------------------------------|
@@ -36,7 +35,7 @@ from tilewright.plan.tiled import Depth, Tiled, Walk, lines_of_task, tap_shifts
 
 @dataclass(frozen=True, eq=False)
 class BoundKernel:
-    """The program of a kernel, and a schedule whose axes are the dimensions of that program.
+    """A kernel's program and its schedule (plan), whose axes are the dimensions of that program.
 
     Every MMA has a statement. If rows of the program were rewritten to boxes or to digits (mixed-radix parts), so were
     the axes of the schedule.
@@ -49,7 +48,10 @@ class BoundKernel:
 
     @cached_property
     def axes(self) -> dict[Expr, Axis]:
-        """{dimension: the plan's axis of it}; of two axes in a grid program, that of the workgroup's tile."""
+        """The plan's axes by dimension: {dimension of the program: its Axis, the splits into tasks and loops}.
+
+        A grid program's plan can have two axes of one dimension: the one with the workgroup's tile is returned.
+        """
         axes: dict[Expr, Axis] = {}
         for d, axis in self._dims_and_axes():
             if d not in axes or axis.split("task") is not None:
@@ -58,7 +60,10 @@ class BoundKernel:
 
     @cached_property
     def loop_axes(self) -> dict[Expr, Axis]:
-        """{dimension: the plan's axis for loops over it}; of two axes in a grid program, the one without a task."""
+        """The plan's axes for loops: {dimension of the program: the Axis whose splits give the tiles of loops over it}.
+
+        A grid program's plan can have two axes of one dimension: the one without a workgroup's tile is returned.
+        """
         axes: dict[Expr, Axis] = {}
         for d, axis in self._dims_and_axes():
             if d not in axes or axis.split("task") is None:
@@ -66,23 +71,28 @@ class BoundKernel:
         return axes
 
     def _dims_and_axes(self) -> Iterator[tuple[Expr, Axis]]:
-        """Yield (dimension of the program, axis that names it), in the order of the plan."""
+        """Yield (dimension of the program, the plan's Axis that names it) for each axis, in the order of the plan."""
         return ((self.kernel.dims[axis.name], axis) for axis in self.plan.axes if axis.name in self.kernel.dims)
 
     # -- tasks and loops -------------------------------------------------------------------------------------
 
     @cached_property
     def widths(self) -> dict[Expr, int]:
-        """{dimension that the grid splits: extent of a task}, in the order of the plan's `grid`.
+        """The extents of a task: {dimension that the grid splits: elements}, in the order of the plan's `grid`.
 
-        A task is longer than its dimension only if it is a tile: in a plan with a pipeline, or if a loop goes over it.
-        It is {} for a grid program, whose tasks are the author's workgroups.
+        A task is one workgroup's tile. It is longer than the dimension only if it is padded: in a plan with a pipeline,
+        or if a loop is over the dimension. The result is {} for a grid program, whose tasks are the author's
+        workgroups.
         """
         names = () if self.kernel.in_grid else self.plan.grid
         return {self.kernel.dims[name]: self._task_extent(self.kernel.dims[name]) for name in names}
 
     def _task_extent(self, d: Expr) -> int:
-        """Return the extent of a task along `d`, whose axis states one; of a digit, with all digits within it."""
+        """Return the extent of a task (one workgroup's tile) along the dimension `d`, in elements, as its axis states.
+
+        If the axis states it for one digit (mixed-radix part) of `d`, the extents of the digits within that digit are
+        multiplied in. Without a pipeline or a loop over `d`, it is at most the axis's padded extent.
+        """
         axis = self.axes[d]
         split = axis.split("task")
         assert split is not None
@@ -93,9 +103,9 @@ class BoundKernel:
         return extent if is_tile else min(extent, max(1, axis.walked))
 
     def width(self, d: Expr) -> int:
-        """Return the extent of `d` that is computed at a time, in elements.
+        """Return the extent of the dimension `d` that is computed at a time, in elements.
 
-        It is the extent of a task (a workgroup's tile) if the grid splits `d`; else the loop tile if a loop is over
+        It is the extent of a task (one workgroup's tile) if the grid splits `d`; else the loop tile if a loop is over
         `d`; else the whole extent of `d`.
         """
         if self.kernel.in_grid and d in self.axes and self.axes[d].split("task") is not None:
@@ -104,11 +114,11 @@ class BoundKernel:
 
     @cached_property
     def loop_tiles(self) -> dict[Expr, int]:
-        """{dimension: tile size of the program's loop over it, in elements}, of the loops that stay loops.
+        """The tile sizes of the program's loops that stay loops: {dimension of the loop: tile size in elements}.
 
-        With a pipeline, a loop becomes the K loop of an MMA if its tile size does not change the result, and it either
-        only adds MMAs or has no tile size from the author. Without, a loop over a dimension that the grid may split is
-        left out.
+        With a pipeline, a loop is replaced by the K loop of an MMA, and left out here, if its tile size does not change
+        the result and either it only adds MMAs or the author gives it no tile size. Without a pipeline, a loop over a
+        dimension that the grid may split is left out.
         """
         kernel = self.kernel
         if self.plan.pipeline is None:
@@ -123,7 +133,11 @@ class BoundKernel:
 
     @cached_property
     def tiles(self) -> dict[Op, int]:
-        """{loop whose tile size does not change the result: its tile size}; of others the lowering chooses."""
+        """The tile sizes that the plan gives to loops: {loop operation: tile size in elements}.
+
+        Only loops whose tile size does not change the result are listed. Of these, the lowering chooses the tile size
+        of a loop that is not listed.
+        """
         loops = {op: d for op, d in self.kernel.loops.items() if op in self.kernel.free}
         if self.plan.pipeline is not None:  # K loops go over all of K: their tile is the K step of an MMA
             return {op: self.loop_tiles.get(d) or self.kernel.size(d) for op, d in loops.items()}
@@ -133,9 +147,9 @@ class BoundKernel:
     def blocks(self) -> dict[Expr, int]:
         """The loops of a task over its own tile: {dimension of a result: loop tile in elements}, outermost first.
 
-        They are in the order that the plan's `loops` states. Without it, if all MMAs have the same M and N, the order
-        is N, M, other dimensions of the accumulators, then the rest; otherwise it is the order of axes. With a
-        pipeline, a task loops over columns only.
+        A task is one workgroup's tile. The order is that of the plan's `loops`. If the plan has no `loops` and all MMAs
+        have the same M and N, the order is N, M, other dimensions of the accumulators, then the rest; otherwise it is
+        the order of axes. With a pipeline, a task loops over N only.
         """
         if self.plan.pipeline is not None:
             columns = {axes.n: loop_tile_size(self.axes[axes.n]) for axes in self._columns_in_grid()}
@@ -151,22 +165,29 @@ class BoundKernel:
         return dict(sorted(stated.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order)))
 
     def _columns_in_grid(self) -> Iterator[Axes]:
-        """Yield the Axes of each MMA whose N the grid splits."""
+        """Yield the Axes (which dimensions are M, N and K) of each MMA whose N the grid splits."""
         return (axes for axes in self.mma_axes.values() if axes.n in self.widths)
 
     @cached_property
     def _stated_loops(self) -> list[tuple[Expr, int]]:
-        """[(dimension, number of its loop)] for each entry of the plan's `loops`: 2 for `K.2`, the second loop of K."""
+        """The loops of the plan's `loops`, as (dimension, number of the loop): (K, 2) for `K.2`, (K, 1) for `K`."""
         entries = (name.partition(".") for name in self.plan.loops)
         return [(self.kernel.dims[name], int(number or 1)) for name, _, number in entries]
 
     def _is_k(self, d: Expr, number: int) -> bool:
-        """True if a loop is a K loop: not the first one over a dimension of an accumulator that stays in registers."""
+        """True if loop number `number` over the dimension `d` is a K loop of an MMA, not a loop over accumulator tiles.
+
+        It is a K loop unless it is the first loop over a dimension of an accumulator. Only accumulators of MMAs with
+        packed B count.
+        """
         return number > 1 or not any(d in op.operands[2].type.dims for op in self.packed_b)
 
     @cached_property
     def depth(self) -> tuple[Depth, ...]:
-        """The K loops of the MMAs that the plan's `loops` states, outermost first; (): the lowering chooses."""
+        """The K loops that the plan's `loops` states, outermost first, as Depths (dimension, tile size, unrolled?).
+
+        It is () if the plan states none, or has a pipeline: the lowering then makes the K loops.
+        """
         if self.plan.pipeline is not None:
             return ()
         loops = [(d, number) for d, number in self._stated_loops if self._is_k(d, number)]
@@ -174,24 +195,25 @@ class BoundKernel:
 
     @cached_property
     def summed(self) -> dict[Expr, Depth]:
-        """{reduction dimension: Depth (tile size, unrolled or not) of the outermost K loop over that dimension}."""
+        """The outermost K loop of each reduction dimension: {dimension: Depth (tile size, unrolled or not)}."""
         return {s.dim: s for s in reversed(self.depth)}
 
     @cached_property
     def padded(self) -> dict[Expr, int]:
-        """{dimension whose ragged tail is padded: to a multiple of which size}; what is past the end is never stored.
+        """The dimensions whose ragged tail is padded: {dimension: padded to a multiple of this number of elements}.
 
-        Columns of packed B are padded to whole accumulator tiles, lanes to whole vectors. If sizes are known only at
-        the call, the outermost loop of a task has one code for all of its tiles. With a pipeline, an accumulator may
-        have more columns than there are.
+        Elements past the end are never stored. With a pipeline, an N shorter than its accumulator tile is padded to the
+        tile. If B is packed, N is padded to whole accumulator tiles, and the dimension of vectors to whole vectors.
+        Otherwise, if sizes are known only at the call, the outermost loop of a task is padded, so that one code serves
+        all of its tiles.
         """
         if self.plan.pipeline is not None:
             columns = {axes.n: self.products[op] for op, axes in self.mma_axes.items()}
-            tiles = {d: how.tile[1] for d, how in columns.items() if how is not None}
+            tiles = {d: microkernel.tile[1] for d, microkernel in columns.items() if microkernel is not None}
             free = {d: n for d, n in tiles.items() if d not in self.widths and d not in self.loop_tiles}
             return {d: n for d, n in free.items() if n > self.kernel.size(d)}
         if self.packed_b:
-            lanes = {how.along: how.lanes for how in self.lane_kernels.values()}
+            lanes = {microkernel.along: microkernel.lanes for microkernel in self.lane_kernels.values()}
             columns_of_tiles = [op.operands[2].type.dims[-1] for op in self.packed_b if op not in self.lane_kernels]
             return {**{d: self.blocks[d] for d in columns_of_tiles}, **lanes}
         outermost = list(self.blocks)[: int(bool(self.kernel.opened) and not self.kernel.in_grid)]
@@ -199,25 +221,25 @@ class BoundKernel:
 
     @cached_property
     def peeled(self) -> dict[Expr, tuple[int, int]]:
-        """{dimension: (tiles peeled at the start, at the end)}, of those for which the plan decides it.
+        """The peeled tiles that the plan states: {dimension: (tiles peeled at the start, tiles peeled at the end)}.
 
-        These are the dimensions of products by lanes. Of others, one tile is peeled at each end where an operand slides
-        out of bounds, and the last where the extent is known only at the call.
+        Only the dimensions of MMAs with vectors along a dimension that A, B and the result share are listed; for other
+        dimensions the lowering decides.
         """
-        dims = [d for how in self.lane_kernels.values() for d in (how.rows, how.along)]
+        dims = [d for kernel in self.lane_kernels.values() for d in (kernel.rows, kernel.along)]
         return {d: self.axes[d].peeled for d in dims}
 
     # -- products --------------------------------------------------------------------------------------------
 
     @cached_property
     def statements(self) -> dict[Op, ProductUnit]:
-        """{mma: the plan's statement for it}."""
+        """The plan's statements for MMAs: {mma: its ProductUnit (atom, accumulator tile)}."""
         statements = {statement.name: statement for statement in self.plan.products}
         return {op: statements[name] for name, op in self.kernel.products.items() if name in statements}
 
     @cached_property
     def mma_axes(self) -> dict[Op, Axes]:
-        """{mma: Axes (its dimensions M, N and K)} of a plan with a pipeline, for every MMA of the kernel.
+        """The Axes (which dimensions are M, N and K) of every MMA, for a plan with a pipeline: {mma: Axes}.
 
         If an MMA has several row dimensions, M is the last one with more than one element in a task (one workgroup's
         tile). Raises an error for an MMA that can have no accumulator tile.
@@ -232,16 +254,18 @@ class BoundKernel:
 
     @cached_property
     def products(self) -> dict[Op, Microkernel | None]:
-        """{mma: Microkernel (its atom and accumulator tile)}; None: vectors along a shared dimension, or scalar loops.
+        """The Microkernel (atom and accumulator tile) of each MMA: {mma: Microkernel or None}.
 
-        Without a pipeline it is what the statement says. With one, it has consumer waves and a K step too.
+        None stands for scalar loops, and for vectors along a dimension that A, B and the result share. With a pipeline,
+        a Microkernel also has the number of consumer wave groups and the K step.
         """
         return {op: self.microkernel(op) for op in self.statements}
 
     def microkernel(self, op: Op) -> Microkernel | None:
-        """Return the Microkernel that the plan states for the mma `op`; None if it has no atom.
+        """Return the Microkernel (atom, accumulator tile, K step) that the plan states for the mma `op`.
 
-        With a pipeline, raise an error that quotes the plan if its waves or K steps are illegal for this MMA.
+        It is None if the statement has no atom. With a pipeline, raise an error that quotes the plan if its waves or K
+        steps are illegal for this MMA.
         """
         statement, pipeline = self.statements[op], self.plan.pipeline
         if statement.atom is None or is_lane_unit(statement.atom):
@@ -272,10 +296,11 @@ class BoundKernel:
     def k_step_rows(self, op: Op, atom: MultiplyAtom) -> int:
         """Return the length of a K step of the mma `op`, in rows of shared memory; 0 if `op` has no K loop of its own.
 
-        A row is `atom.slab` elements of K, side by side as the atom reads them. At 0, all of K, or of its tile in a
-        loop around the MMAs, lies in shared memory at once. A K step is the loop tile that K's axis states; all of K if
-        it states none and filter taps are reduced too; one row if the plan has no axis of K. Raise an error, which
-        quotes the plan's line for `op`, if the K step is no whole number of rows or is longer than K.
+        A row is `atom.slab` elements that are contiguous along K, as the atom reads them. At 0, all of K is in shared
+        memory at once, or all of its tile in a loop around the MMAs. The K step is the loop tile that K's axis states.
+        If the axis states none, the result is 0; but with filter taps as further reduction dimensions, the step is all
+        of K. If the plan has no axis of K, the step is one row. Raise an error, which quotes the plan's line for `op`,
+        if the K step is no whole number of rows or is longer than K.
         """
         axes, row, size = self.mma_axes[op], atom.slab or 1, self.kernel.size
         if axes.k in self.loop_tiles:
@@ -286,16 +311,16 @@ class BoundKernel:
         several = any(size(d) > 1 for d in axes.deep)
         if step is not None and step >= size(axes.k) and self.loop_tiles and not several:
             return 0
-        if step is None and several:  # all of K, for one tap after the other
+        if step is None and several:  # all of K, one filter tap after the other
             step = -(-size(axes.k) // row) * row
         return 0 if step is None else rows_in_k_step(self.axes[axes.k], step, size(axes.k), self.statements[op], row)
 
     def _k_step_taps(self, op: Op, atom: MultiplyAtom) -> tuple[int, ...]:
-        """Return the extents of a K step along reduction dimensions besides K, such as filter taps; () if all are 1.
+        """Return the extents of a K step along reduction dimensions other than K, such as filter taps; () if all are 1.
 
         An extent is the loop tile that the plan's axis states; all of the dimension if the axis states none; 1 if the
-        plan has no axis of it. Raise an error if an extent does not divide its dimension, or is above 1 although the
-        atom can read only one tap at a time; the latter quotes the plan's line for the mma `op`.
+        plan has no axis of it. Raise an error if an extent does not divide its dimension, or if it is above 1 although
+        `atom` can read only one tap at a time; the second error quotes the plan's line for the mma `op`.
         """
         taps = []
         for d in self.mma_axes[op].deep:
@@ -311,10 +336,11 @@ class BoundKernel:
 
     @cached_property
     def lane_kernels(self) -> dict[Op, LaneKernel]:
-        """{mma: LaneKernel (vectors along a dimension that A, B and the result share)}, as in depthwise convolutions.
+        """The MMAs with vectors along a dimension that A, B and the result share: {mma: LaneKernel}.
 
-        The shared dimension is the result's last one. The rows of a block of accumulators are the last dimension that
-        only A and the result have.
+        A depthwise convolution is an example. A LaneKernel has the vector's length, the shared dimension (the result's
+        last one), and the dimension of the accumulator tile's rows: the last one that A and the result have and B
+        lacks.
         """
         lane_kernels: dict[Op, LaneKernel] = {}
         for op, statement in self.statements.items():
@@ -329,30 +355,34 @@ class BoundKernel:
 
     @cached_property
     def packed(self) -> bool:
-        """True if B operands that are arguments are packed before the program runs, even if they could be read in
-        place.
+        """True if every operand B that is an argument is packed before the program runs, even if not required.
 
-        The plan says so, or some size is known only at the call.
+        It is so if the plan packs an operand, or if some size is known only at the call (except with a pipeline and in
+        grid programs).
         """
         is_open = bool(self.kernel.opened) and self.plan.pipeline is None and not self.kernel.in_grid
         return is_open or any(line.form == PACKED for line in self.plan.values)
 
     @cached_property
     def packed_b(self) -> dict[Op, ValuePlacement]:
-        """{mma: the plan's line that packs its operand B}: the accumulators of these MMAs stay in registers over K."""
+        """The plan's statements that pack operand B: {mma with packed B: ValuePlacement (how B is copied)}.
+
+        The accumulators of these MMAs stay in registers over all of K.
+        """
         return {op: line for op in self.kernel.products.values() if (line := self._line(op, 1)) is not None}
 
     def _line(self, op: Op, side: int) -> ValuePlacement | None:
-        """Return the plan's line of operand A (side 0) or B (side 1) of an MMA; None if it has none, or is computed.
+        """Return the plan's statement on operand A (`side` 0) or B (`side` 1) of the mma `op`; None if there is none.
 
-        The line of an operand B says `packed`, that of an operand A does not: both may read the same argument.
+        Both operands may read the same argument: the statement of B says `packed`, that of A does not. An operand that
+        is computed has no statement.
         """
         read = self._read(op, side)
         name = None if read is None else read.operands[0].name
         return next((x for x in self.plan.values if x.name == name and (x.form == PACKED) == (side == 1)), None)
 
     def _read(self, op: Op, side: int) -> Op | None:
-        """Return the read of operand A (side 0) or B (side 1) of an MMA; None if it is computed."""
+        """Return the read operation of operand A (`side` 0) or B (`side` 1) of the mma `op`; None if it is computed."""
         axes = axes_in(op, lambda d: 2)
         factors = op.operands[:2] if isinstance(axes, str) else axes.factors(op)
         read = self.kernel.makers.get(factors[side])
@@ -360,14 +390,20 @@ class BoundKernel:
 
     @cached_property
     def tiled(self) -> dict[Op, Tiled]:
-        """{mma: Tiled}: MMAs in tile registers that a task keeps for all of its blocks; of others the lowering chooses.
+        """The MMAs in tile registers (matrix unit) whose operand B the plan packs: {mma: Tiled}.
 
-        The plan packs their operand B. Their M, N and K are the last dimensions of their operands.
+        A Tiled has the MMA's M, N and K, the cache hints of A and B, and the lines of A that a task (one core's tile)
+        copies to a buffer, if the plan says so. The lowering chooses all this for other MMAs.
         """
         tiled: dict[Op, Tiled] = {}
         for op, b in self.packed_b.items():
-            how, axes, a, read = self.products.get(op), axes_in(op, lambda d: 2), self._line(op, 0), self._read(op, 0)
-            if how is None or not is_tile_atom(how.atom) or isinstance(axes, str):
+            kernel, axes, a, read = (
+                self.products.get(op),
+                axes_in(op, lambda d: 2),
+                self._line(op, 0),
+                self._read(op, 0),
+            )
+            if kernel is None or not is_tile_atom(kernel.atom) or isinstance(axes, str):
                 continue
             streams = a is not None and a.hint == STREAM, b.hint == STREAM
             if a is None or a.at is None or read is None:
@@ -379,10 +415,11 @@ class BoundKernel:
 
     @cached_property
     def halo_taps(self) -> int | None:
-        """If operand A is copied as a halo tile: how many filter taps a stage of B has; else None.
+        """The number of filter taps in one pipeline stage of operand B; None if A is not copied as a halo tile.
 
-        It is 0 if all of B is copied before the first task. If B is copied for a step of the last loop, a stage has one
-        tap; else all taps of that loop.
+        A halo tile is an input tile with its surroundings. It is 0 if all of B is copied before the first task, and 1
+        if B is copied for each step of the last loop in the plan's `loops`. Otherwise it is the padded extent of that
+        loop's axis; 1 if the plan has no such axis.
         """
         if not self.has_halo:
             return None
@@ -394,18 +431,25 @@ class BoundKernel:
 
     @property
     def has_halo(self) -> bool:
-        """True if operand A is copied as a halo tile."""
+        """True if operand A is copied to shared memory as a halo tile: an input tile with its surroundings."""
         return self.plan.pipeline is not None and self.plan.pipeline.halo_stages > 0
 
     @cached_property
     def _axis_of_lines(self) -> Axis | None:
-        """The axis of a halo tile's rows, if they run on from line to line; else None."""
+        """The axis of M if the rows of a halo tile run on from image line to image line; else None.
+
+        A halo tile is an input tile with its surroundings. Rows run on if the axis's last digit (mixed-radix part) is
+        padded.
+        """
         axes = self.plan.axes if self.has_halo else ()
         return next((x for x in axes if x.digits[-1].walked != x.digits[-1].extent), None)
 
     @cached_property
     def walk(self) -> Walk | None:
-        """The lines of a halo tile, if rows run on from line to line; else None."""
+        """A Walk (number, length and pitch of image lines) if a halo tile's rows run on from line to line; else None.
+
+        A halo tile is an input tile with its surroundings. The pitch is the number of pixels from one line to the next.
+        """
         if self._axis_of_lines is None:
             return None
         *_, lines, place = self._axis_of_lines.digits
@@ -413,7 +457,10 @@ class BoundKernel:
 
     @cached_property
     def image_rows(self) -> tuple[int, int]:
-        """(images of a halo tile whose rows run on from line to line, rows of each): rows are padded to whole atoms."""
+        """(images in a halo tile whose rows run on from line to line, accumulator rows of each image), two counts.
+
+        A halo tile is an input tile with its surroundings. The rows of an image are padded to whole atoms.
+        """
         axis = self._axis_of_lines
         assert axis is not None
         images = prod(digit.extent for digit in axis.digits[:-2])
@@ -423,7 +470,10 @@ class BoundKernel:
 
     @cached_property
     def unrolled_terms(self) -> int | None:
-        """In a SIMT product, how many K steps are unrolled at most; None: atoms compute the MMAs."""
+        """The largest number of K steps that a SIMT product may unroll; None if the kernel is no SIMT product.
+
+        In a SIMT product lanes multiply, without MMA atoms.
+        """
         if self.kernel.simt is None:
             return None
         (tile,) = self.tiles.values()
@@ -432,14 +482,17 @@ class BoundKernel:
 
     @property
     def lane_box(self) -> tuple[Expr, ...]:
-        """The dimensions of the box (rectangle of neighbouring results) that every lane computes; shared inputs are
-        loaded once.
+        """The dimensions of the box of results that each lane computes in a SIMT product; () if there are no boxes.
+
+        A box is a rectangle of neighbouring results; inputs that several of them read are loaded once.
         """
         return () if self.kernel.simt is None else self.kernel.simt.box
 
 
 def split_tile(axis: Axis, number: int) -> tuple[int, bool]:
-    """Return (tile size, True if unrolled) of loop number `number` of an axis: of its splits at level loop or unit.
+    """Return (tile size, True if unrolled) of the loop number `number` of an axis, counted from 1.
+
+    The loops of an axis are its splits at level `loop`, and at level `unit`, which are unrolled.
 
     >>> from tilewright.plan.text import parse_plan
     >>> (axis,) = parse_plan("axis K = (K 512): task 256, loop 128, unit 32").axes

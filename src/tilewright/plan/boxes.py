@@ -24,11 +24,11 @@ from tilewright.plan.written import TABLED, places_by_digits
 
 WRITES = ("write", "atomic_add", "atomic_min", "atomic_max")
 RUN = 16
-"""Contiguous elements that a task should have at least."""
+"""The least number of contiguous elements that a task should have."""
 ROWS = 16
-"""Rows of an MMA that a task should have at least."""
+"""The least number of rows of an MMA that a task should have."""
 WIDTHS_AT_ONCE, ALL_PREFERRED = 4096, 7
-"""Extents of a task that are compared at once, and the score of one that has all that is preferred."""
+"""The number of extents of a task that are compared at once, and the score of one with every preferred property."""
 
 Opened: TypeAlias = Mapping[Expr, Expr]
 """Sizes known only at a call, as expressions of the symbols that the call binds."""
@@ -57,9 +57,9 @@ def choose_task_widths(
 ) -> dict[Expr, int]:
     """Choose the tile of a task of a program without MMAs: return {dimension that the grid splits: elements}.
 
-    The result is {} if the grid can split none. A task is one tile of the grid, which one worker computes. `size(d)`
-    evaluates the extent of a dimension d; for `opened` sizes (known only at the call) it is a typical number. `room` (a
-    Room) has goals for the number and size of tasks. With `logs`, results of debug_log count as writes.
+    The result is {} if the grid can split no dimension. A task is one tile of the grid, which one worker computes.
+    `size(d)` evaluates the extent of a dimension d; for `opened` sizes (known only at the call) it is a typical number.
+    `room` (a Room) has goals for the number and size of tasks. With `logs`, results of debug_log count as writes.
 
     >>> from tilewright.ir.tile import parse_tile
     >>> program = parse_tile('''tile scaled(%x: global f32[M, N], %y: global f32[N, M])
@@ -119,12 +119,12 @@ def pointwise_dims(program: Program, size: Size, opened: Opened = NOTHING) -> tu
     first = writes[0].operands[0].type.dims if writes else ()
     candidates = [d for d in first if isinstance(d, Symbol) and size(d) > 1]
     if any(op.name == "iterate" and op.attrs.get("start") for op in ops):
-        return ()  # its condition is one for all
+        return ()  # all elements share its condition
     crossed: set[Expr] = set()
     for op in ops:
         crossed |= _mixed_dims(op)
     for value in [*program.args, *(r for op in ops for r in op.results)]:
-        for d in value.type.dims:  # another dimension depends on it
+        for d in value.type.dims:  # a size depends on them
             if not isinstance(d, Symbol):
                 crossed |= d.symbols
     crossed |= {op.attrs["symbol"] for op in ops if op.name == "set_symbol"}
@@ -195,7 +195,7 @@ def _separately_written_dims(
     """Return those of `dims` along which different coordinates write different elements of one memory argument.
 
     `writes` and `reads` are all accesses of that argument. `size(d)` evaluates the extent of a dimension d; sizes in
-    `opened` are known only at the call. The result is the first of these that applies:
+    `opened` are known only at the call. The first rule that applies gives the result:
     - [] if the writes are of several kinds (write, atomic add and so on);
     - all of `dims` if the writes are atomics and there is no read;
     - all of `dims` if there is one write, all reads have its coordinates, and its addresses, or its coordinates, are
@@ -206,14 +206,14 @@ def _separately_written_dims(
     if len(names) > 1:
         return []
     if names != {"write"} and not reads:
-        return dims  # atomics meet where they will
+        return dims  # atomic updates may hit one element
     separate = []
     for d in dims:
         coordinates = {own_coordinate(op, d) for op in (*writes, *reads)}
         if len(coordinates) == 1 and None not in coordinates:
             separate.append(d)
     same_access = len(writes) == 1 and all(access_form(op) == access_form(writes[0]) for op in reads)
-    one_form = len(separate) < len(dims) and same_access  # what is read by the same access lies where it is written
+    one_form = len(separate) < len(dims) and same_access  # reads by the same access read what is written
     if one_form and (
         _strides_prove_distinct(writes[0], size, opened)
         or (not opened and _coordinates_prove_distinct(writes[0], size))
@@ -279,31 +279,31 @@ def _strides_prove_distinct(op: Op, size: Size, opened: Opened) -> bool:
 
 
 def _coordinates_prove_distinct(op: Op, size: Size) -> bool:
-    """True if the coordinates of the write `op`, each by itself, tell its indices: [n, 2*u + p - 1, 2*v + q - 1, c].
+    """True if the coordinates of the write `op` prove that different indices write different elements.
 
-    Then elements differ in a coordinate, whether or not coordinates leave memory. Each coordinate must be a mixed-radix
-    number of some indices, or of digits of an index, as in [i//56, 2*(i%56) + p]. `size(d)` evaluates the extent of a
-    dimension d.
+    An example is [n, 2*u + p - 1, 2*v + q - 1, c]: each coordinate determines its own indices, even out of bounds. A
+    coordinate does so if it is a mixed-radix number of some indices, or of digits of an index, as in [i//56, 2*(i%56) +
+    p]. `size(d)` evaluates the extent of a dimension d.
     """
     if "at" not in op.attrs or op.attrs.get("lookups"):
         return False
     at, extents = places_by_digits(op, size)
-    told: set[Symbol] = set()
+    determined: set[Symbol] = set()
     for e in at:
         form = linear_form(e, list(extents))
         if form is None or not all(step.is_constant for step in form[0].values()):
             continue
         steps = [(as_expr(abs(int(step))), as_expr(extents[d])) for d, step in form[0].items() if extents[d] > 1]
         if _strides_exceed_reach(steps, as_expr(0)):
-            told |= form[0].keys()
-    return all(d in told for d, extent in extents.items() if extent > 1)
+            determined |= form[0].keys()
+    return all(d in determined for d, extent in extents.items() if extent > 1)
 
 
 def _strides_exceed_reach(steps: Sequence[tuple[Expr, Expr]], reach: Expr) -> bool:
     """True if all sums of stride * index differ: in some order, each stride exceeds the largest sum before it.
 
-    `steps` has (stride, extent) of each index that is still to be ordered. `reach` is the largest sum of stride * index
-    over the indices that are already ordered.
+    `steps` has (stride, extent) of each index that is not yet ordered. `reach` is the largest sum of stride * index
+    over the indices that are already ordered; 0 at first.
 
     >>> from tilewright.algebra.expr import symbol
     >>> f = symbol("F", 1)
@@ -342,12 +342,12 @@ def _enumeration_proves_distinct(op: Op, size: Size) -> bool:
         coordinate, extent = np.asarray(evaluate(e, known)), size(d) if d is not None else 0
         inside &= (coordinate >= 0) & (coordinate < extent)
         offsets = offsets * extent + coordinate
-    written = np.sort(offsets[inside], kind="stable")  # made of long runs
+    written = np.sort(offsets[inside], kind="stable")  # fast, because it has long sorted runs
     return bool((written[1:] > written[:-1]).all())
 
 
 def reads_sliding_window(program: Program, dim: Expr) -> bool:
-    """True if a read with bounds checks has a coordinate such as h + r, with the index of `dim` and more in it."""
+    """True if a read with bounds checks has a coordinate, such as h + r, in which the index of `dim` is one term."""
     for op in program.walk():
         if op.name == "read" and "otherwise" in op.attrs and "at" in op.attrs:
             iterator = dict(zip(op.results[0].type.dims, op.attrs["over"], strict=True)).get(dim)
@@ -362,8 +362,8 @@ def reads_sliding_window(program: Program, dim: Expr) -> bool:
 def why_whole(program: Program, dim: Expr) -> str:
     """Return text: why the grid cannot split `dim`, a dimension along which the program is not pointwise.
 
-    It is the first reason that holds: a while loop, or an operation that mixes elements along `dim`; a write without
-    `dim`; else that writes are not separate along `dim`, or that another size depends on `dim`.
+    It is the first reason that applies: a while loop; an operation that mixes elements along `dim`; a write without
+    `dim`; otherwise, that writes are not separate along `dim`, or that another size depends on `dim`.
     """
     for op in program.walk():
         if op.name == "iterate" and op.attrs.get("start"):
@@ -424,8 +424,9 @@ def width_choices(extent: int, radices: Collection[int]) -> list[int]:
 def _best_width(least: int, most: int, extent: int, radices: Collection[int]) -> int:
     """Return the extent of a task from `least` to `most` that `width_choices` prefers; the widest of equally good ones.
 
-    A task is one tile of the grid. `extent` and `radices` are explained at `width_choices`. Extents are tried
-    WIDTHS_AT_ONCE (4096) at a time, the widest first, until one has all that is preferred.
+    A task is one tile of the grid. `extent` is the dimension's, and `radices` are the numbers by which accesses divide
+    its index. Extents are tried WIDTHS_AT_ONCE (4096) at a time, the widest first, until one has every preferred
+    property.
     """
     best, best_score = most, -1
     for top in range(most, least - 1, -WIDTHS_AT_ONCE):
@@ -435,9 +436,9 @@ def _best_width(least: int, most: int, extent: int, radices: Collection[int]) ->
             keeps_digits &= (n % radix == 0) | (radix % n == 0)
         in_rows, divides = (n % ROWS == 0) | (n > 6 * ROWS), extent % n == 0
         scores = 2 * (2 * keeps_digits + in_rows) + divides
-        place = int(scores.argmax())
-        if scores[place] > best_score:
-            best, best_score = int(n[place]), int(scores[place])
+        position = int(scores.argmax())
+        if scores[position] > best_score:
+            best, best_score = int(n[position]), int(scores[position])
         if best_score == ALL_PREFERRED:
             break
     return best
@@ -468,18 +469,18 @@ def _tile_dims(op: Op) -> set[Expr]:
 
 
 def innermost_dims(program: Program) -> list[Expr]:
-    """Return the dimensions along which accesses are contiguous: those in the innermost memory coordinate.
+    """Return the dimensions along which accesses are contiguous: the dimensions in the innermost memory coordinate.
 
-    Dimensions of all writes come first, then those of all reads. A dimension occurs once for each such access.
+    Dimensions of all writes come first, then those of all reads. A dimension is repeated for each access that has it.
     """
     accesses = [op for op in program.walk() if op.name in WRITES] + [op for op in program.walk() if op.name == "read"]
     return [d for op in accesses for d in contiguous_dims(op)]
 
 
 def contiguous_dims(op: Op) -> list[Expr]:
-    """Return the dimensions along which the read or write `op` is contiguous: those in its innermost memory coordinate.
+    """Return the dimensions along which the read or write `op` is contiguous: those in its innermost coordinate.
 
-    There are several if the coordinate adds up several indices, and none if the coordinate has no index.
+    There are several if that memory coordinate adds several indices, and none if it has no index.
     """
     memory, kind, _ = accessed(op)
     if "at" not in op.attrs:
@@ -505,7 +506,7 @@ def _divisor(size: int, most: int, least: int) -> int:
 
 
 def numbers_of(symbols: Mapping[Symbol, int]) -> Size:
-    """Return a function that evaluates an expression of sizes to an int.
+    """Return a function `size(e)` that evaluates an expression of sizes, such as a dimension's extent, to an int.
 
     `symbols` maps size symbols to numbers; it must have every symbol of the expressions.
     """

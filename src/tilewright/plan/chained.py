@@ -97,7 +97,7 @@ def loop_tiles(program: Program, sizes: Mapping[Symbol, int], free: Collection[O
 
 
 def adds_products(loop: Op) -> bool:
-    """True if a loop only adds MMAs, as a K loop does: nothing in its body uses an MMA's result.
+    """True if the loop operation `loop` only adds MMAs, as a K loop does: nothing in its body uses an MMA's result.
 
     The body may have reads, elementwise operations and MMAs only.
     """
@@ -108,7 +108,7 @@ def adds_products(loop: Op) -> bool:
 
 
 def is_read(value: Value, makers: Mapping[Value, Op]) -> bool:
-    """True if a value is read from memory directly, at coordinates that do not depend on data.
+    """True if a value is directly the result of a read of memory, at coordinates that do not depend on data.
 
     `makers` maps a value to the operation that computes it.
     """

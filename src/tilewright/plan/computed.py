@@ -1,11 +1,10 @@
-"""MMA operands that are computed element by element from what is read, such as dequantised weights.
+"""MMA operands that are computed element by element from reads, such as dequantised weights.
 
-    %0 = read %w : i8[N, K]
-    %1 = cast %0 dtype=bf16                       reads along both dimensions are copied K step by K step
-    %2 = read %s over=[n, k] at=[n, k//128]       reads along the rows alone stay in the lanes that have the row
-    %3 = mul %1, %2 : bf16[N, K]
+%0 = read %w : i8[N, K] %1 = cast %0 dtype=bf16                       a read that varies along both dimensions is copied
+in K steps %2 = read %s over=[n, k] at=[n, k//128]       a read that varies along rows only stays in registers of lanes
+%3 = mul %1, %2 : bf16[N, K]
 
-An atom with A in registers takes such an operand: lanes read a K step from shared memory, and compute.
+An atom with A in registers takes a computed operand: lanes read a K step from shared memory, and compute.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ GIVEN = {"fill", "scalar", "self_index"}
 
 @dataclass(frozen=True)
 class ComputedFactor:
-    """An MMA operand that is computed elementwise: the operations (from the operand back) and the first reads."""
+    """An MMA operand that is computed elementwise: its operations, from the operand back, and its reads of memory."""
 
     ops: tuple[Op, ...]
     reads: tuple[Op, ...]
@@ -38,8 +37,8 @@ class ComputedFactor:
     def bytes(self, axes: Axes, step: int) -> float:
         """Return the number of bytes copied to shared memory per element of this operand; it may be a fraction.
 
-        It is the sum over the reads that vary along both K and M. A read that gives n neighbours along K the same
-        element counts 1/n of its element size. `axes` are M, N and K of the MMA; a K step has `step` elements.
+        It is the sum over the reads that vary along both K and M. If n neighbours along K read the same element, a read
+        counts 1/n of its element size. `axes` are M, N and K of the MMA; a K step has `step` elements.
         """
         total = 0.0
         for read in self.reads:
@@ -54,19 +53,19 @@ class ComputedFactor:
     def cycles(self, machine: Machine) -> float:
         """Return the cycles, usually a fraction, that one core with all lanes busy takes per element of this operand.
 
-        It is the sum over the operations that compute the operand. A cast counts at the rate of the machine's function
-        unit.
+        It is the sum over the operations that compute the operand. A cast counts as one instruction of the machine's
+        unit for functions such as exp.
         """
         casts = sum(op.name == "cast" for op in self.ops)
         return sum(lane_cycles(op, machine) for op in self.ops) + casts / machine.limits.function_rate
 
 
 def computed_factor(program: Program, factor: Value) -> ComputedFactor | str | None:
-    """Return a ComputedFactor: the operations and reads that compute an MMA operand elementwise; None for a plain read.
+    """Return the operations and reads that compute an MMA operand elementwise; None if the operand is a plain read.
 
-    `factor` is the operand. Return text, why it cannot be computed elementwise, if an operation is not elementwise, if
-    a read depends on data or gives another number than 0 out of bounds, or if it depends on a value that a loop
-    carries.
+    `factor` is the operand. Return text instead, why it cannot be computed elementwise, if an operation is not
+    elementwise, if a read depends on data or gives another number than 0 out of bounds, or if the operand depends on a
+    value that a loop carries.
     """
     makers = program.makers()
     pending, ops, reads = [factor], list[Op](), list[Op]()
@@ -93,8 +92,8 @@ def computed_factor(program: Program, factor: Value) -> ComputedFactor | str | N
 def equal_neighbours(at: Sequence[Expr], k: Expr, step: int) -> int:
     """Return the number of neighbours along K that read the same element, such as 2 for a read at k//2; 1 if none do.
 
-    It is the largest divisor of `step` (the elements of a K step) such that every aligned group of that many neighbours
-    reads one element. `at` are the coordinates of the read in terms of the index `k`.
+    It is the largest divisor n of `step` (the elements of a K step) for which every aligned group of n neighbours reads
+    one element. `at` are the coordinates of the read in terms of the index `k`.
 
     >>> from tilewright.algebra.expr import symbol
     >>> k = symbol("k", 0)

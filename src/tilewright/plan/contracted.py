@@ -1,7 +1,7 @@
 """The index space of a program's product, from the program's facts: digits of M, N, K and batch, and the operands.
 
-A convolution has rows (n, p, q) and depth (r, s, c); a matrix product has one digit each. Loops that only accumulate
-are dissolved in the facts, so the depth is all that the product sums over.
+A convolution has rows (n, p, q) and depth (r, s, c); a matrix product has one digit each. The facts
+replace loops that only accumulate by sums, so that the depth has every reduction dimension.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from tilewright.plan.facts import AccessFacts, Facts, ProductFacts, ValueFacts
 from tilewright.plan.sums import summed_in
 
 LONGEST = 1000
-"""Steps of an epilogue, at most: a value that is used twice is computed twice."""
+"""The largest number of steps of an epilogue; a value that is used twice counts twice."""
 
 
 def contraction_of(facts: Facts, machine: Machine | None = None) -> Contraction | str:
     """Return the program as a Contraction (one GEMM-like product, elementwise epilogue); or text: why it is none.
 
     `facts` is the analysed program. It must have one product of two reads, and the accumulator must start from a
-    number; the epilogue after the product must be elementwise and end in one write. Of M, N, K and batch, only M may
-    have an extent known only at the call. `machine` determines the accumulator type of the product; without a machine,
-    no atom is assumed.
+    number; the epilogue after the product must be elementwise and end in one write. Only M may have an extent known
+    only at the call, not N, K or batch. `machine` determines the accumulator type of the product; without a machine, no
+    atom is assumed.
     """
     if len(facts.products) != 1 or len(facts.writes) != 1:
         return f"it has {len(facts.products)} products and {len(facts.writes)} writes, not one"
@@ -43,11 +43,12 @@ def contraction_of(facts: Facts, machine: Machine | None = None) -> Contraction 
 
 
 def _why_not_plain(facts: Facts, product: ProductFacts, write: ValueFacts) -> str:
-    """Return text: why an MMA and a write are not one of two plain reads, and one to other memory; empty if they are.
+    """Return text: why the program is more than an MMA of two plain reads and a write; empty if it is no more.
 
-    Further reasons are a loop that carries values, an MMA with an attribute `blocks` above 1, an accumulator that does
-    not start from a number, gathers and divided indices, accesses with bounds of their own, and gaps between rows of a
-    tensor. `facts` is the analysed program.
+    `product` and `write` are the MMA and the write, `facts` is the analysed program. Reasons are a loop that carries
+    values, a block-diagonal MMA, operands that are not read, an accumulator that does not start from a number, a read
+    of the written memory, gathers and divided indices, accesses with bounds of their own, and gaps between rows of a
+    tensor.
     """
     node = facts.nodes[product.node]
     start = facts.nodes[node.args[2]].source
@@ -72,15 +73,15 @@ def _why_not_plain(facts: Facts, product: ProductFacts, write: ValueFacts) -> st
 
 
 def _has_gaps(place: AccessFacts) -> bool:
-    """True if the tensor of an access is not packed: a stride is not the product of the inner extents."""
+    """True if the tensor that `place` accesses has gaps: a stride is not the product of the inner extents."""
     return any(stride != prod(place.shape[n + 1 :]) for n, stride in enumerate(place.strides))
 
 
 def _why_not_elementwise(facts: Facts, product: ProductFacts, write: ValueFacts) -> str:
-    """Return text: why the epilogue (all between an MMA and a write) is not elementwise; empty if it is so.
+    """Return text: why the epilogue (all operations from an MMA to a write) is not elementwise; empty if it is.
 
-    The epilogue must use the product's result, have at most LONGEST (1000) steps (a value used twice counts twice), and
-    no dimension that the result lacks. `facts` is the analysed program.
+    `product` and `write` are the MMA and the write, `facts` is the analysed program. The epilogue must use the MMA's
+    result, have at most LONGEST (1000) steps (a value used twice counts twice), and no dimension that the result lacks.
     """
     result, steps = facts.nodes[product.node], dict[int, int]()
     for node in facts.nodes:  # operands come before what uses them
@@ -103,7 +104,7 @@ def _why_not_elementwise(facts: Facts, product: ProductFacts, write: ValueFacts)
 
 
 def _why_not_pointwise(facts: Facts, node: ValueFacts) -> str:
-    """Return text: why a value of the epilogue is no elementwise operation or known constant; empty if it is one.
+    """Return text: why a value of the epilogue is no elementwise operation and no known constant; empty if it is one.
 
     `node` is the value in the graph of the analysed program `facts`.
     """
@@ -125,7 +126,7 @@ def _why_not_pointwise(facts: Facts, node: ValueFacts) -> str:
 
 
 class _ProductSpace:
-    """The digits and operands of a product, and of what a program writes of it."""
+    """The digits (mixed-radix parts of M, N, K and batch) and the operands of a program's product."""
 
     def __init__(self, facts: Facts, product: ProductFacts, write: ValueFacts, machine: Machine | None):
         self.facts, self.product, self.write, self.machine = facts, product, write, machine
@@ -134,7 +135,7 @@ class _ProductSpace:
         self.op: Op = source
         self.sizes = Substitution({**facts.sizes, **facts.opened})
         self.units: dict[Expr, tuple[Symbol, ...]] = {}
-        """{dimension of the program: the digit of extent 1 that stands for an M, N or K without elements to count}."""
+        """{dimension of the program: the digit of extent 1 that stands for it}, where M, N or K has one element."""
 
     def contraction(self) -> Contraction | str:
         """Return the Contraction of the program's product; or text: why there is none.
@@ -187,9 +188,9 @@ class _ProductSpace:
         )
 
     def _epilogue_reads(self, write: ValueFacts) -> list[tuple[Op | None, ValueFacts]]:
-        """Return [(read of the program, its node)] of the values that the epilogue reads, in program order.
+        """Return [(read operation of the program, its node in the facts)] of the epilogue's reads, in program order.
 
-        Each of several equal reads is listed. A read of memory that another kernel wrote has no operation yet.
+        Equal reads are each listed. The operation is None for a read of memory that another kernel writes.
         """
         facts = self.facts
         needed = set(facts.behind(write.args[0], ("mma",)))
@@ -200,7 +201,10 @@ class _ProductSpace:
 
     @cached_property
     def digits(self) -> dict[Expr, tuple[Symbol, ...]]:
-        """{dimension of the program: its digits (mixed-radix parts) of more than one element, outermost first}."""
+        """The digits of each dimension of the program, as {dimension: its digits, outermost first}.
+
+        Digits are the mixed-radix parts into which accesses divide a dimension; digits of extent 1 are left out.
+        """
         facts, labels = self.facts, self._labels
         digits_of_dim: dict[Expr, tuple[Symbol, ...]] = {}
         for d in facts.order:
@@ -213,9 +217,9 @@ class _ProductSpace:
 
     @cached_property
     def _labels(self) -> dict[str, str]:
-        """{name of a digit in the analysed program: its unique name in a plan}, such as m_0: lower case, a number last.
+        """The unique names of digits in a plan, such as m_0: {name of a digit in the analysed program: name in a plan}.
 
-        Digits are mixed-radix parts of dimensions.
+        Digits are mixed-radix parts of dimensions. The names are in lower case, with a number at the end.
         """
         used, labels = {"rows_0", "columns_0", "taps_0"}, dict[str, str]()
         dims = (*self.facts.order, *(d for v in (*self.op.operands, *self.op.results) for d in v.type.dims))
@@ -234,10 +238,9 @@ class _ProductSpace:
         return tuple(s for d in dims for s in self.digits.get(d, ()))
 
     def _unit_digit(self, dims: Sequence[Expr]) -> tuple[Symbol, ...]:
-        """Return (digit,), a new digit of extent 1 for `dims`, an M, N or K of one element; () for no dimensions.
+        """Return (digit,): a new digit of extent 1 for `dims`, an M, N or K of one element; () if `dims` is empty.
 
-        Digits are mixed-radix parts of dimensions. The digit is named after the last of `dims`, and stored as its
-        digit.
+        Digits are mixed-radix parts of dimensions. The new digit belongs to the last of `dims`, and is named after it.
         """
         if not dims:
             return ()
@@ -285,11 +288,12 @@ class _ProductSpace:
         return Operand(place.memory, node.dtype, shape, coordinates, otherwise)
 
     def _unit_terms(self, node: ValueFacts, coordinate: int) -> Expr:
-        """Return the terms of digits of extent 1 in one memory coordinate of a read or write, as an expression to add.
+        """Return the terms of digits of extent 1 in one memory coordinate of the read or write `node`.
 
-        The analysed program leaves out such digits (mixed-radix parts of dimensions). They matter because register
-        tiles may run past the end of such a digit: only the coordinate then tells that nothing is stored. `node` is the
-        read or write, `coordinate` the number of the memory dimension.
+        Digits are mixed-radix parts of dimensions; the analysed program leaves out digits of extent 1. They are needed
+        because register tiles may run past the end of such a digit: the coordinate is then out of bounds, and nothing
+        is stored. `coordinate` is the number of the memory dimension. The result is an expression to add to the
+        coordinate.
         """
         if node.source is None:
             return ZERO

@@ -1,8 +1,8 @@
 """The index space of a product with its operands: out[rows, columns] = epilogue(sum over depth of a * b).
 
-Rows, columns and depth are *digits*: an index that an access divides is replaced by the numbers it is divided into, the
-same for all accesses that use it. A convolution has rows (n, p, q) and depth (r, s, c); a matrix product has one digit
-each. `contracted` derives the space from the facts of a program.
+Rows, columns and depth (M, N and K) are tuples of digits: an index that an access divides is replaced by its
+mixed-radix parts, the same for all accesses that use it. A convolution has rows (n, p, q) and depth (r, s, c); a matrix
+product has one digit each. `contracted` derives the space from the facts of a program.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tilewright.ir.dtypes import DType
 class Operand:
     """A tensor of a contraction: the program's argument, its extents, and its coordinates in terms of digits.
 
-    Digits are the mixed-radix parts of flattened dimensions. `otherwise` is what a read out of bounds gives.
+    Digits are the mixed-radix parts of flattened dimensions. `otherwise` is the value of a read out of bounds.
     """
 
     name: str
@@ -72,16 +72,15 @@ class Contraction:
     batch: tuple[Symbol, ...] = ()
     """Digits that A, B and the result share: groups, or matrices of a batch."""
     dims: tuple[tuple[str, ...], tuple[str, ...], str] = ((), (), "")
-    """The program's dimensions that became rows, those that became columns, and the one that is the last of the
-    depth."""
+    """The program's dimensions of M, its dimensions of N, and the dimension of K that has the last digit of `depth`."""
     apart: bool = False
     """True if digits must not be merged, because a plan must also fit sizes known only at the call."""
     over: tuple[tuple[tuple[Expr, ...], tuple[Symbol, ...]], ...] = ()
-    """(dimensions of the program, digits that stand for them together); a dimension with one element has no digits."""
+    """Pairs (dimensions of the program, the digits of these dimensions); a dimension with one element has no digits."""
     program: Program | None = None
     """The program in which the contraction was recognised."""
     accesses: tuple[Op, ...] = ()
-    """The program's read of `a`, of `b`, its write, and the reads of `extras`."""
+    """The program's operations: the read of `a`, the read of `b`, the write, and the reads of `extras`."""
 
     @property
     def open(self) -> tuple[Symbol, ...]:
@@ -90,7 +89,7 @@ class Contraction:
 
     @cached_property
     def coupled(self) -> frozenset[Symbol]:
-        """The digits of K, such as filter taps, whose bounds check on A also depends on the last digit of M.
+        """The digits of K, such as filter taps, that share a bounds check on A with the last digit of M.
 
         Digits are mixed-radix parts of flattened dimensions.
         """
@@ -100,8 +99,8 @@ class Contraction:
     def text(self) -> str:
         """Return this contraction as text for people: a line each for M, N, K, batch, every tensor and the accumulator.
 
-        The lines list digits (mixed-radix parts of flattened dimensions) with extents, and the tensors' coordinates in
-        terms of digits; a `?` marks a coordinate with a bounds check.
+        The lines list digits (mixed-radix parts of flattened dimensions) with extents, and the tensors with their
+        coordinates in terms of digits; a `?` marks a coordinate with a bounds check.
         """
         kinds = {"rows": self.rows, "columns": self.columns, "depth": self.depth, "batch": self.batch}
         lines = [
@@ -139,8 +138,8 @@ def _is_open(digit: Symbol) -> bool:
 def with_known_sizes(contraction: Contraction, sizes: Mapping[Symbol, int]) -> Contraction:
     """Return the contraction with numbers for its sizes known only at the call.
 
-    Digits (mixed-radix parts of flattened dimensions) of the returned contraction are marked not to be merged: so a
-    plan for these numbers also fits the contraction without them. `sizes` maps size symbols to numbers.
+    `sizes` maps size symbols to numbers. The returned contraction is marked `apart`: its digits (mixed-radix parts of
+    flattened dimensions) must not be merged, so that a plan for these numbers also fits the contraction without them.
     """
     numbers = Substitution(dict(sizes))
     digits = {d: index(d.name, int(numbers(d.upper + 1))) for d in contraction.open if d.upper is not None}
@@ -165,9 +164,9 @@ def with_known_sizes(contraction: Contraction, sizes: Mapping[Symbol, int]) -> C
 
 
 def dimension(digit: Symbol) -> Symbol:
-    """Return the symbol that stands for a digit (mixed-radix part) in a program whose dimensions are digits.
+    """Return the size symbol, with the digit's name, that stands for a digit in a program whose dimensions are digits.
 
-    It is a size symbol with the digit's name.
+    Digits are mixed-radix parts of dimensions.
     """
     return symbol(digit.name, 0)
 
@@ -176,8 +175,8 @@ def merge_rows(contraction: Contraction) -> Contraction:
     """Return the contraction with all digits of M (such as n, p, q) merged into one: a 1x1 convolution becomes a GEMM.
 
     Digits are mixed-radix parts of dimensions. The contraction is returned unchanged if M has one digit, if the digits
-    are not contiguous in every tensor, if an extent of M is known only at the call, or if the contraction stands for
-    one with such an extent (`apart`: its plan must fit digits that are not merged).
+    are not contiguous in every tensor that has them, if an extent of M is known only at the call, or if the contraction
+    is marked `apart` (its plan must also fit sizes known only at the call).
     """
     return (
         contraction
@@ -187,18 +186,19 @@ def merge_rows(contraction: Contraction) -> Contraction:
 
 
 def merge_columns(contraction: Contraction) -> Contraction:
-    """Return the contraction with all digits of N merged into one; unchanged if they are not contiguous in a tensor.
+    """Return the contraction with all digits of N merged into one digit.
 
-    Digits are mixed-radix parts of dimensions.
+    Digits are mixed-radix parts of dimensions. The contraction is returned unchanged if N has one digit, or if the
+    digits are not contiguous in every tensor that has them.
     """
     return contraction if len(contraction.columns) < 2 else _merge_digits(contraction, contraction.columns, "columns_0")
 
 
 def merge_taps(contraction: Contraction) -> Contraction:
-    """Return the contraction with the last two digits of K (filter tap and channel) merged into one run of memory.
+    """Return the contraction with the last two digits of K (filter tap and channel) merged into one.
 
     Digits are mixed-radix parts of dimensions. A tap w and its few channels c become one index, as in x[w, c] at C*w +
-    c. The contraction is returned unchanged if K has one digit, or if the two digits are not contiguous in an operand.
+    c. The contraction is returned unchanged if K has one digit, or if the two digits are not contiguous in A and B.
     """
     return contraction if len(contraction.depth) < 2 else _merge_digits(contraction, contraction.depth[-2:], "taps_0")
 
@@ -279,10 +279,10 @@ def pad_k(contraction: Contraction, group: int) -> Contraction:
 
 
 def _pad_operand(operand: Operand, last: Symbol, padded_digit: Symbol) -> Operand | None:
-    """Return the operand with the memory dimension of digit `last` lengthened to `padded_digit`; None if there is none.
+    """Return the operand with the memory dimension of digit `last` lengthened to `padded_digit`; None if impossible.
 
     `last` is K's last digit (mixed-radix part), `padded_digit` the same digit with a larger extent. `last` must index
-    exactly one memory dimension, alone and in full.
+    exactly one memory dimension, alone, and have its extent.
     """
     positions = [d for d, e in enumerate(operand.coordinates) if last in e.symbols]
     if (
@@ -300,10 +300,10 @@ def _pad_operand(operand: Operand, last: Symbol, padded_digit: Symbol) -> Operan
 def merged_digit_table(
     over: tuple[tuple[tuple[Expr, ...], tuple[Symbol, ...]], ...], digits: tuple[Symbol, ...], merged_digit: Symbol
 ) -> tuple[tuple[tuple[Expr, ...], tuple[Symbol, ...]], ...]:
-    """Return the table of which digits stand for which program dimensions, with `digits` merged into `merged_digit`.
+    """Return a contraction's table of digits per program dimension, with `digits` merged into `merged_digit`.
 
     Digits are mixed-radix parts of dimensions. `over` is the table before: pairs (program dimensions, their digits).
-    Pairs with a digit in `digits` become one pair, at the end; in it the last of `digits` is replaced by
+    All pairs with a digit in `digits` become one pair, at the end; in it the last of `digits` is replaced by
     `merged_digit`, and the others are deleted.
     """
     merged_entries = [entry for entry in over if set(entry[1]) & set(digits)]
@@ -316,8 +316,8 @@ def merged_digit_table(
 def chain(radices: Collection[int | Expr], extent: int | Expr) -> list[int | Expr] | None:
     """Return [1, *radices, extent] sorted so that each number divides the next; None if there is no such order.
 
-    A dimension of `extent` elements then splits into digits (mixed-radix parts). Numbers of `radices` that are `extent`
-    or larger are left out; with a 0 in `radices` there is no order.
+    These numbers split a dimension of `extent` elements into digits (mixed-radix parts). Numbers in `radices` that are
+    1 or `extent`, or above an `extent` that is an int, are left out. A 0 in `radices` gives None.
 
     >>> n, p, q = (symbol(name, 1, 99) for name in "NPQ")
     >>> chain({q, p * q, 1}, n * p * q), chain({4, 6}, 24)

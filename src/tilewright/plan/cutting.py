@@ -1,4 +1,4 @@
-"""Rewrite a plan of blocks to the dimensions of the program that is lowered, which are digits."""
+"""Rewrite a plan of a contraction to the program that is lowered, whose dimensions are digits (mixed-radix parts)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tilewright.plan.tiled import Walk
 
 
 def in_lines(contraction: Contraction, blocking: Blocking) -> Contraction:
-    """Return the contraction with image line and pixel, the last two digits of M, merged if `blocking` stages A.
+    """Return the contraction with image line and pixel, the last two digits of M, merged if a task stages A.
 
-    Digits are mixed-radix parts of dimensions. `blocking` (a Blocking) has the tile sizes and says whether a task
-    copies lines of A to a buffer (stages A). The merged digit also counts the padding pixels between lines. The
-    contraction is returned unchanged if A is read in place, or if M has one digit.
+    Digits are mixed-radix parts of dimensions. `blocking` has the tile sizes, and says whether a task copies lines of A
+    to a buffer (stages A). The merged digit also counts the padding pixels between lines. The contraction is returned
+    unchanged if A is read in place, or if M has one digit.
     """
     walk = _staged_lines(contraction, blocking)
     if walk is None or len(contraction.rows) == 1:
@@ -40,8 +40,8 @@ def in_lines(contraction: Contraction, blocking: Blocking) -> Contraction:
 def digits_of(contraction: Contraction, blocking: Blocking) -> tuple[Symbol, ...]:
     """Return all digits (mixed-radix parts of dimensions) of a contraction, in the order batch, M, N, K.
 
-    The tiles of the contraction's program have their dimensions in this order. If `blocking` (tile sizes, loop orders)
-    vectorises a digit of the batch, this digit stands after N instead.
+    The tiles of the lowered program have their dimensions in this order. If `blocking` (tile sizes, loop orders)
+    vectorises a digit of the batch, this digit comes after N instead.
     """
     vectorised = (required_lane_digit(contraction),) if blocking.by_lanes else ()
     return (
@@ -54,10 +54,11 @@ def digits_of(contraction: Contraction, blocking: Blocking) -> tuple[Symbol, ...
 
 
 def plan_over_digits(plan: Schedule, contraction: Contraction, blocking: Blocking) -> Schedule:
-    """Return a plan of blocks with its axes rewritten to the dimensions of the program over digits.
+    """Return a contraction's plan with axes rewritten to digits, the dimensions of the lowered program.
 
-    These are the digits (mixed-radix parts) of the contraction that `in_lines` returns. `blocking` (a Blocking) is what
-    the plan states. The rows that a task stages are an axis of two digits: lines, and positions in a line.
+    Digits are mixed-radix parts of dimensions, those of the contraction that `in_lines` returns. `blocking` has the
+    tile sizes and loop orders that the plan states. If a task stages image lines of A, their axis has two digits: line,
+    and position in the line.
     """
     walk, walked = _staged_lines(contraction, blocking), in_lines(contraction, blocking)
     (m, n, _), lanes = blocking.atom.shape, blocking.by_lanes
@@ -80,7 +81,7 @@ def plan_over_digits(plan: Schedule, contraction: Contraction, blocking: Blockin
     loops = one_by_one | {d: splits for role in blocking.order for d, splits in blocks[role].items()}
     axis_of_role = {ROWS: strip, name: across}
     grid = [axis_of_role[x].name if x in axis_of_role else x for x in blocking.tasks]
-    if lanes and blocking.strip >= size(row):  # a task has whole lines
+    if lanes and blocking.strip >= size(row):  # the grid does not split lines
         grid.remove(row.name)
     steps: dict[str, tuple[Split, ...]] = {}
     order = [d.name for d in loops]
@@ -108,11 +109,11 @@ def plan_over_digits(plan: Schedule, contraction: Contraction, blocking: Blockin
 
 
 def _staged_lines(contraction: Contraction, blocking: Blocking) -> Walk | None:
-    """Return a Walk: the image lines of A that a task (one core's tile) stages, and their pitch; None if A is unstaged.
+    """Return a Walk: the image lines of A that a task stages (copies to a buffer), and their pitch; else None.
 
-    To stage is to copy to a buffer first. The pitch is the number of pixels from one line to the next, padding
-    included; an im2col panel has no padding. If M is one digit (mixed-radix part of a dimension), all rows of a task
-    count as one line. `blocking` has the tile sizes and the kind of staging.
+    A task is one core's tile; None means that A is read in place. The pitch is the number of pixels from one line to
+    the next, padding included; an im2col panel has no padding. If M is one digit (mixed-radix part of a dimension), all
+    rows of a task count as one line. `blocking` has the tile sizes and the kind of staging.
     """
     if not blocking.stage:
         return None

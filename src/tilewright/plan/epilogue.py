@@ -1,4 +1,4 @@
-"""The time that the lanes of a core take for one element of an elementwise operation."""
+"""The cycles of one core per element of an elementwise operation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tilewright.ir.tile import ELEMENTWISE, UNARY_FLOAT
 from tilewright.machine import Machine
 
 COMPUTED = {*ELEMENTWISE, "select"}
-"""Operations that compute; others only say which element is meant, or are done with what stores it."""
+"""Operations that take cycles; others only move elements, or cost nothing beside the store."""
 
 
 def lane_cycles(op: Op, machine: Machine) -> float:

@@ -1,4 +1,4 @@
-"""Constraints of the author on a plan: task tiles along M and N, and the loop tile along K."""
+"""The author's constraints on a plan: task tiles along M and N, and the loop tile along K."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from tilewright.plan.contraction import Contraction
 
 @dataclass(frozen=True)
 class Fixed:
-    """Tile sizes in elements that the author's constraints give: a task's M and N, and the K loop; None: the planner
-    chooses.
+    """Tile sizes in elements that the author's constraints give: a task's M and N, and the K loop.
+
+    None means that the planner chooses.
     """
 
     rows: int | None = None
@@ -26,9 +27,9 @@ FREE = Fixed()
 
 
 def fixed_by(program: Program, contraction: Contraction, sizes: Mapping[Symbol, int]) -> Fixed:
-    """Return Fixed: the tile sizes that the author's constraints give a contraction (task tile of M and N, K step).
+    """Return the tile sizes that the author's constraints give a contraction: a task's M and N, and the K loop.
 
-    A field is None if no constraint gives it a number. `sizes` maps size symbols to numbers.
+    A field of the result is None if no constraint gives it a number. `sizes` maps size symbols to numbers.
     """
     tasks, loops = tiles_of(program, sizes)
     rows, columns, depth = contraction.dims
@@ -52,8 +53,8 @@ def fixed_by(program: Program, contraction: Contraction, sizes: Mapping[Symbol, 
 def wave_parts(program: Program, sizes: Mapping[Symbol, int]) -> dict[str, int]:
     """Return how the author's wave constraints split a workgroup's tile: {dimension: number of waves along it}.
 
-    A dimension without a workgroup tile is left out, and so is a wave tile that evaluates to no positive number.
-    `sizes` maps size symbols to numbers.
+    A dimension without a workgroup tile is left out, and so is one whose wave tile is no positive number. `sizes` maps
+    size symbols to numbers.
     """
     images, (workgroups, _) = Substitution(dict(sizes)), tiles_of(program, sizes)
     parts = {}

@@ -1,4 +1,4 @@
-"""List the author's constraints that a chosen plan does not follow, and why: one line each, for `explain()`."""
+"""List the author's constraints that a chosen plan does not follow, with reasons: one line each, for `explain()`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ONE_WORKER = "a workgroup is one worker here"
 
 @dataclass(frozen=True)
 class Followed:
-    """A program, the plan chosen for it on a machine, and the sizes it was planned for.
+    """A program, its plan on a machine, and the sizes of the plan, to find the author's constraints that it ignores.
 
     `axes` maps dimensions to their names in the plan. `is_grid` says that workgroup tiles are part of the program's
     meaning.
@@ -43,7 +43,7 @@ class Followed:
         return tuple(dict.fromkeys(notes))
 
     def number(self, e: Expr | None) -> int | None:
-        """Return the number that `e` evaluates to; None if `e` is None or has a symbol without a number."""
+        """Return the value of `e`, an expression of sizes; None if `e` is None or a symbol of it has no number."""
         value = None if e is None else Substitution(dict(self.sizes))(e)
         return value.value if isinstance(value, Const) else None
 
@@ -53,10 +53,10 @@ class Followed:
         return str(e if number is None else number)
 
     def axis(self, dim: Expr) -> Axis | None:
-        """Return the plan's Axis (how a dimension is split) of the program dimension `dim`; None if the plan has none.
+        """Return the plan's Axis (splits into tasks and loops) of dimension `dim`; None if the plan has none.
 
         If the plan is for several kernels, it is the axis of the first kernel that has one. If the plan splits `dim`
-        into parts, it is the axis within a part.
+        into parts (split-K), it is the axis within a part.
         """
         name = self.axes.get(str(dim), str(dim))
         if self.plan.parts is not None and self.plan.parts[0] == name:
@@ -84,8 +84,8 @@ class Followed:
     def wave_splits(self) -> dict[str, int] | None:
         """Return how waves split one task (workgroup's tile): {dimension: number of waves along it}; {} for one wave.
 
-        It is None if the plan does not tell: it has no pipeline, no MMA with an atom, or its first accumulator tile has
-        more columns than the atom. Otherwise all waves split the atom's rows, which are M, or N if the MMA is
+        It is None if the plan does not determine it: it has no pipeline, no MMA with an atom, or its first accumulator
+        tile has more columns than the atom. Otherwise all waves split the atom's rows, which are M, or N if the MMA is
         transposed.
         """
         if self.machine.waves == 1 or self.waves == 1:
@@ -134,10 +134,10 @@ def _extent(axis: Axis) -> int:
 
 
 def _workgroup_notes(followed: Followed, constraint: Op) -> Iterator[str]:
-    """Yield a note if the plan does not have the workgroup tile that `constraint` states; otherwise nothing.
+    """Yield a note (text for the author) if the plan does not have the workgroup tile that `constraint` states.
 
-    A note is text for the author; a plan without an axis of the dimension gets one too. Nothing is yielded for a tile
-    without a number, or for a grid program (its plan always has these tiles). `followed` has the program and its plan.
+    A plan without an axis of the constraint's dimension gets a note too. A tile without a number gets none, nor does a
+    grid program (its plan always has these tiles). `followed` has the program and its plan.
     """
     tile = followed.number(constraint.attrs["tile"])
     if tile is None or followed.is_grid:
@@ -162,11 +162,10 @@ def _workgroup_notes(followed: Followed, constraint: Op) -> Iterator[str]:
 
 
 def _tiling_notes(followed: Followed, constraint: Op) -> Iterator[str]:
-    """Yield a note if no loop of the plan has the loop tile that `constraint` states; otherwise nothing.
+    """Yield a note (text for the author) if no loop of the plan has the loop tile that `constraint` states.
 
-    A note is text for the author; a plan without an axis of the dimension gets one too. Nothing is yielded for a tile
-    without a number, or for one that covers the whole axis, unless that is within a part. `followed` has the program
-    and its plan.
+    A plan without an axis of the constraint's dimension gets a note too. A tile without a number gets none, nor does
+    one that covers the whole axis, except if the plan splits K into parts. `followed` has the program and its plan.
     """
     tile = followed.number(constraint.attrs.get("tile"))
     axis = followed.axis(constraint.attrs["dim"])
@@ -182,10 +181,10 @@ def _tiling_notes(followed: Followed, constraint: Op) -> Iterator[str]:
 
 
 def _wave_notes(followed: Followed, constraint: Op) -> Iterator[str]:
-    """Yield a note unless the plan's waves split a task (one workgroup's tile) as `constraint` states.
+    """Yield a note (text for the author) unless the plan's waves split a task as `constraint` states.
 
-    A note is text for the author. There is one too if the plan does not determine the split, or if the constraint gives
-    no number of waves. `followed` has the program and its plan.
+    A task is one workgroup's tile. A plan that does not determine the split gets a note too, and so does a constraint
+    without a number of waves. `followed` has the program and its plan.
     """
     dim = constraint.attrs["dim"]
     wanted_parts, parts = wave_parts(followed.program, followed.sizes).get(str(dim)), followed.wave_splits()
@@ -236,9 +235,9 @@ def _hardware_notes(followed: Followed, constraint: Op) -> Iterator[str]:
 
 
 def _elements_notes(followed: Followed, constraint: Op) -> Iterator[str]:
-    """Yield a note (text for the author), always: no plan follows a constraint on elements per thread.
+    """Yield a note (text for the author) that the plan ignores `constraint`, on elements per thread: every plan does.
 
-    Such a constraint is for a read, a write or an index. `followed` has the program and its plan.
+    The constraint is for a read, a write or an index. `followed` has the program and its plan.
     """
     why = ONE_WORKER if followed.machine.waves == 1 else "what a lane reads and writes at a time follows from the plan"
     what = f"{constraint.attrs['what']} of {constraint.attrs['of']}"

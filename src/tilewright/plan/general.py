@@ -29,17 +29,17 @@ from tilewright.plan.slow import FindCause, SlowKernel, slow_kernel, slow_lines
 WHOLE, CHOSEN = 512, 256
 """The longest axis that a loop with a free tile size takes as one tile, and its tile size on a longer one."""
 DEEPEST = 4096
-"""The longest tile of a K loop: it holds no operands, so that it may be longer."""
+"""The longest tile of a K loop; it may be longer than other loop tiles, because it holds no operands."""
 ALIKE = {
     *(*ELEMENTWISE, "select", "cast", "fill", "scalar", "broadcast", "permute"),
     *("mma", "read", "write", "yield", "iterate"),
 }
-"""Operations that treat all coordinates of a dimension alike; a loop does so for all but its own axis."""
+"""Operations that treat all coordinates of a dimension in the same way; a loop does, except along its own axis."""
 
 
 @dataclass(frozen=True)
 class GeneralChoice:
-    """The plan that was chosen for a program that is no single contraction, and why other plans were refused.
+    """The plan that was chosen for a program that is no single contraction, and the reasons against other plans.
 
     `cycles` is its predicted time, `bound` the roofline.
     """
@@ -52,19 +52,22 @@ class GeneralChoice:
     refused: tuple[Refusal, ...] = ()
     notes: tuple[str, ...] = ()
     candidates: tuple[Schedule, ...] = ()
-    """Legal plans, the fastest predicted one first, where there are several."""
+    """The legal plans, if there are several, the one that is predicted fastest first."""
     predicted: Predicted | None = field(default=None, compare=False, repr=False)
     """A function that predicts the cycles of this plan on a machine with other rates, if the model has one."""
     costs: tuple[float, ...] = ()
     """The predicted cycles of each candidate."""
     parts: tuple[Choice | GeneralChoice, ...] = ()
-    """The choices of its kernels, in order, where the program becomes more than one kernel."""
+    """The choices for its kernels, in order, if the program becomes more than one kernel."""
     find_cause: FindCause | None = field(default=None, compare=False, repr=False)
-    """A function that finds what takes most of the predicted time, if there is one."""
+    """A function that finds the costliest part of the plan, if there is one."""
 
     @property
     def slow(self) -> SlowKernel | None:
-        """The cause that makes this plan slow; None if it is not slow, or has no predicted time."""
+        """A SlowKernel, with the cause, if this plan is predicted far above its roofline; else None.
+
+        It is None too if the plan has no predicted time.
+        """
         return slow_kernel(self.machine, self.cycles, self.bound, self.find_cause)
 
     def explain(self) -> str:
@@ -102,7 +105,7 @@ class GeneralChoice:
 
 
 def room_of(machine: Machine) -> Room:
-    """Return a Room, the goals for splitting a kernel into tasks (tiles of the grid): how many tasks, and how large.
+    """Return a Room: goals for the number and the size of a kernel's tasks (tiles of the grid) on a machine.
 
     It has a number of tasks and of elements per task for kernels without MMAs, and others for kernels with MMAs. All
     follow from the machine's number of cores and the sizes of its L1 and L2 caches.
@@ -116,7 +119,7 @@ def room_of(machine: Machine) -> Room:
 def blocks_of(
     products: Mapping[Op, Microkernel | None], dims: tuple[Expr, ...], width: Size, machine: Machine
 ) -> dict[Expr, int]:
-    """Return {dimension: loop tile in elements}: a task's loops that keep the accumulators of its MMAs in registers.
+    """Return a task's loops that keep the accumulators of its MMAs in registers: {dimension: loop tile in elements}.
 
     A task is one tile of the grid. The loops are, outermost first: N by the columns of the accumulator tile, M by its
     rows, and each batch dimension with several elements by 1. `products` maps each MMA to its microkernel (atom,
@@ -190,9 +193,10 @@ def words_for(dims: Iterable[str]) -> dict[str, str]:
 def plan_over_dims(
     dims: Sequence[Expr], size: Size, splits: Mapping[Expr, tuple[Split, ...]], grid: Iterable[Expr]
 ) -> Schedule:
-    """Return a Schedule (plan) with an axis for each of `dims`, split into tiles by `splits`, and a grid over `grid`.
+    """Return a Schedule (plan) with an axis for each dimension in `dims`, whose grid has the dimensions in `grid`.
 
-    A dimension without an entry in `splits` is not split. `size(d)` evaluates the extent of a dimension d.
+    `splits` maps a dimension to the splits of its axis into tiles; a dimension without an entry is not split. `size(d)`
+    evaluates the extent of a dimension d.
     """
     words = words_for(map(str, dims))
     axes = tuple(axis_of(words[str(d)], size(d), splits.get(d, ())) for d in dims)
@@ -202,7 +206,6 @@ def plan_over_dims(
 def axis_of(word: str, extent: int, splits: tuple[Split, ...]) -> Axis:
     """Return an Axis (one axis statement of a plan) named `word`, with `extent` elements, split into tiles by `splits`.
 
-    The axis is a single dimension, not a number made of several digits (mixed-radix parts). An `extent` of 0 counts as
-    1.
+    The axis has a single digit (mixed-radix part), itself. An `extent` of 0 counts as 1.
     """
     return Axis(word, (Digit(word, max(1, extent), max(1, extent)),), splits)

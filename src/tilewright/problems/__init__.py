@@ -7,7 +7,7 @@
 | notation  | numbers and names, common to both notations                              |
 | batch     | files of problems with options; the lists of real layers in `shapes/`    |
 | dtypes    | element types by their short names                                       |
-| reference | what the problems mean, in float64 or exactly in integers                |
+| reference | reference results of the problems, in float64 or exactly in integers     |
 | data      | operands with exact sums; real operands and their error bound            |
 | mathematics | functions such as exp as machine code, against higher precision        |
 """
@@ -52,19 +52,20 @@ __all__ = [
 ]
 
 
-def _is(*kinds: Any) -> Callable[[Any], bool]:
+def _has_type(*kinds: Any) -> Callable[[Any], bool]:
+    """Return a predicate that is True for values of one of the types `kinds`; bools never count."""
     return lambda x: isinstance(x, kinds) and not isinstance(x, bool)
 
 
 _KINDS = {
-    "str": (_is(str), "a text"),
-    "int": (_is(int, np.integer), "an integer"),
-    "int | None": (_is(int, np.integer), "an integer"),
-    "float | None": (_is(int, float), "a number"),
+    "str": (_has_type(str), "a text"),
+    "int": (_has_type(int, np.integer), "an integer"),
+    "int | None": (_has_type(int, np.integer), "an integer"),
+    "float | None": (_has_type(int, float), "a number"),
     "Array": (lambda x: isinstance(x, np.ndarray) and from_numpy(x.dtype) is not None, "an array of numbers"),
-    "ConvProblem": (_is(ConvProblem), "a convolution: parse_conv reads one"),
-    "MatmulProblem": (_is(MatmulProblem), "a matrix product: parse_matmul reads one"),
-    "Problem": (_is(ConvProblem, MatmulProblem), "a problem: parse_conv and parse_matmul read one"),
-    "np.random.Generator": (_is(np.random.Generator), "a numpy.random.Generator"),
+    "ConvProblem": (_has_type(ConvProblem), "a convolution: parse_conv reads one"),
+    "MatmulProblem": (_has_type(MatmulProblem), "a matrix product: parse_matmul reads one"),
+    "Problem": (_has_type(ConvProblem, MatmulProblem), "a problem: parse_conv and parse_matmul read one"),
+    "np.random.Generator": (_has_type(np.random.Generator), "a numpy.random.Generator"),
 }
 check_all(globals(), __all__, _KINDS, ProblemError)

@@ -31,8 +31,8 @@ Problem = ConvProblem | MatmulProblem
 
 DIRECTIONS = ("FWD_B", "FWD_D", "FWD_I", "BWD_D", "BWD_W", "BWD_WB")
 
-# Options that are kept as they are written, for whoever runs the problems.
-_KEPT = frozenset(
+# Options that are passed through as text, for the program that runs the problems.
+_PASSED_THROUGH = frozenset(
     [
         "alg",
         "attr-deterministic",
@@ -76,12 +76,12 @@ class Settings:
     options: tuple[tuple[str, str], ...] = ()
 
     def option(self, name: str, default: str = "") -> str:
-        """The text of another option, the default where it was not given."""
+        """Return the text of the option `name` among `options`; `default` if it was not given."""
         return dict(self.options).get(name, default)
 
 
 def read_batch(text: str) -> Iterator[tuple[Settings, Problem]]:
-    """Each problem of a batch file with the settings that apply to it, `mb` already put in.
+    """Return an iterator over (settings, problem) for each problem of a batch file; an option `mb` is already applied.
 
     Options with several values, `--dt=f32,bf16`, give each problem once for each combination.
 
@@ -92,23 +92,23 @@ def read_batch(text: str) -> Iterator[tuple[Settings, Problem]]:
     BWD_D mb1ic8ih6oc8oh6kh3ph1
     BWD_D mb4ic8ih6oc8oh6kh3ph1
     """
-    state = _State()
+    state = _Options()
     for number, line in _logical_lines(text):
         for word in re.finditer(r"\S+", line):
             try:
                 if word.group() == "--reset":
-                    state = _State()
+                    state = _Options()
                 elif word.group().startswith("--"):
                     state.set(word.group())
                 else:
                     yield from state.expand(word.group())
-            except ParseError as fault:
-                what = str(fault).partition("\n")[0]
-                raise ParseError(f"line {number}: {what}", line, word.start() + fault.position) from None
+            except ParseError as error:
+                message = str(error).partition("\n")[0]
+                raise ParseError(f"line {number}: {message}", line, word.start() + error.position) from None
 
 
-class _State:
-    """What the options read so far say."""
+class _Options:
+    """The options in effect at a position of a batch file; an option with several values holds a list."""
 
     def __init__(self) -> None:
         self.mb: list[int | None] = [None]
@@ -117,20 +117,26 @@ class _State:
         self.options: dict[str, str] = {}
 
     def set(self, word: str) -> None:
+        """Store the option written as `word`, such as "--mb=1,4"; raise ParseError if it is unknown or malformed."""
         name, _, value = word[2:].partition("=")
-        at = len(word) - len(value)
+        value_position = len(word) - len(value)
         if name == "mb":
-            self.mb = [_batch(part, word, place) for part, place in _parts(value, at)]
+            self.mb = [
+                _parse_batch_size(part, word, position) for part, position in _split_at_commas(value, value_position)
+            ]
         elif name == "dt":
-            self.dt = [_types(part, word, place) for part, place in _parts(value, at)]
+            self.dt = [_parse_types(part, word, position) for part, position in _split_at_commas(value, value_position)]
         elif name == "dir":
-            self.directions = [_direction(part, word, place) for part, place in _parts(value, at)]
-        elif name in _KEPT:
+            self.directions = [
+                _parse_direction(part, word, position) for part, position in _split_at_commas(value, value_position)
+            ]
+        elif name in _PASSED_THROUGH:
             self.options[name] = value
         else:
             raise ParseError(f"--{name} is no option that is known here; there are {_option_names()}", word, 0)
 
     def expand(self, word: str) -> Iterator[tuple[Settings, Problem]]:
+        """Yield (settings, problem) of the problem written as `word`, for each combination of the options' values."""
         problem = parse_matmul(word) if word[0].isdigit() else parse_conv(word)
         for dt, direction, mb in product(self.dt, self.directions, self.mb):
             settings = Settings(mb, dt, direction, tuple(sorted(self.options.items())))
@@ -143,45 +149,55 @@ class _State:
 
 
 def _option_names() -> str:
-    return ", ".join(f"--{name}" for name in sorted({*_KEPT, "mb", "dt", "dir", "reset"}))
+    """Return the names of all options as one text, for errors."""
+    return ", ".join(f"--{name}" for name in sorted({*_PASSED_THROUGH, "mb", "dt", "dir", "reset"}))
 
 
-def _parts(value: str, at: int) -> Iterator[tuple[str, int]]:
-    """The values between commas, with their places."""
+def _split_at_commas(value: str, position: int) -> Iterator[tuple[str, int]]:
+    """Yield (part, position) for the parts of `value` between commas; `position` is that of the value in its word."""
     for part in value.split(","):
-        yield part, at
-        at += len(part) + 1
+        yield part, position
+        position += len(part) + 1
 
 
-def _batch(value: str, word: str, place: int) -> int | None:
+def _parse_batch_size(value: str, word: str, position: int) -> int | None:
+    """Return the batch size that `value` writes; None for 0, which keeps each problem's own.
+
+    `word` and `position` say where an error points.
+    """
     if not re.fullmatch(r"[0-9]{1,18}", value):
-        raise ParseError(f"--mb needs a number (0: as each problem has it), not {value!r}", word, place)
+        raise ParseError(f"--mb needs a number (0: as each problem has it), not {value!r}", word, position)
     return int(value) or None
 
 
-def _types(value: str, word: str, place: int) -> tuple[str, str, str]:
+def _parse_types(value: str, word: str, position: int) -> tuple[str, str, str]:
+    """Return the element types (source, weights, result) that `value` writes: one type for all, or three.
+
+    `word` and `position` say where an error points.
+    """
     try:
         names = [dtype(name).name for name in value.split(":")]
     except ProblemError as fault:
-        raise ParseError(f"--dt: {fault}", word, place) from None
+        raise ParseError(f"--dt: {fault}", word, position) from None
     if len(names) not in (1, 3):
-        raise ParseError(f"--dt needs one type, or three as in u8:s8:s32, not {value!r}", word, place)
+        raise ParseError(f"--dt needs one type, or three as in u8:s8:s32, not {value!r}", word, position)
     source, weights, result = names if len(names) == 3 else names * 3
     return source, weights, result
 
 
-def _direction(value: str, word: str, place: int) -> str:
+def _parse_direction(value: str, word: str, position: int) -> str:
+    """Return the direction that `value` writes, in upper case; `word` and `position` say where an error points."""
     if value.upper() not in DIRECTIONS:
-        raise ParseError(f"--dir needs one of {', '.join(DIRECTIONS)}, not {value!r}", word, place)
+        raise ParseError(f"--dir needs one of {', '.join(DIRECTIONS)}, not {value!r}", word, position)
     return value.upper()
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines without comments, joined where a backslash says so, each with the number of its first line."""
+    """Yield (number of the first line, text) of the lines without comments, joined where one ends in a backslash."""
     joined, first = "", 0
     for number, line in enumerate(text.splitlines(), 1):
-        kept = re.sub(r"(^|\s)#.*", "", line)
-        joined, first = (joined + kept.lstrip(), first) if first else (kept, number)
+        code = re.sub(r"(^|\s)#.*", "", line)
+        joined, first = (joined + code.lstrip(), first) if first else (code, number)
         if joined.endswith("\\"):
             joined = joined[:-1]
         else:
@@ -192,23 +208,23 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def shape_lists() -> dict[str, tuple[ConvProblem, ...]]:
-    """All lists of real layers that come with the package, by name.
+    """Return all lists of real layers that come with the package, by name.
 
     >>> {name: len(problems) for name, problems in shape_lists().items()}
     {'conv_3d': 6, 'depthwise': 7, 'grouped_dilated': 10, 'hopper_8': 8, 'mixed': 47, 'resnet_50': 20}
     """
-    return {name: _shapes(name) for name in _list_names()}
+    return {name: _read_shapes(name) for name in _list_names()}
 
 
 def shape_list(name: str, mb: int | None = None) -> tuple[ConvProblem, ...]:
-    """The problems of one list, with the batch that the list gives them or with `mb` images.
+    """Return the problems of the list `name`, with the batch sizes of the list or, if given, with `mb` images.
 
     >>> print(shape_list("hopper_8")[0], shape_list("hopper_8", mb=1)[0])
     mb32ic64ih56oc64oh56kh3ph1 mb1ic64ih56oc64oh56kh3ph1
     """
     if name not in _list_names():
         raise ProblemError(f"{name!r} names no list of shapes; there are {', '.join(_list_names())}")
-    problems = _shapes(name)
+    problems = _read_shapes(name)
     return problems if mb is None else tuple(replace(problem, mb=mb) for problem in problems)
 
 
@@ -216,11 +232,13 @@ _FOLDER = resources.files("tilewright.problems") / "shapes"
 
 
 def _list_names() -> tuple[str, ...]:
+    """Return the names of all lists of layers, sorted."""
     files = (entry.name for entry in _FOLDER.iterdir())
     return tuple(sorted(name.removesuffix(".txt") for name in files if name.endswith(".txt")))
 
 
 @cache
-def _shapes(name: str) -> tuple[ConvProblem, ...]:
+def _read_shapes(name: str) -> tuple[ConvProblem, ...]:
+    """Return the convolutions of the list `name`; the file is read once."""
     text = (_FOLDER / f"{name}.txt").read_text(encoding="utf-8")
     return tuple(problem for _, problem in read_batch(text) if isinstance(problem, ConvProblem))

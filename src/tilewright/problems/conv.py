@@ -36,9 +36,9 @@ _AXES_ALLOWED = ("w", "h", "d", "hw", "dhw")
 class ConvProblem:
     """One convolution: batch, channels, groups, and for each of 1 to 3 axes input, output, filter, stride, padding.
 
-    The fields are named as in the notation; i, o, k, s, p, d hold one number an axis, outermost first. Left out,
-    s, d, o and p are inferred as in the notation. Output pixel q and filter tap r of an axis meet at input
-    q*s + r*(d+1) - p; where that lies outside the image, the input counts as 0.
+    The fields are named as in the notation; i, o, k, s, p, d hold one number an axis, outermost first. Left out, s, d,
+    o and p are inferred as in the notation. Output pixel q and filter tap r of an axis read the input pixel q*s +
+    r*(d+1) - p; if that lies outside the image, the input counts as 0.
 
     >>> problem = ConvProblem(mb=1, ic=64, oc=64, i=(56, 40), k=(3, 3), p=(1, 1))
     >>> problem.o, problem.s
@@ -69,7 +69,7 @@ class ConvProblem:
                 object.__setattr__(self, key, integer(getattr(self, key), key))
         _check_channels(self.mb, self.ic, self.oc, self.g)
         rows = list(zip(*(self._one_per_axis(key) for key in "iksdop"), strict=True))
-        inferred = [_infer(axis, *row) for axis, row in zip(self.axes, rows, strict=True)]
+        inferred = [_infer_axis(axis, *row) for axis, row in zip(self.axes, rows, strict=True)]
         i, k, s, d, _, _ = zip(*rows, strict=True)
         o, p = zip(*inferred, strict=True)
         for key, values in zip("iksdop", (i, k, s, d, o, p), strict=True):
@@ -77,7 +77,10 @@ class ConvProblem:
         object.__setattr__(self, "name", check_name(self.name))
 
     def _one_per_axis(self, key: str) -> tuple[Any, ...]:
-        """The checked numbers of a field, its default where it is left out, or None where that is inferred."""
+        """Return the numbers of field `key`, one for each axis, after checks.
+
+        A field that is left out has its default (s, d), or None (o, p), which `_infer_axis` fills in.
+        """
         values = integers(getattr(self, key), key)
         if not values and key in "sdop":
             return ({"s": 1, "d": 0}.get(key),) * self.rank
@@ -91,37 +94,39 @@ class ConvProblem:
 
     @property
     def rank(self) -> int:
-        """How many axes the image has: 1, 2 or 3."""
+        """Return the number of axes of the image: 1, 2 or 3."""
         return len(self.i)
 
     @property
     def axes(self) -> str:
-        """The letters of the axes, outermost first: "w", "hw" or "dhw"."""
+        """Return the letters of the axes, outermost first: "w", "hw" or "dhw"."""
         return "dhw"[3 - self.rank :]
 
     @property
     def has_groups(self) -> bool:
-        """Whether the weights have a group axis; with g1 they have one of extent 1."""
+        """Return True if the weights have a group axis; with g1 they have one of extent 1."""
         return self.g is not None
 
     @property
     def groups(self) -> int:
-        """How many groups there are, 1 without a group axis."""
+        """Return the number of groups, 1 without a group axis."""
         return 1 if self.g is None else self.g
 
     @property
     def ic_per_group(self) -> int:
-        """Input channels that one output channel sees."""
+        """Return the number of input channels that one output channel depends on."""
         return self.ic // self.groups
 
     @property
     def oc_per_group(self) -> int:
-        """Output channels that see one input channel."""
+        """Return the number of output channels that depend on one input channel."""
         return self.oc // self.groups
 
     @property
     def dilation(self) -> tuple[int, ...]:
-        """The distance of two neighbouring filter taps: 1 for a dense filter (d counts from 0).
+        """Return the distance of two neighbouring filter taps along each axis, 1 for a dense filter.
+
+        The field `d` counts from 0, this property from 1.
 
         >>> parse_conv("ic8ih20oc8kh3dh1").dilation
         (2, 2)
@@ -130,7 +135,9 @@ class ConvProblem:
 
     @property
     def p_right(self) -> tuple[int, ...]:
-        """The padding after the image: what the last output needs; below 0 where trailing input is never read.
+        """Return the padding after the image along each axis, as the last output needs it.
+
+        It is below 0 where the end of the input is never read.
 
         >>> parse_conv("ic3ih224oc64oh112kh7sh2ph3").p_right
         (2, 2)
@@ -142,12 +149,12 @@ class ConvProblem:
 
     @property
     def x_shape(self) -> tuple[int, ...]:
-        """The input's shape, channels first: batch, channels, image."""
+        """Return the input's shape, channels first: batch, channels, image."""
         return (self.mb, self.ic, *self.i)
 
     @property
     def w_shape(self) -> tuple[int, ...]:
-        """The weights' shape: groups (if has_groups), output channels, input channels of one group, filter.
+        """Return the weights' shape: groups (if `has_groups`), output channels, input channels of one group, filter.
 
         >>> parse_conv("g4ic20ih5oc40kh3").w_shape, parse_conv("ic20ih5oc40kh3").w_shape
         ((4, 10, 5, 3, 3), (40, 20, 3, 3))
@@ -157,12 +164,12 @@ class ConvProblem:
 
     @property
     def y_shape(self) -> tuple[int, ...]:
-        """The output's shape, channels first: batch, channels, image."""
+        """Return the output's shape, channels first: batch, channels, image."""
         return (self.mb, self.oc, *self.o)
 
     @property
     def macs(self) -> int:
-        """How many multiply-adds the problem needs: taps that meet only padding are not counted.
+        """Return the number of multiply-adds that the problem needs; taps that read only padding are not counted.
 
         A 3x3 filter on a 4x4 image with padding 1 loses one tap in three rows of each border:
 
@@ -170,16 +177,16 @@ class ConvProblem:
         (100, 100)
         """
         rows = zip(self.o, self.i, self.k, self.s, self.p, self.dilation, strict=True)
-        taps = prod(_taps_inside(o, i, k, s, p, dilation) for o, i, k, s, p, dilation in rows)
+        taps = prod(_count_taps_inside(o, i, k, s, p, dilation) for o, i, k, s, p, dilation in rows)
         return self.mb * self.oc * self.ic_per_group * taps
 
     @property
     def ops(self) -> int:
-        """Operations as benchmarks count them: two for each multiply-add (see `macs`)."""
+        """Return the number of operations as benchmarks count them: two for each multiply-add (see `macs`)."""
         return 2 * self.macs
 
     def canonical(self) -> str:
-        """The problem with every key written out, grouped by `_`; g only where the weights have a group axis.
+        """Return the notation with every key written out, grouped by `_`; g only if the weights have a group axis.
 
         >>> parse_conv("ic8ih20oc8kh3dh1").canonical()
         'mb2_ic8ih20iw20_oc8oh16ow16_kh3kw3_sh1sw1_ph0pw0_dh1dw1'
@@ -203,15 +210,18 @@ class ConvProblem:
         return text + name_text(self.name)
 
     def _spatial(self, key: str, axes: str) -> str:
-        """For example "ih56iw40"; a padding below 0 is left out, because only inference gives it."""
+        """Return the notation of field `key` for the axes, for example "ih56iw40".
+
+        A padding below 0 is left out, because only inference gives it.
+        """
         values: tuple[int, ...] = getattr(self, key)
         return "".join(f"{key}{axis}{value}" for axis, value in zip(axes, values, strict=False) if value >= 0)
 
 
 def parse_conv(text: str) -> ConvProblem:
-    """The convolution that `text` writes.
+    """Return the convolution that `text` writes; raise ParseError if it writes none.
 
-    Post-condition: parse_conv(str(P)) == P == parse_conv(P.canonical()).
+    Post-condition: parse_conv(str(P)) == P == parse_conv(P.canonical()) for every problem P.
 
     >>> problem = parse_conv('mb1_ic64ih56oc32oh28kh3sh2n"net:conv2"')
     >>> problem.p, problem.p_right, problem.name
@@ -225,41 +235,45 @@ def parse_conv(text: str) -> ConvProblem:
     """
     begin, end = content(text)
     values: dict[str, int] = {}
-    places: dict[str, int] = {}
+    position_of: dict[str, int] = {}
     name = None
-    at = begin
-    while at < end:
-        if text[at] == "_":
-            at += 1
+    position = begin
+    while position < end:
+        if text[position] == "_":
+            position += 1
             continue
-        if text[at] == "n":
-            name = read_name(text, at + 1, end)
-            end = at
+        if text[position] == "n":
+            name = read_name(text, position + 1, end)
+            end = position
             break
-        match = _KEY.match(text, at, end)
+        match = _KEY.match(text, position, end)
         if match is None:
             raise ParseError(
-                f"{text[at]!r} begins no key; the keys are g, mb, ic, oc, one of i o k s p d with one of d h w,"
+                f"{text[position]!r} begins no key; the keys are g, mb, ic, oc, one of i o k s p d with one of d h w,"
                 " and n before a name",
                 text,
-                at,
+                position,
             )
         key = match.group()
-        value, after = read_number(text, match.end(), f"a number after {key}")
+        value, next_position = read_number(text, match.end(), f"a number after {key}")
         if values.get(key, value) != value:
-            raise ParseError(f"{key} is given twice, as {values[key]} and as {value}", text, at)
-        values[key], places[key] = value, at
-        at = after
+            raise ParseError(f"{key} is given twice, as {values[key]} and as {value}", text, position)
+        values[key], position_of[key] = value, position
+        position = next_position
     try:
         return _from_keys(values, name)
     except ProblemError as fault:
-        raise ParseError(str(fault), text, _place(fault.key, places, end)) from None
+        raise ParseError(str(fault), text, _error_position(fault.key, position_of, end)) from None
 
 
 def _from_keys(values: dict[str, int], name: str | None) -> ConvProblem:
+    """Return the convolution whose keys, such as "ic" and "kh", have these values.
+
+    Raise ProblemError if a key is missing or does not fit the others.
+    """
     mb, ic, oc = values.get("mb", 2), values.get("ic", 0), values.get("oc", 0)
     _check_channels(mb, ic, oc, values.get("g"))
-    present = ""
+    axes_present = ""
     rows: dict[str, tuple[int, ...]] = {}
     for axis in "dhw":
         i, o, k = (values.get(key + axis, 0) for key in "iok")
@@ -274,19 +288,19 @@ def _from_keys(values: dict[str, int], name: str | None) -> ConvProblem:
                     f"{key}{axis} is missing or 0: an axis needs both i{axis} and k{axis}",
                     key + axis,
                 )
-        present += axis
-        o, p = _infer(axis, i, k, s, d, o or None, p)
+        axes_present += axis
+        o, p = _infer_axis(axis, i, k, s, d, o or None, p)
         rows[axis] = (i, k, o, s, p, d)
-    if present not in _AXES_ALLOWED:
-        if not present:
+    if axes_present not in _AXES_ALLOWED:
+        if not axes_present:
             raise ProblemError("no axis is given: write at least iw and kw, or ih and kh, or id and kd")
-        missing = "h" if "h" not in present else "w"
+        missing = "h" if "h" not in axes_present else "w"
         raise ProblemError(
-            f"axes {' and '.join(present)} are given without {missing}; give d alone (for three equal axes), h alone"
-            " (for two), w alone (one), h and w, or all three"
+            f"axes {' and '.join(axes_present)} are given without {missing}; give d alone (for three equal axes),"
+            " h alone (for two), w alone (one), h and w, or all three"
         )
-    if present in ("d", "h"):
-        rows = dict.fromkeys("dhw"["dhw".index(present) :], rows[present])
+    if axes_present in ("d", "h"):
+        rows = dict.fromkeys("dhw"["dhw".index(axes_present) :], rows[axes_present])
     columns = list(zip(*(rows[axis] for axis in "dhw" if axis in rows), strict=True))
     i_all, k_all, o_all, s_all, p_all, d_all = columns
     return ConvProblem(
@@ -294,13 +308,22 @@ def _from_keys(values: dict[str, int], name: str | None) -> ConvProblem:
     )
 
 
-def _place(key: str, places: dict[str, int], end: int) -> int:
-    """Where the caret goes: at the key; else at the first key of its axis; else where the keys end."""
+def _error_position(key: str, position_of: dict[str, int], end: int) -> int:
+    """Return the position of an error's caret: at the key, else at the first key of its axis, else at `end`.
+
+    `position_of` maps the keys of the text to their positions.
+    """
     axis = key[1:] if key[1:] in ("d", "h", "w") else None
-    return places.get(key, min((place for other, place in places.items() if other[1:] == axis), default=end))
+    return position_of.get(
+        key, min((position for other, position in position_of.items() if other[1:] == axis), default=end)
+    )
 
 
 def _check_channels(mb: int, ic: int, oc: int, g: int | None) -> None:
+    """Raise ProblemError unless batch size `mb`, channels `ic` and `oc`, and number of groups `g` are valid.
+
+    Groups must divide the channels; `g` is None without a group axis.
+    """
     if mb < 0:
         raise ProblemError(f"mb is {mb}; it is at least 0", "mb")
     for key, value, what in (("ic", ic, "input"), ("oc", oc, "output")):
@@ -313,19 +336,22 @@ def _check_channels(mb: int, ic: int, oc: int, g: int | None) -> None:
             raise ProblemError(f"{key} is {value}, which {g} groups do not divide", key)
 
 
-def _infer(axis: str, i: int, k: int, s: int, d: int, o: int | None, p: int | None) -> tuple[int, int]:
-    """Output extent and left padding of one axis, from what is given of them."""
+def _infer_axis(axis: str, i: int, k: int, s: int, d: int, o: int | None, p: int | None) -> tuple[int, int]:
+    """Return (output extent, left padding) of one axis; `o` and `p` are inferred where they are None.
+
+    `axis` is its letter; `i`, `k`, `s`, `d` are its input extent, filter extent, stride and dilation (from 0).
+    """
     if o is None:
         p = p or 0
         span = (k - 1) * (d + 1) + 1
-        o = _truncated(i - span + 2 * p, s) + 1
+        o = _truncating_divide(i - span + 2 * p, s) + 1
         if o < 1:
             raise ProblemError(
                 f"o{axis} would be {o} = (i{axis}{i} - {span} + 2*p{axis}{p})/s{axis}{s} + 1,"
                 f" the filter spans {span}: it is at least 1",
                 f"k{axis}",
             )
-    inferred = _inferred_padding(o, i, k, s, d)
+    inferred = _infer_padding(o, i, k, s, d)
     if p is not None and p < 0 and p != inferred:
         raise ProblemError(
             f"p{axis} is {p}; padding below 0 cannot be written, only inferred from the output extent"
@@ -335,19 +361,25 @@ def _infer(axis: str, i: int, k: int, s: int, d: int, o: int | None, p: int | No
     return o, inferred if p is None else p
 
 
-def _inferred_padding(o: int, i: int, k: int, s: int, d: int) -> int:
-    """Half of what the outputs need beyond the image; the odd row goes to the right."""
-    return _truncated((o - 1) * s - i + (k - 1) * (d + 1) + 1, 2)
+def _infer_padding(o: int, i: int, k: int, s: int, d: int) -> int:
+    """Return the left padding of one axis: half of the total that its outputs need, rounded towards 0.
+
+    `o`, `i`, `k`, `s`, `d` are output, input and filter extent, stride and dilation (from 0).
+    """
+    return _truncating_divide((o - 1) * s - i + (k - 1) * (d + 1) + 1, 2)
 
 
-def _truncated(a: int, b: int) -> int:
-    """a/b rounded towards 0, as the notation has it: -1/2 is 0."""
+def _truncating_divide(a: int, b: int) -> int:
+    """Return a / b rounded towards 0, as the notation defines it: -1/2 is 0."""
     return a // b if a >= 0 else -(-a // b)
 
 
-def _taps_inside(o: int, i: int, k: int, s: int, p: int, dilation: int) -> int:
-    """How many pairs of an output q < o and a tap r < k meet the image: 0 <= q*s + r*dilation - p < i."""
-    if o < k:  # q and r play the same part: count along the longer one
+def _count_taps_inside(o: int, i: int, k: int, s: int, p: int, dilation: int) -> int:
+    """Return how many pairs of an output q < o and a tap r < k of one axis read a pixel inside the image.
+
+    They read pixel q*s + r*dilation - p, which is inside if it is at least 0 and less than `i`.
+    """
+    if o < k:  # q and r are symmetric: count along the longer one
         o, k, s, dilation = k, o, dilation, s
     count = 0
     for r in range(k):

@@ -1,4 +1,4 @@
-"""Mathematical functions as machine code over whole arrays, and how far they are from higher precision.
+"""Mathematical functions as machine code over whole arrays, and their error against higher precision.
 
 >>> sine = CompiledFunction("sin", "f32", lanes=8)
 >>> x = np.array([0.5, 3.0, -1e30], np.float32)
@@ -28,30 +28,34 @@ _ENTRY = "apply"
 
 
 def text(name: str, dtype: str, lanes: int | None, fused: bool = True) -> str:
-    """LLVM text of `void apply(inputs..., ptr result, i64 count)`; count is a multiple of the lanes."""
-    kind, w = dtypes.dtype(dtype), Writer(fused=fused)
-    count, form, size = 1 + (name in BINARY), vector(kind, lanes), kind.bits // 8
-    w.line("br label %loop")
-    w.label("loop")
-    w.line("%at = phi i64 [ 0, %entry ], [ %next, %loop ]")
+    """Return the LLVM text of `void apply(inputs..., ptr result, i64 count)`, which applies function `name` to arrays.
+
+    Elements have the type `dtype`. The loop handles `lanes` elements at a time (None: one), so the count must be a
+    multiple; `fused` allows fused multiply-adds.
+    """
+    element, out = dtypes.dtype(dtype), Writer(fused=fused)
+    count, vector_type, size = 1 + (name in BINARY), vector(element, lanes), element.bits // 8
+    out.line("br label %loop")
+    out.label("loop")
+    out.line("%at = phi i64 [ 0, %entry ], [ %next, %loop ]")
     values = []
     for k in range(count):
-        place = w.value(f"getelementptr {vector(kind, None)}, ptr %in{k}, i64 %at")
-        values.append(w.value(f"load {form}, ptr {place}, align {size}"))
-    writer = FormulaWriter(w, lanes, None, lambda f: (values[f.value], kind))
-    result = writer.write(Formula(name, tuple(map(Formula.operand, range(count)))), kind)
-    place = w.value(f"getelementptr {vector(kind, None)}, ptr %out, i64 %at")
-    w.line(f"store {form} {result}, ptr {place}, align {size}")
-    w.line(f"%next = add i64 %at, {lanes or 1}")
-    w.line(f"br i1 {w.value('icmp ult i64 %next, %count')}, label %loop, label %done")
-    w.label("done")
+        pointer = out.value(f"getelementptr {vector(element, None)}, ptr %in{k}, i64 %at")
+        values.append(out.value(f"load {vector_type}, ptr {pointer}, align {size}"))
+    writer = FormulaWriter(out, lanes, None, lambda f: (values[f.value], element))
+    result = writer.write(Formula(name, tuple(map(Formula.operand, range(count)))), element)
+    pointer = out.value(f"getelementptr {vector(element, None)}, ptr %out, i64 %at")
+    out.line(f"store {vector_type} {result}, ptr {pointer}, align {size}")
+    out.line(f"%next = add i64 %at, {lanes or 1}")
+    out.line(f"br i1 {out.value('icmp ult i64 %next, %count')}, label %loop, label %done")
+    out.label("done")
     inputs = ", ".join(f"ptr %in{k}" for k in range(count))
     head = f"define void @{_ENTRY}({inputs}, ptr %out, i64 %count) nounwind"
-    return "\n".join([*w.declared, f"{head} {{\nentry:\n{w.text()}\n  ret void\n}}\n"])
+    return "\n".join([*out.declared, f"{head} {{\nentry:\n{out.text()}\n  ret void\n}}\n"])
 
 
 class CompiledFunction:
-    """A function of formulas, as machine code for this CPU; `fused` unset: for one without fused multiply-add."""
+    """A mathematical function compiled to machine code for this CPU; `fused=False` does without fused multiply-add."""
 
     def __init__(self, name: str, dtype: str, lanes: int | None = 8, fused: bool = True):
         self.name, self.lanes, self.fused = name, lanes or 1, fused
@@ -64,17 +68,17 @@ class CompiledFunction:
         self.entry = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * count, ctypes.c_int64)(self.code.address(_ENTRY))
 
     def __call__(self, *arrays: Array) -> Array:
-        """The function of all elements."""
+        """Return the function of all elements."""
         size = arrays[0].size
-        whole = -(-size // self.lanes) * self.lanes
+        padded_size = -(-size // self.lanes) * self.lanes
         inputs = []
-        for given in arrays:
-            padded = np.zeros(whole, self.type)
-            padded[:size] = given
+        for array in arrays:
+            padded = np.zeros(padded_size, self.type)
+            padded[:size] = array
             inputs.append(padded)
-        result = np.empty(whole, self.type)
+        result = np.empty(padded_size, self.type)
         if size:
-            self.entry(*(a.ctypes.data for a in (*inputs, result)), whole)
+            self.entry(*(a.ctypes.data for a in (*inputs, result)), padded_size)
         return result[:size]
 
 
@@ -93,23 +97,31 @@ FUNCTIONS = tuple(_REFERENCES)
 
 
 def by_elements(name: str, dtype: str) -> bool:
-    """Whether its reference comes element by element, from mpmath: a thousand times slower than by arrays."""
+    """Return True if `reference` computes function `name` for the type `dtype` element by element, with mpmath.
+
+    That is a thousand times slower than on whole arrays.
+    """
     return dtype == "f64" and (name == "erf" or np.finfo(np.longdouble).nmant not in (63, 112))
 
 
 def reference(name: str, *arrays: Array) -> Array:
-    """The function in higher precision: f64 for f32 and less; for f64 long double where that is wider, else mpmath."""
-    wide: Any = np.longdouble if arrays[0].dtype == np.float64 else np.float64
+    """Return function `name`, such as "exp", applied to the arrays in higher precision: float64 for f32 and narrower.
+
+    For f64 it is long double. For erf, and where long double is no wider, mpmath gives pairs of doubles (see
+    `_by_mpmath`).
+    """
+    wide_type: Any = np.longdouble if arrays[0].dtype == np.float64 else np.float64
     with np.errstate(all="ignore"):
-        if wide is np.longdouble and by_elements(name, "f64"):
+        if wide_type is np.longdouble and by_elements(name, "f64"):
             return _by_mpmath(name, *arrays)
-        return np.asarray(_REFERENCES[name](*(a.astype(wide) for a in arrays)))
+        return np.asarray(_REFERENCES[name](*(a.astype(wide_type) for a in arrays)))
 
 
 def _by_mpmath(name: str, *arrays: Array) -> Array:
-    """f64 functions element by element; the result is a pair of doubles, the second what the first lacks.
+    """Return the f64 function `name` of the arrays, computed by mpmath for each element, with shape (2, size).
 
-    Where an argument or the result is not finite, or the result is zero, it is numpy's: mpmath has one zero.
+    Row 0 is the result rounded to a double, row 1 the remainder. Elements with an argument or result that is not
+    finite, or with result zero, are numpy's: mpmath has one zero.
     """
     import mpmath as mp
 
@@ -119,40 +131,45 @@ def _by_mpmath(name: str, *arrays: Array) -> Array:
         "cbrt": lambda x: mp.sign(x) * mp.cbrt(abs(x)),
     }  # fmt: skip
     function = functions.get(name) or getattr(mp, name)
-    found = np.stack([_REFERENCES[name](*arrays), np.zeros(arrays[0].size)])
-    finite = np.isfinite(found[0]) & (found[0] != 0) & np.all([np.isfinite(a) for a in arrays], axis=0)
+    result = np.stack([_REFERENCES[name](*arrays), np.zeros(arrays[0].size)])
+    finite = np.isfinite(result[0]) & (result[0] != 0) & np.all([np.isfinite(a) for a in arrays], axis=0)
     with mp.workprec(120):
         for i in np.flatnonzero(finite):
             exact = function(*(mp.mpf(float(a[i])) for a in arrays))
-            found[:, i] = float(exact), float(exact - float(exact))
-    return found
+            result[:, i] = float(exact), float(exact - float(exact))
+    return result
 
 
-def error(found: Array, exact: Array) -> Array:
-    """How far each result is from the exact value, in units in the last place; infinite where only one is a number.
+def error(result: Array, exact: Array) -> Array:
+    """Return the error of each element of `result` against `exact`, in units in the last place (ULP).
 
-    Numbers too large for the type count as the power of two that follows its largest.
+    `exact` has a wider type, or is an array of pairs from `_by_mpmath`. The error is infinite where only one of them is
+    a NaN. Numbers too large for the type count as the power of two that follows its largest.
 
     >>> error(np.array([1.0, np.inf, np.nan], np.float32), np.array([1 + 2.0**-24, 1e300, np.nan]))
     array([0.5, 0. , 0. ])
     """
-    kind = np.finfo(found.dtype)
-    pair = exact.ndim > found.ndim
-    most = exact[0] if pair else exact
-    wide: Any = most.dtype.type
-    top = wide(2.0) * wide(2.0 ** (kind.maxexp - 1)) if wide is not np.float64 or kind.bits < 64 else wide(kind.max)
+    kind = np.finfo(result.dtype)
+    pair = exact.ndim > result.ndim
+    leading = exact[0] if pair else exact
+    wide_type: Any = leading.dtype.type
+    largest = (
+        wide_type(2.0) * wide_type(2.0 ** (kind.maxexp - 1))
+        if wide_type is not np.float64 or kind.bits < 64
+        else wide_type(kind.max)
+    )
     with np.errstate(all="ignore"):
-        limited = np.clip(most, -top, top)
-        apart = np.abs(np.clip(found.astype(wide), -top, top) - limited - (exact[1] if pair else 0))
-        away = np.asarray(apart / _power_below(limited, kind.minexp) * wide(2.0) ** kind.nmant, np.float64)
-    nothing = np.isnan(found)
-    away[nothing != np.isnan(most)] = np.inf
-    away[nothing & np.isnan(most)] = 0
-    return away
+        limited = np.clip(leading, -largest, largest)
+        distance = np.abs(np.clip(result.astype(wide_type), -largest, largest) - limited - (exact[1] if pair else 0))
+        ulps = np.asarray(distance / _power_below(limited, kind.minexp) * wide_type(2.0) ** kind.nmant, np.float64)
+    is_nan = np.isnan(result)
+    ulps[is_nan != np.isnan(leading)] = np.inf
+    ulps[is_nan & np.isnan(leading)] = 0
+    return ulps
 
 
 def _power_below(x: Array, least: int) -> Array:
-    """The largest power of two that is not above |x|, but at least 2^least."""
+    """Return the largest power of two that is not above |x|, but at least 2^least, for each element of `x`."""
     if x.dtype == np.float64:
         code = x.view(np.int64) & (0x7FF << 52)
         return np.maximum(code, max(0, least + 1023) << 52).view(np.float64)

@@ -1,11 +1,11 @@
 """Matrix-product problems, and their notation `30x4096:4096x28672_n"name"`.
 
-Shapes of the left factor, the right factor and, where it is not the usual one, the result, with `:` between them;
+Shapes of the left operand, the right operand and, where it is not the usual one, the result, with `:` between them;
 then `_n` and a name. The last two extents are the matrix, those before count matrices:
 
     8x1x30x64:8x12x64x5          left [8,1,30,64] times right [8,12,64,5] gives [8,12,30,5]
 
-A batch extent of 1 is repeated to match the other factor (both factors, to match the result).
+A batch extent of 1 is broadcast to match the other operand (both operands, to match the result).
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ class MatmulProblem:
                 f"the left factor has {self.src[-1]} columns and the right factor {self.wei[-2]} rows; they are equal",
                 "wei",
             )
-        usual = (*map(_joined, self.src[:-2], self.wei[:-2]), self.src[-2], self.wei[-1])
-        dst = self.dst or usual
-        if len(dst) != len(usual) or dst[-2:] != usual[-2:]:
-            raise ProblemError(f"the result is {_shape_text(usual)}, not {_shape_text(dst)}", "dst")
+        inferred = (*map(_broadcast, self.src[:-2], self.wei[:-2]), self.src[-2], self.wei[-1])
+        dst = self.dst or inferred
+        if len(dst) != len(inferred) or dst[-2:] != inferred[-2:]:
+            raise ProblemError(f"the result is {_shape_text(inferred)}, not {_shape_text(dst)}", "dst")
         for axis, (left, right, result) in enumerate(zip(self.src[:-2], self.wei[:-2], dst[:-2], strict=True)):
             if left not in (1, result) or right not in (1, result):
                 raise ProblemError(
@@ -68,32 +68,32 @@ class MatmulProblem:
 
     @property
     def m(self) -> int:
-        """Rows of the left factor and of the result."""
+        """Return M: the rows of the left operand and of the result."""
         return self.src[-2]
 
     @property
     def n(self) -> int:
-        """Columns of the right factor and of the result."""
+        """Return N: the columns of the right operand and of the result."""
         return self.wei[-1]
 
     @property
     def k(self) -> int:
-        """The length of every sum: columns of the left factor, rows of the right one."""
+        """Return K, the number of terms of every sum: the columns of the left operand and rows of the right one."""
         return self.src[-1]
 
     @property
     def batch(self) -> tuple[int, ...]:
-        """The batch extents of the result; () for a single product."""
+        """Return the batch extents of the result; () for a single product."""
         return self.dst[:-2]
 
     @property
     def macs(self) -> int:
-        """How many multiply-adds the problem needs, one for each element of the sums of the result."""
+        """Return the number of multiply-adds that the problem needs: K for each element of the result."""
         return prod(self.dst) * self.k
 
     @property
     def ops(self) -> int:
-        """Operations as benchmarks count them: two for each multiply-add.
+        """Return the number of operations as benchmarks count them: two for each multiply-add.
 
         >>> parse_matmul("30x4096:4096x28672").ops
         7046430720
@@ -101,7 +101,7 @@ class MatmulProblem:
         return 2 * self.macs
 
     def canonical(self) -> str:
-        """The problem with the result's shape written out.
+        """Return the notation of the problem with the result's shape written out.
 
         >>> parse_matmul("30x64:64x5_nfirst").canonical()
         '30x64:64x5:30x5_n"first"'
@@ -111,15 +111,15 @@ class MatmulProblem:
 
     def __str__(self) -> str:
         """The short form: the result's shape only where the factors do not give it."""
-        usual = self == MatmulProblem(self.src, self.wei, name=self.name)
-        shapes = ":".join(map(_shape_text, (self.src, self.wei) if usual else (self.src, self.wei, self.dst)))
+        is_inferred = self == MatmulProblem(self.src, self.wei, name=self.name)
+        shapes = ":".join(map(_shape_text, (self.src, self.wei) if is_inferred else (self.src, self.wei, self.dst)))
         return shapes + name_text(self.name, "_n")
 
 
 def parse_matmul(text: str) -> MatmulProblem:
-    """The matrix product that `text` writes.
+    """Return the matrix product that `text` writes; raise ParseError if it writes none.
 
-    Post-condition: parse_matmul(str(P)) == P == parse_matmul(P.canonical()).
+    Post-condition: parse_matmul(str(P)) == P == parse_matmul(P.canonical()) for every problem P.
 
     >>> parse_matmul('30x4096:4096x28672_n"llama"')
     MatmulProblem(src=(30, 4096), wei=(4096, 28672), dst=(30, 28672), name='llama')
@@ -130,47 +130,49 @@ def parse_matmul(text: str) -> MatmulProblem:
       30x64:63x5
             ^
     """
-    at, end = content(text)
+    position, end = content(text)
     shapes: list[tuple[int, ...]] = []
-    places: list[int] = []
+    positions: list[int] = []
     name = None
     while True:
-        places.append(at)
-        shape, at = _read_shape(text, at)
+        positions.append(position)
+        shape, position = _read_shape(text, position)
         shapes.append(shape)
-        if at == end or text[at] != ":":
+        if position == end or text[position] != ":":
             break
         if len(shapes) == 3:
-            raise ParseError("expected the end, or _n and a name: there are at most three shapes", text, at)
-        at += 1
-    while at < end and text[at] == "_":
-        at += 1
-    if at < end:
-        if text[at] != "n":
-            raise ParseError(f"{text[at]!r} has no meaning here; expected x, :, or _n and a name", text, at)
-        name = read_name(text, at + 1, end)
+            raise ParseError("expected the end, or _n and a name: there are at most three shapes", text, position)
+        position += 1
+    while position < end and text[position] == "_":
+        position += 1
+    if position < end:
+        if text[position] != "n":
+            raise ParseError(f"{text[position]!r} has no meaning here; expected x, :, or _n and a name", text, position)
+        name = read_name(text, position + 1, end)
     if len(shapes) == 1:
         raise ParseError("the right factor is missing; write left:right", text, end)
     try:
         return MatmulProblem(shapes[0], shapes[1], shapes[2] if len(shapes) == 3 else (), name)
     except ProblemError as fault:
-        place = dict(zip(("src", "wei", "dst"), places, strict=False)).get(fault.key, end)
-        raise ParseError(str(fault), text, place) from None
+        position_of_error = dict(zip(("src", "wei", "dst"), positions, strict=False)).get(fault.key, end)
+        raise ParseError(str(fault), text, position_of_error) from None
 
 
-def _read_shape(text: str, at: int) -> tuple[tuple[int, ...], int]:
-    """The extents written at `at`, with x between them, and where they end."""
-    extent, at = read_number(text, at, "a shape, as in 30x64,")
+def _read_shape(text: str, position: int) -> tuple[tuple[int, ...], int]:
+    """Return (extents written at `position`, with x between them, and the position after them)."""
+    extent, position = read_number(text, position, "a shape, as in 30x64,")
     extents = [extent]
-    while text[at : at + 1] == "x":
-        extent, at = read_number(text, at + 1, "an extent")
+    while text[position : position + 1] == "x":
+        extent, position = read_number(text, position + 1, "an extent")
         extents.append(extent)
-    return tuple(extents), at
+    return tuple(extents), position
 
 
 def _shape_text(shape: tuple[int, ...]) -> str:
+    """Return a shape in the notation, with x between its extents: (30, 64) -> "30x64"."""
     return "x".join(map(str, shape)) or "()"
 
 
-def _joined(left: int, right: int) -> int:
-    return right if left == 1 else left
+def _broadcast(left_extent: int, right_extent: int) -> int:
+    """Return the batch extent of the result: the left operand's, or the right operand's if the left one is 1."""
+    return right_extent if left_extent == 1 else left_extent

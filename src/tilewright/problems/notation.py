@@ -1,4 +1,4 @@
-"""What the notations of convolution and matrix product share: numbers and names, with a caret at every fault."""
+"""Shared parsing of convolution and matrix-product notation: numbers and names, with a caret at every error."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tilewright.errors import ParseError, ProblemError
 from tilewright.limits import written
 
 _DIGITS = re.compile(r"[0-9]+")
-_LARGEST = 2**63 - 1
+_MAX_INTEGER = 2**63 - 1
 
 
 def content(text: str) -> tuple[int, int]:
-    """Where `text` begins and ends when the blanks around it are left out.
+    """Return (begin, end) of `text` without the blanks around it.
 
     >>> content("  mb1 ")
     (2, 5)
@@ -26,7 +26,9 @@ def content(text: str) -> tuple[int, int]:
 
 
 def read_number(text: str, at: int, what: str) -> tuple[int, int]:
-    """The number written at `at`, and where it ends; `what` says in the error what was expected there.
+    """Return (the number written at position `at`, the position after it).
+
+    Raise ParseError if there is none; `what` says in the error what was expected.
 
     >>> read_number("ic64ih56", 2, "a number after ic")
     (64, 4)
@@ -43,13 +45,15 @@ def read_number(text: str, at: int, what: str) -> tuple[int, int]:
             raise ParseError(f"expected {what}; no number of the notation has a sign", text, at)
         raise ParseError(f"expected {what}", text, at)
     digits = match.group().lstrip("0")
-    if len(digits) > 19 or int(digits or "0") > _LARGEST:
+    if len(digits) > 19 or int(digits or "0") > _MAX_INTEGER:
         raise ParseError(f"expected {what} below 2**63", text, at)
     return int(digits or "0"), match.end()
 
 
 def read_name(text: str, at: int, end: int) -> str | None:
-    """The name that fills `text` from `at`, just after the letter n, up to `end`: bare or in double quotes.
+    """Return the name that fills `text` from position `at` (just after the letter n) to `end`; None if it is empty.
+
+    The name is bare or in double quotes.
 
     >>> read_name('n"conv:1"', 1, 9), read_name("nconv", 1, 5), read_name("n", 1, 1)
     ('conv:1', 'conv', None)
@@ -60,14 +64,14 @@ def read_name(text: str, at: int, end: int) -> str | None:
             raise ParseError("the name's closing quote is missing", text, end)
         name = name[1:-1]
         at += 1
-    for place, letter in enumerate(name):
-        if letter == " " or not letter.isprintable():
-            raise ParseError(f"a name holds no blanks or control characters, not {letter!r}", text, at + place)
+    for offset, character in enumerate(name):
+        if character == " " or not character.isprintable():
+            raise ParseError(f"a name holds no blanks or control characters, not {character!r}", text, at + offset)
     return name or None
 
 
 def integers(values: Any, key: str) -> tuple[int, ...]:
-    """A field's numbers, as ints."""
+    """Return the numbers of a problem's field as ints; raise ProblemError, naming the field `key`, for other values."""
     flat = getattr(values, "ndim", 1) == 1
     if isinstance(values, str | bytes) or not isinstance(values, Iterable) or not flat:
         raise ProblemError(f"{key} = {written(values)} is no row of integers", key)
@@ -75,14 +79,17 @@ def integers(values: Any, key: str) -> tuple[int, ...]:
 
 
 def integer(value: Any, key: str) -> int:
-    """A field's number, as an int."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or abs(int(value)) > _LARGEST:
+    """Return the number of a problem's field as an int; raise ProblemError, naming the field `key`, if it is none."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or abs(int(value)) > _MAX_INTEGER:
         raise ProblemError(f"{key} = {written(value)} is no integer below 2**63", key)
     return int(value)
 
 
 def check_name(name: str | None) -> str | None:
-    """The name as problems keep it: None for an empty one; an error for one that the notation cannot hold."""
+    """Return the name that a problem stores, None for an empty one.
+
+    Raise ProblemError for a name that the notation cannot write.
+    """
     if name is not None and not isinstance(name, str):
         raise ProblemError(f"the name {written(name)} is no text", "n")
     if name and (" " in name or not name.isprintable()):
@@ -91,7 +98,7 @@ def check_name(name: str | None) -> str | None:
 
 
 def name_text(name: str | None, before: str = "n") -> str:
-    """How a name is printed at the end of a problem.
+    """Return the name as it is printed at the end of a problem, with the text `before` in front; "" for no name.
 
     >>> name_text("conv:1"), name_text(None)
     ('n"conv:1"', '')

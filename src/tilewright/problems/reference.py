@@ -1,9 +1,9 @@
-"""What convolution and matrix product mean, in float64 or exactly in integers: the references for tests.
+"""Reference results of convolution and matrix product, in float64 or exactly in integers, for tests.
 
-Plain and sure: a loop over the filter taps, each joining whole slices. Nothing here is shared with the compiler.
+Plain and safe: a loop over the filter taps, each a product of whole slices. No code is shared with the compiler.
 Data of integer types are computed in int64, everything else in float64.
 
-Tensors come in any order of their axes, said by a string of letters, outermost first:
+Tensors come in any order of their axes, given by a string of letters, outermost first:
 
 | tensor      | letters                                           | also                 | examples               |
 |-------------|---------------------------------------------------|----------------------|------------------------|
@@ -41,10 +41,10 @@ def conv_forward(
     w_layout: str = "",
     y_layout: str = "ncx",
 ) -> Array:
-    """The output y: y[n, o, q] is the sum over channels c and taps r of x[n, c, q*s + r*dilation - p] * w[o, c, r].
+    """Return the output y of the convolution of the input `x` with the weights `w`.
 
-    Where the index lies outside the image nothing is added. The usual layout of w is "goix" for problems with a
-    group axis, "oix" for others.
+    y[n, o, q] is the sum over channels c and taps r of x[n, c, q*s + r*dilation - p] * w[o, c, r]; indices outside the
+    image add nothing. The usual layout of w is "goix" for problems with a group axis, "oix" for others.
 
     >>> from tilewright.problems.conv import parse_conv
     >>> problem = parse_conv("mb1ic1iw4oc1kw3pw1")
@@ -52,20 +52,20 @@ def conv_forward(
     [[[210, 321, 432, 43]]]
     """
     _check_layouts(problem, x=x_layout, w=w_layout, y=y_layout)
-    images, filters = _operands(
-        _grouped_image(problem, x, x_layout, "x"), _grouped_weights(problem, w, w_layout), _longest_sum(problem)
+    images, filters = _as_compute_type(
+        _grouped_image(problem, x, x_layout, "x"), _grouped_weights(problem, w, w_layout), _max_terms(problem)
     )
     result = np.zeros(_image_shape(problem, "y"), images.dtype)
-    for first in range(0, problem.o[0], _lines(problem)):
-        part = result[:, :, :, first : first + _lines(problem)]
-        for taps in _several(_taps(problem, first, part.shape[3]), problem):
-            pixels = np.zeros((*images.shape[:2], len(taps), images.shape[2], *part.shape[3:]), images.dtype)
-            for place, (_, inside, outside) in enumerate(taps):
-                pixels[:, :, place][outside] = images[inside]
+    for first in range(0, problem.o[0], _outputs_per_step(problem)):
+        output_slice = result[:, :, :, first : first + _outputs_per_step(problem)]
+        for taps in _tap_groups(_taps(problem, first, output_slice.shape[3]), problem):
+            pixels = np.zeros((*images.shape[:2], len(taps), images.shape[2], *output_slice.shape[3:]), images.dtype)
+            for tap_index, (_, inputs, outputs) in enumerate(taps):
+                pixels[:, :, tap_index][outputs] = images[inputs]
             rows = np.concatenate([filters[tap] for tap, _, _ in taps], axis=-1)
-            flat = pixels.reshape(*pixels.shape[:2], rows.shape[-1], prod(part.shape[3:]))
-            part += _product(rows, flat).reshape(part.shape)
-    return _ungrouped_image(problem, _finish(result, x, w), y_layout)
+            columns = pixels.reshape(*pixels.shape[:2], rows.shape[-1], prod(output_slice.shape[3:]))
+            output_slice += _batched_matmul(rows, columns).reshape(output_slice.shape)
+    return _ungrouped_image(problem, _as_int64_if_integers(result, x, w), y_layout)
 
 
 def conv_dgrad(
@@ -77,7 +77,10 @@ def conv_dgrad(
     w_layout: str = "",
     x_layout: str = "ncx",
 ) -> Array:
-    """The gradient of the input: what each input pixel gets back from all outputs y that it has part in.
+    """Return the gradient of the convolution's input, given the gradient `y` of its output and the weights `w`.
+
+    Each input pixel sums up y times w over all outputs and taps that read it. Layouts give the order of axes by
+    letters, as in "nhwc" and "oihw".
 
     >>> from tilewright.problems.conv import parse_conv
     >>> problem = parse_conv("mb1ic1iw4oc1kw3pw1")
@@ -85,15 +88,15 @@ def conv_dgrad(
     [[[12, 123, 234, 340]]]
     """
     _check_layouts(problem, x=x_layout, w=w_layout, y=y_layout)
-    outputs, filters = _operands(
-        _grouped_image(problem, y, y_layout, "y"), _grouped_weights(problem, w, w_layout), _longest_sum(problem)
+    y_grouped, filters = _as_compute_type(
+        _grouped_image(problem, y, y_layout, "y"), _grouped_weights(problem, w, w_layout), _max_terms(problem)
     )
-    result = np.zeros(_image_shape(problem, "x"), outputs.dtype)
-    for tap, inside, outside in _taps(problem):
-        pixels = outputs[outside]
-        part = _product(filters[tap].swapaxes(1, 2), _flat(pixels))
-        result[inside] += part.reshape(result[inside].shape)
-    return _ungrouped_image(problem, _finish(result, y, w), x_layout)
+    result = np.zeros(_image_shape(problem, "x"), y_grouped.dtype)
+    for tap, inputs, outputs in _taps(problem):
+        pixels = y_grouped[outputs]
+        contribution = _batched_matmul(filters[tap].swapaxes(1, 2), _flatten_pixels(pixels))
+        result[inputs] += contribution.reshape(result[inputs].shape)
+    return _ungrouped_image(problem, _as_int64_if_integers(result, y, w), x_layout)
 
 
 def conv_wgrad(
@@ -105,7 +108,10 @@ def conv_wgrad(
     y_layout: str = "ncx",
     w_layout: str = "",
 ) -> Array:
-    """The gradient of the weights: for each tap the sum over all images and output pixels of input times output.
+    """Return the gradient of the convolution's weights, given its input `x` and the gradient `y` of its output.
+
+    Each tap sums up x times y over all images and output pixels. Layouts give the order of axes by letters, as in
+    "nhwc" and "oihw".
 
     >>> from tilewright.problems.conv import parse_conv
     >>> problem = parse_conv("mb1ic1iw4oc1kw3pw1")
@@ -113,21 +119,21 @@ def conv_wgrad(
     [[[3210, 4321, 432]]]
     """
     _check_layouts(problem, x=x_layout, w=w_layout, y=y_layout)
-    images, outputs = _operands(
-        _grouped_image(problem, x, x_layout, "x"), _grouped_image(problem, y, y_layout, "y"), _longest_sum(problem)
+    images, y_grouped = _as_compute_type(
+        _grouped_image(problem, x, x_layout, "x"), _grouped_image(problem, y, y_layout, "y"), _max_terms(problem)
     )
     groups, ic, oc = problem.groups, problem.ic_per_group, problem.oc_per_group
     result = np.zeros((groups, oc, ic, *problem.k), images.dtype)
-    for tap, inside, outside in _taps(problem):
-        left = np.moveaxis(outputs[outside], 0, 2)
-        right = np.moveaxis(images[inside], 0, 2)
+    for tap, inputs, outputs in _taps(problem):
+        left = np.moveaxis(y_grouped[outputs], 0, 2)
+        right = np.moveaxis(images[inputs], 0, 2)
         length = prod(left.shape[2:])
         result[tap] = left.reshape(groups, oc, length) @ right.reshape(groups, ic, length).swapaxes(1, 2)
-    result = _finish(result, x, y)
+    result = _as_int64_if_integers(result, x, y)
     if "g" not in _weights_layout(problem, w_layout):
         result = result.reshape(problem.oc, *result.shape[2:])
-        return _to_layout(result, _letters("oix", problem), _weights_layout(problem, w_layout))
-    return _to_layout(result, _letters("goix", problem), _weights_layout(problem, w_layout))
+        return _transpose(result, _expand_layout("oix", problem), _weights_layout(problem, w_layout))
+    return _transpose(result, _expand_layout("goix", problem), _weights_layout(problem, w_layout))
 
 
 def matmul_reference(
@@ -139,7 +145,9 @@ def matmul_reference(
     wei_layout: str = "kn",
     dst_layout: str = "mn",
 ) -> Array:
-    """The product of src and wei; batch extents of 1 are repeated.
+    """Return the matrix product of `src` and `wei`; batch extents of 1 are broadcast.
+
+    Layouts give the order of the last two axes: "mk" or "km", "kn" or "nk", "mn" or "nm".
 
     >>> from tilewright.problems.matmul import parse_matmul
     >>> problem = parse_matmul("2x3:3x1")
@@ -153,39 +161,41 @@ def matmul_reference(
     right = wei if wei_layout == "kn" else wei.swapaxes(-1, -2)
     _check_shape(left, problem.src, "src, as mk,")
     _check_shape(right, problem.wei, "wei, as kn,")
-    left, right = _operands(left, right, problem.k)
-    result = np.broadcast_to(_finish(left @ right, src, wei), problem.dst)
+    left, right = _as_compute_type(left, right, problem.k)
+    result = np.broadcast_to(_as_int64_if_integers(left @ right, src, wei), problem.dst)
     return np.ascontiguousarray(result if dst_layout == "mn" else result.swapaxes(-1, -2))
 
 
-_PIXELS = 1 << 22
-"""How many input pixels are gathered for one product."""
+_MAX_PIXELS = 1 << 22
+"""The largest number of input pixels that are gathered for one matrix product."""
 
 
-def _lines(problem: ConvProblem) -> int:
-    """Outputs along the first axis that are computed at a time."""
-    return max(1, _PIXELS // (problem.mb * problem.ic * prod(problem.o[1:]) * prod(problem.k) or 1))
+def _outputs_per_step(problem: ConvProblem) -> int:
+    """Return how many outputs along the first image axis are computed at a time; this limits the memory used."""
+    return max(1, _MAX_PIXELS // (problem.mb * problem.ic * prod(problem.o[1:]) * prod(problem.k) or 1))
 
 
-def _several(taps: list[tuple[Index, Index, Index]], problem: ConvProblem) -> list[list[tuple[Index, Index, Index]]]:
-    """The taps, in groups that are gathered together."""
-    count = max(1, _PIXELS // (problem.mb * problem.ic * prod(problem.o[1:]) * _lines(problem) or 1))
+def _tap_groups(taps: list[tuple[Index, Index, Index]], problem: ConvProblem) -> list[list[tuple[Index, Index, Index]]]:
+    """Return the taps (from `_taps`) split into lists that are gathered and multiplied together."""
+    count = max(1, _MAX_PIXELS // (problem.mb * problem.ic * prod(problem.o[1:]) * _outputs_per_step(problem) or 1))
     return [taps[n : n + count] for n in range(0, len(taps), count)]
 
 
-def _taps(problem: ConvProblem, begin_at: int = 0, lines: int | None = None) -> list[tuple[Index, Index, Index]]:
-    """Each filter tap that meets the image, with the input pixels and the output pixels that it joins.
+def _taps(
+    problem: ConvProblem, first_output: int = 0, output_count: int | None = None
+) -> list[tuple[Index, Index, Index]]:
+    """Return (tap, inputs, outputs) for each filter tap that meets the image: the pixels that it connects.
 
-    All three as an index of the last axes of an array. Of the outputs' first axis only so many lines are looked at, and
-    counted from the first of them.
+    All three are indices into the last axes of an array. Only `output_count` outputs (None: all) along the first axis
+    are considered, from `first_output` on, and are counted from there.
     """
     axes = []
-    outputs_of = (problem.o[0] if lines is None else lines, *problem.o[1:])
-    shifted = (problem.p[0] - begin_at * problem.s[0], *problem.p[1:])
+    output_extents = (problem.o[0] if output_count is None else output_count, *problem.o[1:])
+    shifted = (problem.p[0] - first_output * problem.s[0], *problem.p[1:])
     for o, i, k, s, p, dilation in zip(
-        outputs_of, problem.i, problem.k, problem.s, shifted, problem.dilation, strict=True
+        output_extents, problem.i, problem.k, problem.s, shifted, problem.dilation, strict=True
     ):
-        found = []
+        ranges = []
         for tap in range(k):
             first = tap * dilation - p  # the input pixel that output 0 meets
             skipped = (-first + s - 1) // s if first < 0 else 0
@@ -193,46 +203,47 @@ def _taps(problem: ConvProblem, begin_at: int = 0, lines: int | None = None) -> 
             count = min(o - skipped, (i - begin + s - 1) // s)
             if count > 0:
                 inside = slice(begin, begin + (count - 1) * s + 1, s)
-                found.append((tap, inside, slice(skipped, skipped + count)))
-        axes.append(found)
-    joined = []
-    for choice in product(*axes):
-        taps, inputs, outputs = zip(*choice, strict=True)
-        joined.append(((..., *taps), (..., *inputs), (..., *outputs)))
-    return joined
+                ranges.append((tap, inside, slice(skipped, skipped + count)))
+        axes.append(ranges)
+    index_triples = []
+    for range_of_axis in product(*axes):
+        taps, inputs, outputs = zip(*range_of_axis, strict=True)
+        index_triples.append(((..., *taps), (..., *inputs), (..., *outputs)))
+    return index_triples
 
 
-def _flat(pixels: Array) -> Array:
-    """The image of each channel as one row."""
+def _flatten_pixels(pixels: Array) -> Array:
+    """Return `pixels`, an array [n, g, c, image axes...], with the image axes flattened to one."""
     return pixels.reshape(*pixels.shape[:3], prod(pixels.shape[3:]))
 
 
-def _product(left: Array, right: Array) -> Array:
-    """Matrix products [g, a, b] times [n, g, b, pixels]."""
+def _batched_matmul(left: Array, right: Array) -> Array:
+    """Return the matrix products of `left` [g, a, b] and `right` [n, g, b, pixels], as [n, g, a, pixels]."""
     if left.shape[-1] == 1:
         return np.asarray(left * right)
     return np.asarray(left @ right)
 
 
-def _longest_sum(problem: ConvProblem) -> int:
-    """No sum of any direction has more terms than this."""
+def _max_terms(problem: ConvProblem) -> int:
+    """Return an upper limit of the number of terms of any sum, in all three directions."""
     taps = prod(problem.k)
     return max(problem.ic_per_group * taps, problem.oc_per_group * taps, problem.mb * prod(problem.o))
 
 
 def _is_integer(array: Array) -> bool:
+    """Return True if the array has integers (also 2-bit and 4-bit ones) or booleans."""
     return array.dtype.kind in "iub" or array.dtype.name in ("int2", "uint2", "int4", "uint4")
 
 
-def _operands(left: Array, right: Array, terms: int) -> tuple[Array, Array]:
-    """The operands in the type to compute in.
+def _as_compute_type(left: Array, right: Array, term_count: int) -> tuple[Array, Array]:
+    """Return both operands in the type to compute in: float64, or int64 for integers whose sums may exceed 2**53.
 
-    For integers that is float64 where no sum can leave the range in which it is exact, because numpy multiplies
-    float64 matrices very much faster; else int64.
+    Smaller sums, of at most `term_count` products, are exact in float64, which is much faster in numpy. Raise
+    ProblemError if sums may exceed int64.
     """
     if not (_is_integer(left) and _is_integer(right)):
         return left.astype(np.float64), right.astype(np.float64)
-    largest = max(1, terms) * _largest(left) * _largest(right)
+    largest = max(1, term_count) * _max_magnitude(left) * _max_magnitude(right)
     if largest < 2**53:
         return left.astype(np.float64), right.astype(np.float64)
     if largest < 2**63:
@@ -240,28 +251,32 @@ def _operands(left: Array, right: Array, terms: int) -> tuple[Array, Array]:
     raise ProblemError(f"sums may reach {largest}, beyond int64; use smaller values")
 
 
-def _largest(array: Array) -> int:
+def _max_magnitude(array: Array) -> int:
+    """Return the largest absolute value in the array; 0 if it is empty."""
     if not array.size:
         return 0
     return max(int(array.max()), -int(array.min()))
 
 
-def _finish(result: Array, *operands: Array) -> Array:
-    """The result as int64 where all operands hold integers."""
+def _as_int64_if_integers(result: Array, *operands: Array) -> Array:
+    """Return `result` as int64 if all operands hold integers; otherwise unchanged."""
     return result.astype(np.int64) if all(map(_is_integer, operands)) else result
 
 
-def _letters(layout: str, problem: ConvProblem) -> str:
+def _expand_layout(layout: str, problem: ConvProblem) -> str:
+    """Return the layout letters with x replaced by the problem's axes: "ncx" -> "nchw"."""
     return layout.replace("x", problem.axes)
 
 
 def _weights_layout(problem: ConvProblem, layout: str) -> str:
-    return _letters(layout or ("goix" if problem.has_groups else "oix"), problem)
+    """Return the weights' layout with x replaced by the problem's axes; "" stands for the usual layout."""
+    return _expand_layout(layout or ("goix" if problem.has_groups else "oix"), problem)
 
 
 def _check_layouts(problem: ConvProblem, *, x: str, w: str, y: str) -> None:
+    """Raise ProblemError unless the layouts of x, w and y have each letter of the problem once."""
     for what, layout in (("x", x), ("y", y)):
-        if sorted(_letters(layout, problem)) != sorted("nc" + problem.axes):
+        if sorted(_expand_layout(layout, problem)) != sorted("nc" + problem.axes):
             raise ProblemError(f"the {what} layout is {layout!r}; it has each of n, c, {', '.join(problem.axes)} once")
     if sorted(_weights_layout(problem, w).replace("g", "", 1)) != sorted("oi" + problem.axes):
         raise ProblemError(
@@ -269,42 +284,56 @@ def _check_layouts(problem: ConvProblem, *, x: str, w: str, y: str) -> None:
         )
 
 
-def _check_shape(array: Array, expected: tuple[int, ...], what: str) -> None:
+def _check_shape(array: Array, expected: tuple[int, ...], tensor: str) -> None:
+    """Raise ProblemError, naming the `tensor`, unless the array has the expected shape."""
     if array.shape != expected:
-        raise ProblemError(f"{what} has shape {array.shape}; the problem asks for {expected}")
+        raise ProblemError(f"{tensor} has shape {array.shape}; the problem asks for {expected}")
 
 
-def _to_layout(array: Array, old: str, new: str) -> Array:
+def _transpose(array: Array, old: str, new: str) -> Array:
+    """Return the array, whose axes have the letters `old`, transposed to the order `new`, contiguous in memory."""
     return np.ascontiguousarray(array.transpose([old.index(letter) for letter in new]))
 
 
 def _image_shape(problem: ConvProblem, tensor: str) -> tuple[int, ...]:
-    """Batch, groups, channels of one group, image."""
+    """Return [batch, groups, channels of a group, image...] of the input (`tensor` "x") or of the output ("y")."""
     channels = problem.ic_per_group if tensor == "x" else problem.oc_per_group
     return (problem.mb, problem.groups, channels, *(problem.i if tensor == "x" else problem.o))
 
 
 def _grouped_image(problem: ConvProblem, array: Array, layout: str, tensor: str) -> Array:
-    letters = _letters(layout, problem)
+    """Return `array` as [batch, groups, channels of a group, image...]; its axes have the letters `layout`, as in
+    "nhwc".
+
+    `tensor` is "x" for the input or "y" for the output of the convolution.
+    """
+    letters = _expand_layout(layout, problem)
     shape = problem.x_shape if tensor == "x" else problem.y_shape
     extents = dict(zip("nc" + problem.axes, shape, strict=True))
     _check_shape(array, tuple(extents[letter] for letter in letters), f"{tensor}, as {letters},")
-    first = array.transpose([letters.index(letter) for letter in "nc" + problem.axes])
-    return first.reshape(_image_shape(problem, tensor))
+    transposed = array.transpose([letters.index(letter) for letter in "nc" + problem.axes])
+    return transposed.reshape(_image_shape(problem, tensor))
 
 
 def _ungrouped_image(problem: ConvProblem, array: Array, layout: str) -> Array:
-    flat = array.reshape(array.shape[0], array.shape[1] * array.shape[2], *array.shape[3:])
-    return _to_layout(flat, "nc" + problem.axes, _letters(layout, problem))
+    """Return an array [batch, groups, channels of a group, image...] with axes in the order `layout`, as in "nhwc".
+
+    Groups and channels are merged to one axis.
+    """
+    merged = array.reshape(array.shape[0], array.shape[1] * array.shape[2], *array.shape[3:])
+    return _transpose(merged, "nc" + problem.axes, _expand_layout(layout, problem))
 
 
 def _grouped_weights(problem: ConvProblem, array: Array, layout: str) -> Array:
-    """Groups, output channels of one group, input channels of one group, filter."""
+    """Return the weights as [groups, output channels of a group, input channels of a group, filter...].
+
+    The axes of `array` have the letters `layout`, as in "goihw"; "" stands for the usual layout.
+    """
     letters = _weights_layout(problem, layout)
     outputs = problem.oc_per_group if "g" in letters else problem.oc
     values = (problem.groups, outputs, problem.ic_per_group, *problem.k)
     extents = dict(zip("goi" + problem.axes, values, strict=True))
     _check_shape(array, tuple(extents[letter] for letter in letters), f"w, as {letters},")
     order = [letter for letter in "goi" + problem.axes if letter in letters]
-    first = array.transpose([letters.index(letter) for letter in order])
-    return first.reshape(problem.groups, problem.oc_per_group, problem.ic_per_group, *problem.k)
+    transposed = array.transpose([letters.index(letter) for letter in order])
+    return transposed.reshape(problem.groups, problem.oc_per_group, problem.ic_per_group, *problem.k)

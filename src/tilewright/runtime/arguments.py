@@ -1,4 +1,4 @@
-"""The arguments of one kernel call: checked, their shapes read into symbols, outputs made where they are left out."""
+"""The arguments of one kernel call: checks, values of symbols from shapes, allocation of outputs that are left out."""
 
 from __future__ import annotations
 
@@ -26,7 +26,11 @@ from tilewright.runtime.traced import refuse_traced
 
 
 class Arguments:
-    """Arrays and numbers for a program's arguments, and the symbols that follow from shapes."""
+    """The checked arguments of one call of a tile program.
+
+    `values` maps the program's arguments to arrays and numbers, `symbols` symbols to integers. `made` are the outputs
+    that were allocated here because the call left them out.
+    """
 
     def __init__(
         self,
@@ -38,9 +42,12 @@ class Arguments:
         near: Callable[[Sequence[Any]], Any] | None = None,
         whole: Set[Value] = frozenset(),
     ):
-        """`near` gives the memory of the device that arrays lie on; None: they are the host's.
+        """Check arguments and allocate outputs.
 
-        `whole` are outputs of which the program writes every element: made here, they need no zeros before.
+        `known` has expressions of symbols that are bound already, `given` the arguments of the call, None for an output
+        that is left out. `lenient`: arrays may be larger than the program says, i8 and u8 are the same, violated
+        assumptions only warn. `near` returns the memory of the device that arrays are on; None: the host. `whole` are
+        outputs that the program writes completely, so that they need no zeros first.
         """
         self.program, self.outputs, self.lenient, self.near = program, outputs, lenient, near
         self.whole, self.warned = whole, False
@@ -61,10 +68,10 @@ class Arguments:
         self._check_shapes()
         self._check_assumptions()
         self.in_place = self._aliases()
-        """Inputs that are computed in place, and the outputs that they are."""
+        """Inputs that are the same array as an output, with that output."""
 
     def _made(self, shape: tuple[int, ...], value: Value) -> Any:
-        """A fresh output: on the device where the first argument that lies on one does."""
+        """Allocate an output of this shape: on the device of the first argument that is on one, else on the host."""
         dtype: DType = value.type.dtype
         if self.near is not None:
             return made_like(list(self.values.values()), shape, dtype, self.near)
@@ -72,48 +79,52 @@ class Arguments:
 
     @property
     def is_empty(self) -> bool:
-        """Whether a dimension has no elements, so that nothing is computed."""
+        """True if no output has any elements, and at least one array has none: nothing is computed."""
         return any(isinstance(v, np.ndarray | DeviceArray) and v.size == 0 for v in self.values.values()) and all(
             self.values[v].size == 0 for v in self.outputs
         )
 
     @property
     def apart(self) -> tuple[Any, ...]:
-        """The arguments as given, without those that are the array of an output."""
+        """Return the arguments as passed, without the inputs that are the same array as an output."""
         return tuple(given for v, given in zip(self.program.args, self.given, strict=True) if v not in self.in_place)
 
     def finish_logs(self, logs: dict[str, Any]) -> None:
-        """Logged values in the form of the arguments: torch tensors where these are."""
+        """Convert logged arrays, in place, to the library of the arguments: torch tensors if these are."""
         for entry in logs.values():
             if isinstance(entry, dict) and isinstance(entry.get("value"), np.ndarray):
                 entry["value"] = self.form.of(entry["value"])
 
     def finish(self) -> Any:
-        """The outputs that were made here, in the form of the arguments: one array, or a tuple."""
-        found = tuple(a.given if isinstance(a, DeviceArray) else self.form.of(a) for a in self.made)
-        return found[0] if len(found) == 1 else found or None
+        """Return the outputs that were allocated here, one array or a tuple, None without any.
+
+        They are arrays of the library of the arguments.
+        """
+        outputs = tuple(a.given if isinstance(a, DeviceArray) else self.form.of(a) for a in self.made)
+        return outputs[0] if len(outputs) == 1 else outputs or None
 
     # -- what was given -------------------------------------------------------------------------------
 
     def _fill_in(self, given: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The arguments with None for outputs that were left out."""
-        wanted = self.program.args
-        if len(given) == len(wanted):
-            for value, argument in zip(wanted, given, strict=True):
+        """Return one item for each argument of the program: None for an output that the call left out."""
+        arguments = self.program.args
+        if len(given) == len(arguments):
+            for value, argument in zip(arguments, given, strict=True):
                 if argument is None and value not in self.outputs:
                     raise ArgumentError(f"{self.program.name}: argument {value.name} is None, and is no output")
             return given
-        needed = [v for v in wanted if v not in self.outputs]
+        needed = [v for v in arguments if v not in self.outputs]
         if len(given) == len(needed):
-            rest = iter(given)
-            return tuple(None if v in self.outputs else next(rest) for v in wanted)
-        names = ", ".join(str(v.name) for v in wanted)
+            inputs = iter(given)
+            return tuple(None if v in self.outputs else next(inputs) for v in arguments)
+        names = ", ".join(str(v.name) for v in arguments)
         raise ArgumentError(
-            f"{self.program.name} takes {len(wanted)} arguments ({names}), or {len(needed)} without its outputs; "
+            f"{self.program.name} takes {len(arguments)} arguments ({names}), or {len(needed)} without its outputs; "
             f"{len(given)} are given"
         )
 
     def _checked(self, value: Value, argument: Any) -> Any:
+        """Return an argument as a number, numpy array or DeviceArray; raise ArgumentError if type or rank are wrong."""
         where = f"{self.program.name}: argument {value.name}"
         if not isinstance(value.type, MemoryType):
             return self._number(argument, value.type.dtype, where)
@@ -133,6 +144,7 @@ class Arguments:
         return array
 
     def _check_rank(self, array: Any, kind: MemoryType, where: str) -> None:
+        """Raise ArgumentError unless an array has as many dimensions as the argument's type; `where` names it."""
         if array.ndim != len(kind.dims):
             dims = ", ".join(map(str, kind.dims))
             raise ArgumentError(
@@ -140,6 +152,7 @@ class Arguments:
             )
 
     def _number(self, argument: Any, wanted: DType, where: str) -> bool | int | float:
+        """Return a scalar argument as a number of the element type `wanted`; `where` names it in errors."""
         number = argument
         refuse_traced(argument, where)
         if not isinstance(argument, np.generic) and getattr(argument, "ndim", None) == 0:
@@ -150,16 +163,21 @@ class Arguments:
         return scalar(number, wanted, where)
 
     def _check_dtype(self, array: Any, wanted: DType, where: str) -> None:
+        """Raise ArgumentError unless an array holds elements of type `wanted`; `where` names it."""
         if array.dtype != wanted.numpy:
-            found = from_numpy(array.dtype)
-            raise ArgumentError(f"{where} holds {found or array.dtype}; it must hold {wanted}")
+            actual = from_numpy(array.dtype)
+            raise ArgumentError(f"{where} holds {actual or array.dtype}; it must hold {wanted}")
 
     # -- sizes ----------------------------------------------------------------------------------------
 
     def _symbols(self, known: Mapping[Symbol, Expr]) -> dict[Symbol, int]:
-        """Every symbol that is a number: bound ones, those of shapes, and those that follow from both."""
+        """Return the values of all symbols that are known: bound ones, and those solved from the arrays' extents.
+
+        `known` has the symbols that are bound to numbers or expressions. Expressions that stay open are kept in
+        `derived`.
+        """
         numbers = {s: e.value for s, e in known.items() if isinstance(e, Const)}
-        open_ = {s: e for s, e in known.items() if not isinstance(e, Const)}
+        unsolved = {s: e for s, e in known.items() if not isinstance(e, Const)}
         pending = [
             (d, n, value)
             for value, array in self.values.items()
@@ -173,31 +191,34 @@ class Arguments:
         while changed:
             changed = False
             for d, n, value in pending:
-                image = Substitution({**open_, **numbers})(d)
-                found = solve(image, n)
-                if found is not None and found[0] not in numbers:
-                    self._require_in_range(*found, f"dimension {d} of {value.name} is {n}, so {found[0]}")
-                    numbers[found[0]] = found[1]
+                image = Substitution({**unsolved, **numbers})(d)
+                solution = solve(image, n)
+                if solution is not None and solution[0] not in numbers:
+                    self._require_in_range(*solution, f"dimension {d} of {value.name} is {n}, so {solution[0]}")
+                    numbers[solution[0]] = solution[1]
                     changed = True
-            for s, e in list(open_.items()):
+            for s, e in list(unsolved.items()):
                 image = Substitution(numbers)(e)
                 if isinstance(image, Const):
                     numbers[s] = image.value
-                    del open_[s]
+                    del unsolved[s]
                     changed = True
-        self.derived = open_
+        self.derived = unsolved
         for s, number in numbers.items():
             self._require_in_range(s, number, s.name)
         return numbers
 
     def _require_in_range(self, s: Symbol, number: int, what: str) -> None:
+        """Raise ArgumentError unless a symbol's value is in its range; `what` begins the message."""
         if not s.lo <= number <= s.hi:
             raise ArgumentError(f"{self.program.name}: {what} comes out as {number}; it must be at least {s.lo}")
 
     def _free_sizes(self, told: Set[Symbol]) -> list[tuple[Expr, int, Value]]:
-        """Dimensions whose memory has an extent of its own, free or a number, and whose size nothing else tells.
+        """Return (size, extent, argument) for symbols that no other dimension determines.
 
-        The first argument along one tells it; the program may make it smaller by set_symbol.
+        They are sizes of dimensions whose memory has a free or constant extent of its own. `told` are the symbols with
+        a known value. The first array with such a dimension determines it; the program may make it smaller by
+        set_symbol.
         """
         return [
             (d, n, value)
@@ -208,6 +229,7 @@ class Arguments:
         ]
 
     def _extent(self, d: Expr | None, value: Value) -> int:
+        """Return the value of the extent `d` of an argument; raise ArgumentError if it is free or undetermined."""
         if d is None:
             raise ArgumentError(f"{self.program.name}: the size of {value.name} is free; pass the array")
         try:
@@ -222,6 +244,7 @@ class Arguments:
         return image.value
 
     def _check_shapes(self) -> None:
+        """Raise ArgumentError unless all extents are those of the program; `lenient` allows larger ones."""
         for value, array in self.values.items():
             if not isinstance(value.type, MemoryType):
                 continue
@@ -237,6 +260,7 @@ class Arguments:
                     )
 
     def _check_assumptions(self) -> None:
+        """Raise ArgumentError if a symbol violates an `assume` record of the program; `lenient`: only warn."""
         for record in self.program.records:
             if record.name == "assume":
                 holds = Substitution({**self.derived, **self.symbols})(record.attrs["that"])
@@ -244,29 +268,29 @@ class Arguments:
                     sizes = ", ".join(
                         f"{s.name} = {self.symbols[s]}" for s in record.attrs["that"].symbols if s in self.symbols
                     )
-                    broken = f"{self.program.name} assumes {record.attrs['that']}, but {sizes}"
+                    message = f"{self.program.name} assumes {record.attrs['that']}, but {sizes}"
                     if not self.lenient:
-                        raise ArgumentError(broken)
+                        raise ArgumentError(message)
                     self.warned = True
-                    warnings.warn(f"{broken}: ignored, no result rests on it", IgnoredOptionWarning, stacklevel=2)
+                    warnings.warn(f"{message}: ignored, no result rests on it", IgnoredOptionWarning, stacklevel=2)
 
     def _aliases(self) -> dict[Value, Value]:
-        """Inputs that are the very array of an output, with that output; raises where others share its memory."""
-        found: dict[Value, Value] = {}
+        """Return the inputs that are the same array as an output, with that output; raise for any other overlap."""
+        aliases: dict[Value, Value] = {}
         for output in self.outputs:
             for value, array in self.values.items():
                 if value is output or not isinstance(array, np.ndarray | DeviceArray):
                     continue
                 if share_memory(self.values[output], array):
-                    why = self._why_apart(output, value)
+                    why = self._why_not_shared(output, value)
                     if why is not None:
                         shared = f"the output {output.name} shares memory with {value.name}"
                         raise ArgumentError(f"{self.program.name}: {shared}, and {why}; give them memory of their own")
-                    found[value] = output
-        return found
+                    aliases[value] = output
+        return aliases
 
-    def _why_apart(self, output: Value, other: Value) -> str | None:
-        """Why an output and another argument that share memory must not; None where the program allows it."""
+    def _why_not_shared(self, output: Value, other: Value) -> str | None:
+        """Return why an output and another argument must not share memory; None if the program allows it."""
         if not is_same_array(self.values[output], self.values[other]):
             return "they are not the same elements, in the same order"
         if is_grid(self.program):
@@ -275,7 +299,10 @@ class Arguments:
 
 
 def _laid_out(array: Any, kind: MemoryType) -> Any:
-    """An array in the shape that a MemoryLayout of numbers states, where it only has another number of dimensions."""
+    """Return an array reshaped to the extents of its type `kind` if these are constants.
+
+    The array is returned as it is if it has the right rank, another number of elements, or is not contiguous.
+    """
     extents = [e.value for e in kind.sizes if isinstance(e, Const)]
     if array.ndim == len(kind.dims) or len(extents) != len(kind.dims) or prod(extents) != array.size:
         return array
@@ -283,14 +310,17 @@ def _laid_out(array: Any, kind: MemoryType) -> Any:
 
 
 def solve(e: Expr, number: int) -> tuple[Symbol, int] | None:
-    """The symbol and its value for which e == number, where e is one symbol, scaled or divided by a number."""
+    """Return the symbol in `e` and its value for which e == number; None if it is not unique or not an integer.
+
+    `e` must be one symbol, plus a constant, times or exactly divided by a number.
+    """
     if isinstance(e, Symbol):
         return e, number
     if isinstance(e, Exact) and isinstance(e.right, Const):
         return solve(e.left, number * e.right.value)
     if isinstance(e, Sum) and len(e.terms) == 1:
         term, coefficient = e.terms[0]
-        rest = number - e.constant
-        if isinstance(term, Symbol | Exact) and rest % coefficient == 0:
-            return solve(term, rest // coefficient)
+        multiple = number - e.constant
+        if isinstance(term, Symbol | Exact) and multiple % coefficient == 0:
+            return solve(term, multiple // coefficient)
     return None

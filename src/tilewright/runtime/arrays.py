@@ -1,4 +1,4 @@
-"""Arrays that start at a cache line: rows that a tile or a vector loads then lie in one line each, not in two."""
+"""Arrays that start at a cache line, so that a row that a tile or vector loads does not straddle two lines."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ LINE = 64
 
 
 def empty(shape: tuple[int, ...], dtype: Any) -> Array:
-    """An array whose first element lies at a multiple of 64 bytes; what it holds is not set.
+    """Return an uninitialised array whose first element has an address that is a multiple of 64 bytes.
 
     >>> found = empty((3, 5), np.float32)
     >>> found.ctypes.data % 64, found.shape, found.dtype.name
     (0, (3, 5), 'float32')
     """
     kind = np.dtype(dtype)
-    count = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
-    raw = np.empty(count + LINE, np.uint8)
-    start = -raw.ctypes.data % LINE
-    found: Array = raw[start : start + count].view(kind).reshape(shape)
-    return found
+    size = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
+    buffer = np.empty(size + LINE, np.uint8)
+    start = -buffer.ctypes.data % LINE
+    array: Array = buffer[start : start + size].view(kind).reshape(shape)
+    return array
 
 
 def placed(array: Array) -> Array:
-    """The array, copied to a cache line's start if it does not begin at one."""
+    """Return the array, or a copy of it if it is not contiguous or does not start at a cache line."""
     if array.ctypes.data % LINE == 0 and array.flags.c_contiguous:
         return array
-    found = empty(array.shape, array.dtype)
-    found[...] = array
-    return found
+    copy = empty(array.shape, array.dtype)
+    copy[...] = array
+    return copy

@@ -1,9 +1,9 @@
-"""Compiled programs on disk: found by a hash of what they were made from, and checked by one of what they are.
+"""Cache of compiled programs on disk: named by a hash of their input, verified by a hash of their content.
 
-Entries are written beside their place and moved there in one step, so several processes, and ones that are killed,
-leave only whole entries. A damaged one counts as not there, and is replaced. What others own or may write is not
-loaded, and a folder that is not the cache's is left alone (`cache_folder`): one warning says so, and programs are
-compiled as if there were no cache.
+Entries are written to a temporary file and renamed, so that concurrent and killed processes leave only complete
+entries. A damaged entry counts as absent and is replaced. Files that other users own or may write are not loaded, and a
+folder that is not the cache's is not touched (`cache_folder`): a warning is given once, and programs are compiled as if
+there were no cache.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ from tilewright.runtime.cache_folder import (
 _LOG = logging.getLogger("tilewright.cache")
 _MARK = b"tilewright-1\n"
 _ABANDONED_S = 3600.0
-"""An unfinished entry of this age belongs to a process that was killed."""
-_stored: int | None = None  # bytes stored since this process last looked at the whole folder; None: it has not yet
+"""Seconds after which an unfinished entry is assumed to belong to a killed process."""
+_stored: int | None = None  # bytes stored since this process last measured the folder; None: never
 
 
 def key_of(*parts: str) -> str:
-    """The name of an entry: a hash of everything that it depends on.
+    """Return the name of a cache entry: a hash of the texts that the entry depends on.
 
     >>> key_of("program", "features") == key_of("program", "features"), key_of("ab", "c") == key_of("a", "bc")
     (True, False)
     """
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for part in parts:
         data = part.encode()
-        found.update(len(data).to_bytes(8, "little") + data)
-    return found.hexdigest()
+        digest.update(len(data).to_bytes(8, "little") + data)
+    return digest.hexdigest()
 
 
 def load(key: str) -> bytes | None:
-    """The entry, if it is there and whole, and no one else can have written it."""
+    """Return the content of a cache entry; None if it is absent, damaged, or may have been written by another user."""
     folder = _usable(environment.cache_folder(), key)
     if folder is None:
         return None
@@ -69,17 +69,18 @@ def load(key: str) -> bytes | None:
     if hashlib.sha256(payload).digest() != digest:
         return None
     with suppress(OSError):
-        os.utime(path)  # what is used stays longest
+        os.utime(path)  # eviction removes the least recently used
     _LOG.debug("%s: found, %d bytes", key[:12], len(payload))
     return payload
 
 
 def _open_no_link(path: str, flags: int) -> int:
+    """Open a file with these flags and return its descriptor; fail if it is a symbolic link."""
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0))
 
 
 def store(key: str, payload: bytes) -> None:
-    """Keeps an entry; a disk that is full or read-only is no reason to fail, nor a folder that cannot be made."""
+    """Write a cache entry; do nothing if the disk is full or read-only, or the folder cannot be made."""
     folder = _usable(environment.cache_folder(), key)
     if folder is None:
         return
@@ -89,9 +90,9 @@ def store(key: str, payload: bytes) -> None:
         warn_once(f"{folder} cannot be made or written: {fault.strerror}; TILEWRIGHT_CACHE_DIR names another, or `off`")
         return
     try:
-        place = folder / key[:2]
-        place.mkdir(mode=0o700, exist_ok=True)
-        replace_file(place / key, _MARK + hashlib.sha256(payload).digest() + payload)
+        subfolder = folder / key[:2]
+        subfolder.mkdir(mode=0o700, exist_ok=True)
+        replace_file(subfolder / key, _MARK + hashlib.sha256(payload).digest() + payload)
     except OSError:
         return
     _LOG.debug("%s: stored, %d bytes", key[:12], len(payload))
@@ -99,9 +100,10 @@ def store(key: str, payload: bytes) -> None:
 
 
 def why_not_used(folder: Path, key: str = "") -> str | None:
-    """Why entries are neither loaded from a folder nor kept there; None where they are.
+    """Return why a folder is not used as the cache; None if it is.
 
-    The folder must be the cache's, and with the shelf of the key belong to this user, who alone may write it.
+    The folder must be the cache's. It and its subfolder for `key` must belong to this user, who alone may write to
+    them.
     """
     why = refusal(folder)
     for place in (folder, folder / key[:2]):
@@ -112,7 +114,7 @@ def why_not_used(folder: Path, key: str = "") -> str | None:
 
 
 def _usable(folder: Path | None, key: str) -> Path | None:
-    """The folder, where it is used; a warning says why it is not."""
+    """Return the folder if it may be used as the cache, else None after a warning."""
     why = None if folder is None else why_not_used(folder, key)
     if why is not None:
         warn_once(why)
@@ -121,38 +123,44 @@ def _usable(folder: Path | None, key: str) -> Path | None:
 
 
 def _tidy(folder: Path, size: int) -> None:
-    """Looks at the whole folder now and then: at a process's first entry, and after each 1/32 of what is allowed."""
+    """Limit the size of the cache, at a process's first entry and after each 1/32 of the allowed bytes.
+
+    `size` is the number of bytes that were just stored.
+    """
     global _stored
-    most = environment.cache_bytes()
+    limit = environment.cache_bytes()
     _stored = None if _stored is None else _stored + size
-    if _stored is None or _stored > most // 32:
+    if _stored is None or _stored > limit // 32:
         _stored = 0
-        _keep_within(folder, most)
+        _keep_within(folder, limit)
 
 
 def entries(folder: Path) -> list[tuple[float, int, Path]]:
-    """(last use, bytes, path) of every entry, unfinished ones included; files of others in the folder are none."""
-    found = []
+    """Return (time of last use, bytes, path) of every entry, unfinished ones too; other files are skipped."""
+    states = []
     for file in files(folder):
         with suppress(OSError):
             state = file.stat(follow_symlinks=False)
-            found.append((state.st_mtime, state.st_size, Path(file.path)))
-    return found
+            states.append((state.st_mtime, state.st_size, Path(file.path)))
+    return states
 
 
 def _keep_within(folder: Path, most: int) -> None:
-    """Removes what killed processes left behind, and what was not used for longest until the rest fits."""
-    found = []
+    """Remove unfinished entries of killed processes, then the least recently used ones beyond `most` bytes.
+
+    Removal stops at 90 % of `most`.
+    """
+    kept_entries = []
     for entry in entries(folder):
         if is_unfinished(entry[2]) and entry[0] < time.time() - _ABANDONED_S:
             with suppress(OSError):
                 entry[2].unlink()
         else:
-            found.append(entry)
-    total = sum(size for _, size, _ in found)
+            kept_entries.append(entry)
+    total = sum(size for _, size, _ in kept_entries)
     if total <= most:
         return
-    for _, size, path in sorted(found, key=lambda entry: entry[0]):
+    for _, size, path in sorted(kept_entries, key=lambda entry: entry[0]):
         with suppress(OSError):
             path.unlink()
         total -= size
@@ -161,13 +169,13 @@ def _keep_within(folder: Path, most: int) -> None:
 
 
 def clear() -> int:
-    """Removes every entry, and nothing else; gives how many there were. A folder that is not the cache's is refused."""
+    """Remove every entry and return how many there were; raise CacheError if the folder is not the cache's."""
     folder = environment.cache_folder()
     if folder is None or not is_folder(folder):
         return 0
     require(folder)
-    found = entries(folder)
-    for _, _, path in found:
+    removed = entries(folder)
+    for _, _, path in removed:
         with suppress(OSError):
             path.unlink()
-    return len(found)
+    return len(removed)

@@ -1,7 +1,7 @@
-"""The folder that compiled programs are kept in: marked as Tilewright's, and written by no one else.
+"""Checks of the cache folder: it is marked as Tilewright's, and no other user may write to it.
 
-Machine code that is loaded runs with all that the user may do, so it matters who may have written it; and what is
-removed to make room must be the cache's own. Both are asked here, before anything is loaded, kept or removed.
+Loaded machine code runs with the user's permissions, so no one else may have written it, and only the cache's own files
+may be removed. Both are checked here, before anything is loaded, stored or removed.
 """
 
 from __future__ import annotations
@@ -28,28 +28,30 @@ _warned: set[str] = set()
 
 
 def is_unfinished(path: Path) -> bool:
-    """Whether a file is one that a process writes, or was killed over."""
+    """True if a file is a temporary file of a process that is writing an entry, or was killed while doing so."""
     return _UNFINISHED.fullmatch(path.name) is not None
 
 
 def files(folder: Path) -> Iterator[os.DirEntry[str]]:
-    """Every file below the folder that the cache wrote: whole entries and unfinished ones; links are not followed."""
+    """Yield every file of the cache below the folder, complete entries and temporary files; links are skipped."""
     for shelf in _listed(folder):
         if _SHELF.fullmatch(shelf.name) and shelf.is_dir(follow_symlinks=False):
             for file in _listed(Path(shelf.path)):
                 if _is_own(file, shelf.name):
                     yield file
         elif _UNFINISHED.fullmatch(shelf.name) and shelf.is_file(follow_symlinks=False):
-            yield shelf  # a marker that was being written
+            yield shelf  # an unfinished marker file
 
 
 def _listed(folder: Path) -> list[os.DirEntry[str]]:
-    with suppress(OSError), os.scandir(folder) as found:
-        return sorted(found, key=lambda entry: entry.name)
+    """Return the entries of a folder, sorted by name; none if it cannot be read."""
+    with suppress(OSError), os.scandir(folder) as scan:
+        return sorted(scan, key=lambda entry: entry.name)
     return []
 
 
 def _is_own(file: os.DirEntry[str], shelf: str) -> bool:
+    """True if a file has the name of a cache entry of the subfolder `shelf`, or of a temporary file."""
     named = _ENTRY.fullmatch(file.name) is not None and file.name.startswith(shelf)
     return (named or _UNFINISHED.fullmatch(file.name) is not None) and file.is_file(follow_symlinks=False)
 
@@ -58,7 +60,7 @@ def _is_own(file: os.DirEntry[str], shelf: str) -> bool:
 
 
 def is_folder(path: Path) -> bool:
-    """Whether there is a folder of that name that this user can see."""
+    """True if the path is a folder that this user can see."""
     try:
         return stat.S_ISDIR(path.stat().st_mode)
     except OSError:
@@ -66,7 +68,7 @@ def is_folder(path: Path) -> bool:
 
 
 def refusal(folder: Path) -> str | None:
-    """Why nothing is kept in a folder or removed from it; None where it is the cache's, or is not there yet."""
+    """Return why a folder must not be used as the cache; None if it is the cache's or does not exist."""
     if not os.path.lexists(folder):
         return None
     if not is_folder(folder):
@@ -83,13 +85,14 @@ def refusal(folder: Path) -> str | None:
 
 
 def require(folder: Path) -> None:
-    """Raises unless the folder is the cache's."""
+    """Raise CacheError unless the folder is the cache's or does not exist."""
     why = refusal(folder)
     if why is not None:
         raise CacheError(why)
 
 
 def _is_marked(folder: Path) -> bool:
+    """True if the folder holds Tilewright's marker file."""
     try:
         lines = (folder / MARKER).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -98,7 +101,7 @@ def _is_marked(folder: Path) -> bool:
 
 
 def _foreign(folder: Path) -> str | None:
-    """The first name in an unmarked folder that is not the cache's."""
+    """Return the first name in an unmarked folder that is not the cache's; None if there is none."""
     for entry in _listed(folder):
         if _UNFINISHED.fullmatch(entry.name):
             continue
@@ -111,7 +114,7 @@ def _foreign(folder: Path) -> str | None:
 
 
 def claim(folder: Path) -> None:
-    """Makes the folder, for this user alone, and marks it; one that is there must not be refused."""
+    """Create the folder, for this user alone, and mark it as the cache's; call `refusal` first."""
     if not is_folder(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -120,7 +123,7 @@ def claim(folder: Path) -> None:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Writes a file beside its place and moves it there in one step; what is not finished does not stay."""
+    """Write a temporary file and rename it to `path`, so that readers never see a part of `data`."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=_PREFIX)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -131,13 +134,13 @@ def replace_file(path: Path, data: bytes) -> None:
             Path(name).unlink(missing_ok=True)
 
 
-# -- who may have written what lies there ---------------------------------------------------------------
+# -- who may have written its files ---------------------------------------------------------------------
 
 
 def distrust(path: Path, state: os.stat_result) -> str | None:
-    """Why machine code is not loaded from a file or folder: someone else may have written it.
+    """Return why machine code is not loaded from a path: another user may have written it; None if it may be.
 
-    Where the system knows no user numbers (`os.getuid`), nothing is known against any file.
+    `state` is the path's stat result. On systems without user numbers (`os.getuid`) every file is trusted.
     """
     if not hasattr(os, "getuid"):
         return None
@@ -150,7 +153,7 @@ def distrust(path: Path, state: os.stat_result) -> str | None:
 
 
 def warn_once(why: str) -> None:
-    """Says, once in this process, why the cache is not used."""
+    """Warn, once a process for each reason, that the cache is not used."""
     if why not in _warned:
         _warned.add(why)
         warnings.warn(f"the cache of compiled programs is not used: {why}", CacheWarning, stacklevel=2)

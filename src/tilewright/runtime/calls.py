@@ -1,4 +1,4 @@
-"""How executables are called: by position, by name, with `out=`; and the signature that says so."""
+"""Arguments of executables, by position, by name and with `out=`; their signatures, levels and named values."""
 
 from __future__ import annotations
 
@@ -14,53 +14,56 @@ from tilewright.limits import did_you_mean, written
 def arranged(
     name: str, wanted: Sequence[str], outputs: Sequence[str], args: tuple[Any, ...], named: Mapping[str, Any]
 ) -> tuple[Any, ...]:
-    """The arguments in the order of the signature, None for outputs that are left out.
+    """Return a call's arguments in the order of the signature, None for outputs that are left out.
 
-    Those by position are the first ones of the signature, or of the signature without its outputs. `out` stands for the
-    output, or for all outputs in a tuple, unless the signature has an argument of that name.
+    `wanted` are the names of the signature, `outputs` those of its outputs, `args` and `named` the positional and
+    keyword arguments. Positional arguments are the first ones of the signature, or of the signature without its
+    outputs. `out` is the output, or a tuple of all outputs, unless the signature has an argument of that name.
 
     >>> arranged("linear", ["x", "w", "y"], ["y"], ("image",), {"out": "result", "w": "weights"})
     ('image', 'weights', 'result')
     >>> arranged("linear", ["x", "w", "y"], ["y"], (), {"w": "weights", "x": "image"})
     ('image', 'weights', None)
     """
-    found = dict(named)
-    if "out" in found and "out" not in wanted:
-        given = found.pop("out")
-        several = tuple(given) if len(outputs) > 1 and isinstance(given, tuple | list) else (given,)
-        if len(several) != len(outputs):
+    by_name = dict(named)
+    if "out" in by_name and "out" not in wanted:
+        given = by_name.pop("out")
+        output_values = tuple(given) if len(outputs) > 1 and isinstance(given, tuple | list) else (given,)
+        if len(output_values) != len(outputs):
             raise ArgumentError(f"{name}: out= takes a tuple of {len(outputs)} arrays: {', '.join(outputs)}")
-        twice = [n for n in outputs if n in found]
+        twice = [n for n in outputs if n in by_name]
         if twice:
             raise ArgumentError(f"{name}: the output {twice[0]} is given twice, by name and as out=")
-        found |= dict(zip(outputs, several, strict=True))
-    for given in found:
+        by_name |= dict(zip(outputs, output_values, strict=True))
+    for given in by_name:
         if given not in wanted:
             raise ArgumentError(f"{name} has no argument {given}; it takes {', '.join(wanted)}, and out=")
     inputs = [n for n in wanted if n not in outputs]
     for order in (wanted, inputs):
         placed = dict(zip(order, args, strict=False))
-        if len(args) <= len(order) and not placed.keys() & found.keys() and {*inputs} <= {*placed, *found}:
-            return tuple({**placed, **found}.get(n) for n in wanted)
-    twice = [n for n in wanted[: len(args)] if n in found]
+        if len(args) <= len(order) and not placed.keys() & by_name.keys() and {*inputs} <= {*placed, *by_name}:
+            return tuple({**placed, **by_name}.get(n) for n in wanted)
+    twice = [n for n in wanted[: len(args)] if n in by_name]
     if twice:
         raise ArgumentError(f"{name}: the argument {twice[0]} is given twice, by position and by name")
-    missing = [n for n in inputs[len(args) :] if n not in found]
+    missing = [n for n in inputs[len(args) :] if n not in by_name]
     if missing:
         raise ArgumentError(f"{name}: the argument {missing[0]} is missing; it takes {', '.join(wanted)}")
-    raise ArgumentError(f"{name} takes {len(wanted)} arguments ({', '.join(wanted)}), not {len(args) + len(found)}")
+    raise ArgumentError(f"{name} takes {len(wanted)} arguments ({', '.join(wanted)}), not {len(args) + len(by_name)}")
 
 
 def signature_of(wanted: Mapping[str, str], outputs: Sequence[str], options: Sequence[str] = ()) -> Signature:
-    """The signature of an executable, from its arguments' names and types as text; outputs may be left out.
+    """Return the signature of an executable; outputs may be left out.
+
+    `wanted` maps its arguments' names to their types as text; `options` are names of further keyword arguments.
 
     >>> print(signature_of({"x": "f32[M, K]", "y": "f32[M]"}, ["y"]))
     (x: 'f32[M, K]', y: 'f32[M]' = None, *, out=None)
     """
     names = list(wanted)
     last = max((place for place, n in enumerate(names) if n not in outputs), default=-1)
-    found = [
-        # an output before an input has no default: Python lets none stand there
+    parameters = [
+        # an output before an input has no default, since Python does not allow one
         Parameter(
             f"{n}_" if iskeyword(n) else n,
             Parameter.POSITIONAL_OR_KEYWORD,
@@ -69,12 +72,12 @@ def signature_of(wanted: Mapping[str, str], outputs: Sequence[str], options: Seq
         )
         for place, n in enumerate(names)
     ]
-    more = [n for n in ("out", *options) if n not in wanted]
-    return Signature([*found, *(Parameter(n, Parameter.KEYWORD_ONLY, default=None) for n in more)])
+    keyword_only = [n for n in ("out", *options) if n not in wanted]
+    return Signature([*parameters, *(Parameter(n, Parameter.KEYWORD_ONLY, default=None) for n in keyword_only)])
 
 
 def known_level(level: object, known: Collection[str], whose: str) -> str:
-    """A level that a caller asks a text of, which must be one of these; `whose` they are stands in the error.
+    """Return `level` if it is one of the `known` level names, else raise ArgumentError; `whose` is in its text.
 
     >>> known_level("blok", ["plan", "block"], "gemm on cpu")
     Traceback (most recent call last):
@@ -87,13 +90,16 @@ def known_level(level: object, known: Collection[str], whose: str) -> str:
 
 
 def named_values(value: object, what: str, example: str) -> dict[str, Any]:
-    """Values by name that a caller gives; names are texts, or symbols. `what` is the argument."""
+    """Return a dictionary with text keys from one whose keys are texts or symbols, else raise ArgumentError.
+
+    `what` is the argument's name and `example` a valid value, for the error's text.
+    """
     if not isinstance(value, Mapping):
         raise ArgumentError(f"{what}={written(value, 80)}: a dictionary of names and values, {example}")
-    found: dict[str, Any] = {}
-    for key, each in value.items():
+    values: dict[str, Any] = {}
+    for key, item in value.items():
         name = key if isinstance(key, str) else getattr(key, "name", None)
         if not isinstance(name, str):
             raise ArgumentError(f"{what}: {written(key, 80)} is no name; a dictionary such as {example}")
-        found[name] = each
-    return found
+        values[name] = item
+    return values

@@ -1,4 +1,4 @@
-"""Machine code from LLVM IR, generated in a helper process: an error of LLVM's there is an exception here."""
+"""Machine code from LLVM IR, generated in a helper process, so that a crash of LLVM raises an exception here."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ _LOG = logging.getLogger("tilewright.codegen")
 
 
 class Helper:
-    """The helper process; started when first used, again if it ended, and anew in a forked process."""
+    """The helper process that generates machine code.
+
+    It is started at first use, again if it ended, and anew in a forked process.
+    """
 
     def __init__(self) -> None:
         self.process: subprocess.Popen[bytes] | None = None
@@ -27,35 +30,39 @@ class Helper:
         self.lock = threading.Lock()
 
     def start(self) -> None:
-        """Starts the process, if it does not run."""
+        """Start the helper process unless it runs."""
         with self.lock:
             self._start()
 
     def _start(self) -> None:
+        """Start the helper process unless it runs in this process; the caller holds the lock."""
         if self.process is not None and self.owner == os.getpid() and self.process.poll() is None:
             return
         self._stop()
-        # The file itself, with this process's paths: what lies in the working folder must not be taken for a module.
+        # The file by its path, with this process's sys.path: no module must be loaded from the working folder.
         command = [sys.executable, "-P", codegen_server.__file__]
-        paths = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-        ready = None
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+        greeting = None
         try:
-            # without buffers: a forked process must find nothing half-written in them
+            # without buffers, so that a forked process has no half-written data in them
             self.process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env=paths
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env=environment
             )
             self.owner = os.getpid()
-            ready = read_message(self.process.stdout)  # type: ignore[arg-type]
+            greeting = read_message(self.process.stdout)  # type: ignore[arg-type]
         except OSError as fault:
             raise CodeGenerationError(f"the helper that generates machine code did not start: {fault}") from None
         finally:
-            if ready is None:
+            if greeting is None:
                 self._stop()
-        if ready is None:
+        if greeting is None:
             raise CodeGenerationError("the helper that generates machine code did not start; it says why above")
 
     def ask(self, request: dict[str, Any], text: str) -> bytes:
-        """The answer to a request; raises what LLVM says where it refuses."""
+        """Return the helper's answer to a request, as bytes; `text` is the LLVM IR.
+
+        Raise CodeGenerationError with LLVM's message if it fails.
+        """
         before = time.perf_counter()
         with self.lock:
             header, payload = self._exchange(request, text.encode())
@@ -66,6 +73,7 @@ class Helper:
         return payload
 
     def _exchange(self, request: dict[str, Any], data: bytes) -> tuple[dict[str, Any], bytes]:
+        """Send a request and return the answer's header and payload; restart a helper that ended, once."""
         for _ in range(2):
             self._start()
             assert self.process is not None
@@ -76,7 +84,7 @@ class Helper:
             except OSError:
                 continue
             finally:
-                if answer is None:  # after an interrupt, the answer to come must not be taken for another request's
+                if answer is None:  # after an interrupt, the late answer must not be taken for the next request's
                     self._stop()
             if answer is not None:
                 return answer
@@ -85,11 +93,12 @@ class Helper:
         )
 
     def stop(self) -> None:
-        """Ends the process."""
+        """End the helper process."""
         with self.lock:
             self._stop()
 
     def _stop(self) -> None:
+        """End the helper process; the caller holds the lock."""
         process, self.process = self.process, None
         if process is None:
             return
@@ -100,10 +109,10 @@ class Helper:
             process.kill()
             process.wait()
         else:
-            process.returncode = 0  # it belongs to the parent, which waits for it
+            process.returncode = 0  # the process belongs to the parent, which waits for it
 
     def after_fork(self) -> None:
-        """In a forked process: the parent's helper is let go, without a word to it."""
+        """Forget the parent's helper, in a forked process, without ending it."""
         self.lock = threading.Lock()
         self._stop()
 

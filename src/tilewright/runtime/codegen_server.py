@@ -1,9 +1,9 @@
-"""The helper that generates machine code, one child a program: LLVM ends the process where it meets what it cannot do.
+"""The helper process that generates machine code, with one child a program, since LLVM aborts on some errors.
 
 It reads requests from its input and answers on its output: sizes, then a JSON header, then a payload. It loads LLVM
-once; a child is forked for each request, ahead of it, so that nothing a program does to LLVM stays. Where the system
-cannot fork, the helper answers by itself, and whoever asked starts another one if LLVM ends it. It ends when its
-input does, so it does not outlive the process that started it, however that one ends.
+once. A child is forked for each request, before the request arrives, so that no program changes LLVM's state for later
+ones. If the system cannot fork, the helper answers by itself, and its client starts another one after an abort. The
+helper ends when its input does, so it never outlives the process that started it.
 """
 
 from __future__ import annotations
@@ -21,24 +21,32 @@ _SMALL = "define i32 @small(i32 %x) {\n  %y = mul i32 %x, 3\n  ret i32 %y\n}\n"
 
 
 class PipeStream(Protocol):
-    """What messages pass through; a read or a write may move less than it was asked to."""
+    """A binary stream of messages; one call may read or write fewer bytes than it was asked to."""
 
-    def read(self, size: int, /) -> bytes | None: ...  # noqa: D102
-    def write(self, data: Any, /) -> int | None: ...  # noqa: D102
-    def flush(self) -> None: ...  # noqa: D102
+    def read(self, size: int, /) -> bytes | None:
+        """Return at most `size` bytes; none at the end of the stream."""
+        ...
+
+    def write(self, data: Any, /) -> int | None:
+        """Write bytes and return how many were written."""
+        ...
+
+    def flush(self) -> None:
+        """Write all buffered bytes."""
+        ...
 
 
 def write_message(stream: PipeStream, header: dict[str, Any], payload: bytes) -> None:
-    """One message: sizes, header, payload."""
-    head = json.dumps(header).encode()
-    rest = memoryview(struct.pack("<QQ", len(head), len(payload)) + head + payload)
-    while rest:
-        rest = rest[stream.write(rest) or 0 :]
+    """Write one message to a stream: two sizes, a JSON header, a payload."""
+    header_bytes = json.dumps(header).encode()
+    unsent = memoryview(struct.pack("<QQ", len(header_bytes), len(payload)) + header_bytes + payload)
+    while unsent:
+        unsent = unsent[stream.write(unsent) or 0 :]
     stream.flush()
 
 
 def read_message(stream: PipeStream) -> tuple[dict[str, Any], bytes] | None:
-    """The next message, or None at the end."""
+    """Return the header and the payload of the next message of a stream; None at its end."""
     sizes = _read(stream, 16)
     if sizes is None:
         return None
@@ -46,12 +54,12 @@ def read_message(stream: PipeStream) -> tuple[dict[str, Any], bytes] | None:
     header, payload = _read(stream, head), _read(stream, size)
     if header is None or payload is None:
         return None
-    found: dict[str, Any] = json.loads(header)
-    return found, payload
+    decoded: dict[str, Any] = json.loads(header)
+    return decoded, payload
 
 
 def _read(stream: PipeStream, count: int) -> bytes | None:
-    """So many bytes, or None if the stream ends before."""
+    """Return `count` bytes of a stream, or None if it ends before."""
     parts = []
     while count:
         part = stream.read(count)
@@ -63,9 +71,10 @@ def _read(stream: PipeStream, count: int) -> bytes | None:
 
 
 def generate(request: dict[str, Any], text: str) -> bytes:
-    """The object code (or assembly) of an LLVM module, by the request's triple, CPU, features, level, flags and passes.
+    """Return the object code (or assembly) of an LLVM module, given as text.
 
-    Flags are LLVM's own, for the whole process: each request says all that it rests on.
+    The request has the triple, CPU, features, optimisation level, flags and passes. Flags are LLVM's own options, which
+    hold for the whole process, so each request must have all that it depends on.
     """
     import llvmlite.binding as llvm
 
@@ -84,104 +93,111 @@ def generate(request: dict[str, Any], text: str) -> bytes:
         manager.run(module, builder)
     if request.get("form") == "assembly":
         return str(machine.emit_assembly(module)).encode()
-    made: bytes = machine.emit_object(module)
-    return made
+    object_code: bytes = machine.emit_object(module)
+    return object_code
 
 
 class _Child:
-    """A child that waits for its one request, forked ahead: a first, small module has brought LLVM's memory to life."""
+    """A forked process that answers one request.
+
+    It is forked before the request arrives, and compiles a small module first, to warm up LLVM.
+    """
 
     def __init__(self, request: dict[str, Any]) -> None:
-        self.said = os.memfd_create("said") if hasattr(os, "memfd_create") else None
-        (asked, asking), (reading, writing) = os.pipe(), os.pipe()
+        self.errors = os.memfd_create("said") if hasattr(os, "memfd_create") else None
+        (request_in, request_out), (answer_in, answer_out) = os.pipe(), os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
-            os.close(asking)
-            os.close(reading)
-            _part(self.said)
-            _serve(request, asked, writing)
-        os.close(asked)
-        os.close(writing)
-        self.asking, self.reading = os.fdopen(asking, "wb"), os.fdopen(reading, "rb")
+            os.close(request_out)
+            os.close(answer_in)
+            _detach(self.errors)
+            _serve(request, request_in, answer_out)
+        os.close(request_in)
+        os.close(answer_out)
+        self.request_out, self.answer_in = os.fdopen(request_out, "wb"), os.fdopen(answer_in, "rb")
 
     def answer(self, request: dict[str, Any], payload: bytes, out: PipeStream) -> None:
-        """Passes on what the child writes, or how it ended."""
-        with contextlib.suppress(BrokenPipeError), self.asking:
-            write_message(self.asking, request, payload)
-        with self.reading:
-            data = self.reading.read()
+        """Send a request to the child and write its answer, or how it ended, to `out`."""
+        with contextlib.suppress(BrokenPipeError), self.request_out:
+            write_message(self.request_out, request, payload)
+        with self.answer_in:
+            data = self.answer_in.read()
         _, status = os.waitpid(self.pid, 0)
         if data[:1] == b"+" and status == 0:
             write_message(out, {"ok": True}, data[1:])
         elif data[:1] == b"-":
             write_message(out, {"ok": False, "why": data[1:].decode()}, b"")
         else:
-            write_message(out, {"ok": False, "why": _last_words(self.said, status)}, b"")
-        if self.said is not None:
-            os.close(self.said)
+            write_message(out, {"ok": False, "why": _crash_report(self.errors, status)}, b"")
+        if self.errors is not None:
+            os.close(self.errors)
 
 
-def _serve(like: dict[str, Any], asked: int, writing: int) -> None:
-    """The whole life of a child; `like` is a request such as the one to come."""
+def _serve(sample: dict[str, Any], request_in: int, answer_out: int) -> None:
+    """Run a child from start to exit: warm up, read one request from `request_in`, write the answer to `answer_out`.
+
+    Both are file descriptors; `sample` is the request before, used for the warm-up.
+    """
     with contextlib.suppress(RuntimeError):
-        generate(like, _SMALL)
-    with os.fdopen(asked, "rb") as pipe:
+        generate(sample, _SMALL)
+    with os.fdopen(request_in, "rb") as pipe:
         message = read_message(pipe)
     if message is not None:
         try:
             data = b"+" + generate(message[0], message[1].decode())
-        except RuntimeError as fault:  # what LLVM says; anything else ends the child, and its last words are told
+        except RuntimeError as fault:  # LLVM's message; any other error ends the child, and its error output is sent
             data = b"-" + str(fault).encode()
-        with os.fdopen(writing, "wb") as pipe:
+        with os.fdopen(answer_out, "wb") as pipe:
             pipe.write(data)
     os._exit(0)
 
 
 def _answer(request: dict[str, Any], payload: bytes, out: PipeStream) -> None:
-    """An answer without a child."""
+    """Write the answer to a request to `out`, generated in this process."""
     try:
         write_message(out, {"ok": True}, generate(request, payload.decode()))
     except RuntimeError as fault:
         write_message(out, {"ok": False, "why": str(fault)}, b"")
 
 
-def _part(said: int | None) -> None:
-    """In a child: lets go of the helper's streams, and ends with it; what LLVM says goes to the file, not to the
-    author's terminal; an abort leaves no core file.
+def _detach(errors: int | None) -> None:
+    """Detach a new child from the helper's streams; `errors` is the file descriptor for its error output.
+
+    The child is killed when the helper ends; an abort of LLVM leaves no core file.
     """
     import ctypes
     import resource
 
-    nothing = os.open(os.devnull, os.O_RDWR)
+    null = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1):
-        os.dup2(nothing, stream)
-    if said is not None:
-        os.dup2(said, 2)
+        os.dup2(null, stream)
+    if errors is not None:
+        os.dup2(errors, 2)
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_END_WITH_PARENT, signal.SIGKILL)
 
 
-def _last_words(said: int | None, status: int) -> str:
-    """How a child ended, and what LLVM said before."""
-    words = "" if said is None else os.pread(said, 1 << 16, 0).decode(errors="replace").strip()
-    at = words.find("LLVM ERROR:")
+def _crash_report(errors: int | None, status: int) -> str:
+    """Return how a child ended, from its wait `status`, and LLVM's error output, from the file descriptor `errors`."""
+    message = "" if errors is None else os.pread(errors, 1 << 16, 0).decode(errors="replace").strip()
+    at = message.find("LLVM ERROR:")
     code = os.waitstatus_to_exitcode(status)
-    how = f"LLVM ended the process ({signal.strsignal(-code) if code < 0 else f'exit code {code}'})"
-    return f"{how}: {words[at:] if at >= 0 else words[-2000:]}" if words else how
+    summary = f"LLVM ended the process ({signal.strsignal(-code) if code < 0 else f'exit code {code}'})"
+    return f"{summary}: {message[at:] if at >= 0 else message[-2000:]}" if message else summary
 
 
 def main() -> None:
-    """Serves requests until the input ends."""
+    """Answer requests from standard input until it ends."""
     import llvmlite.binding as llvm
 
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt from the terminal is for the author's program
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt from the terminal is for the parent program
     inp, out = sys.stdin.buffer, sys.stdout.buffer
     with contextlib.suppress(BrokenPipeError):
         request: dict[str, Any] = {"cpu": llvm.get_host_cpu_name(), "features": ""}
-        generate(request, _SMALL)  # what LLVM sets up once is set up before the first child is forked
+        generate(request, _SMALL)  # initialises LLVM before the first child is forked
         write_message(out, {"ready": True}, b"")
         while True:
             child = _Child(request) if hasattr(os, "fork") else None
@@ -193,7 +209,7 @@ def main() -> None:
                 child.answer(*message, out)
             else:
                 _answer(*message, out)
-    os._exit(0)  # nobody reads what is left
+    os._exit(0)  # skips cleanup: nobody reads further output
 
 
 if __name__ == "__main__":

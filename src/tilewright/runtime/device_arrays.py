@@ -1,7 +1,7 @@
-"""Arrays on a device: taken as they are where they lie there, moved where they lie on the host; and results there.
+"""Arrays in device memory: conversion of arguments from torch, DLPack and CUDA's array interface; results.
 
-A result is a torch tensor where an argument on the device is one. Otherwise it is a `DeviceArray` with memory of its
-own, which other libraries take by way of DLPack or of CUDA's array interface.
+A result is a torch tensor if an argument on the device is one. Otherwise it is a `DeviceArray` with memory of its own,
+which other libraries can take through DLPack or CUDA's array interface.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _TORCH = {"bfloat16": "bf16", "float8_e4m3fn": "f8e4m3fn", "float8_e5m2": "f8e5m
 
 @dataclass(frozen=True)
 class DeviceArray:
-    """Memory of a device that `owner` has; `strides` are in elements.
+    """An array in device memory that `owner` keeps alive; `strides` are in elements.
 
-    `stream` is the one that the owner says its work goes to; None: whatever is the current one. If
-    `follows_stream`, all work on it goes to that stream, and not to the current one of another library.
+    `stream` is the one that the owner says its work goes to; None: whatever is the current one. If `follows_stream`,
+    all work on the array goes to that stream, and not to the current one of another library.
     """
 
     pointer: int
@@ -43,31 +43,31 @@ class DeviceArray:
 
     @property
     def ndim(self) -> int:
-        """How many dimensions it has."""
+        """Return the number of dimensions."""
         return len(self.shape)
 
     @property
     def size(self) -> int:
-        """How many elements it has."""
+        """Return the number of elements."""
         return prod(self.shape)
 
     @property
     def nbytes(self) -> int:
-        """From its first byte to its last."""
+        """Return the bytes from the first element to the end of the last one, gaps included."""
         last = sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)) if 0 not in self.shape else -1
         return (last + 1) * self.dtype.itemsize
 
     def reshape(self, shape: tuple[int, ...]) -> DeviceArray:
-        """The same memory in another shape; it has no gaps."""
+        """Return an array of another shape on the same memory, which must be contiguous."""
         return replace(self, shape=shape, strides=packed_steps(shape))
 
     def strided(self, shape: tuple[int, ...], strides: tuple[int, ...]) -> DeviceArray:
-        """The same memory with other strides, in elements, which may overlap."""
+        """Return an array with this shape and these strides, in elements, on the same memory; elements may overlap."""
         return replace(self, shape=shape, strides=strides)
 
     @property
     def packed(self) -> bool:
-        """Whether it has no gaps, last dimension fastest; what has no elements has none."""
+        """True if the array is contiguous, last dimension fastest; an array without elements is."""
         if 0 in self.shape:
             return True
         running = 1
@@ -79,22 +79,22 @@ class DeviceArray:
 
     @property
     def given(self) -> Any:
-        """What callers get: the tensor that it is, or itself."""
+        """Return what a caller gets as a result: the torch tensor whose memory this is, or the array itself."""
         tensor = getattr(sys.modules.get("torch"), "Tensor", None)
         return self.owner if tensor is not None and isinstance(self.owner, tensor) else self
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """Which device it lies on, in DLPack's words."""
+        """Return DLPack's (kind, number) of the device."""
         return gpu_device(self.device)
 
     def __dlpack__(self, *, stream: Any = None, **_options: Any) -> Any:
-        """It as DLPack's capsule; what was asked for before is done by then, for any stream."""
+        """Return the array as a DLPack capsule, after all work on it is done, so that any stream may read it."""
         self._settle()
         return gpu_capsule(self, self.pointer, self.shape, self.strides, self.dtype, self.device)
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """It in CUDA's own words; for types that numpy has."""
+        """Return the array as CUDA's array interface describes it; only for element types of numpy."""
         if self.dtype.kind == "V" or self.dtype.num > 23:
             raise AttributeError(f"{self.dtype} has no name in CUDA's array interface; DLPack takes it")
         self._settle()
@@ -108,14 +108,14 @@ class DeviceArray:
         }
 
     def _settle(self) -> None:
-        """Waits for what was asked for, where the memory's owner can."""
+        """Wait for pending work on the array, if the memory's owner can wait."""
         wait = getattr(self.owner, "wait", None)
         if wait is not None:
             wait()
 
     @property
     def coincides(self) -> bool:
-        """Whether two elements may lie in the same place: a stride does not go past all that the smaller ones reach.
+        """True if two elements may have the same address: a stride does not go past what smaller ones reach.
 
         >>> [DeviceArray(0, (3, 4), (s, 1), np.dtype("f4"), None).coincides for s in (3, 4, 5)]
         [True, False, False]
@@ -139,7 +139,7 @@ def followed_stream(arrays: Sequence[Any]) -> int | None:
 
 
 def packed_steps(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The strides of an array without gaps, last dimension fastest.
+    """Return the strides, in elements, of a contiguous array of this shape, last dimension fastest.
 
     >>> packed_steps((2, 3, 4))
     (12, 4, 1)
@@ -148,7 +148,10 @@ def packed_steps(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def array_of(argument: Any, where: str) -> Any:
-    """A DeviceArray where the argument lies on a device, otherwise a numpy array that shares its memory."""
+    """Return a DeviceArray if the argument is on a device, else a numpy array that shares its memory.
+
+    `where` names the argument in errors.
+    """
     if isinstance(argument, DeviceArray):
         return argument
     if isinstance(argument, np.ndarray):
@@ -157,13 +160,13 @@ def array_of(argument: Any, where: str) -> Any:
     torch = torch_of(argument)
     if torch is not None:
         return _of_torch(argument, torch, where) if argument.is_cuda else from_torch(argument, torch, where)
-    told = getattr(argument, "__cuda_array_interface__", None)
-    if told is not None:
-        kind, shape = np.dtype(told["typestr"]), tuple(told["shape"])
-        given = told.get("strides")
-        packed = np.empty(shape, kind, order="C").strides if given is None and 0 not in shape else given
-        strides = tuple(int(s) // kind.itemsize for s in packed or (0,) * len(shape))
-        return DeviceArray(int(told["data"][0]), shape, strides, kind, argument, stream=told.get("stream"))
+    interface = getattr(argument, "__cuda_array_interface__", None)
+    if interface is not None:
+        kind, shape = np.dtype(interface["typestr"]), tuple(interface["shape"])
+        byte_strides = interface.get("strides")
+        steps = np.empty(shape, kind, order="C").strides if byte_strides is None and 0 not in shape else byte_strides
+        strides = tuple(int(s) // kind.itemsize for s in steps or (0,) * len(shape))
+        return DeviceArray(int(interface["data"][0]), shape, strides, kind, argument, stream=interface.get("stream"))
     exported = on_a_gpu(argument, where) if hasattr(argument, "__dlpack_device__") else None
     if exported is not None:
         number, pointer, shape, strides, kind, capsule = exported
@@ -172,7 +175,10 @@ def array_of(argument: Any, where: str) -> Any:
 
 
 def _of_torch(tensor: Any, torch: Any, where: str) -> DeviceArray:
-    """A tensor on a GPU; one that needs gradients, where none are recorded, as one that needs none."""
+    """Return a tensor on a GPU as a DeviceArray; `where` names it in errors.
+
+    A tensor that requires gradients is detached if none are recorded now, else refused.
+    """
     refuse_tensor(tensor, torch, where)
     owner = tensor.detach() if tensor.requires_grad else tensor
     name = str(tensor.dtype).removeprefix("torch.")
@@ -185,7 +191,7 @@ def _of_torch(tensor: Any, torch: Any, where: str) -> DeviceArray:
 
 
 def share_memory(one: Any, other: Any) -> bool:
-    """Whether two arrays, of the host or of a device, have memory in common.
+    """True if two arrays, of the host or of a device, share memory; on a device, if their byte ranges overlap.
 
     >>> make = lambda pointer: DeviceArray(pointer, (4,), (1,), np.dtype("f4"), None)
     >>> share_memory(make(0), make(16)), share_memory(make(0), make(12))
@@ -200,7 +206,7 @@ def share_memory(one: Any, other: Any) -> bool:
 
 
 def is_same_array(one: Any, other: Any) -> bool:
-    """Whether two arrays have the same elements in the same places: address, shape, strides and type are the same.
+    """True if two arrays have the same address, shape, strides and element type.
 
     >>> x = np.zeros((4, 1, 3))
     >>> is_same_array(x, x[:, ::-1]), is_same_array(x, x[::-1]), is_same_array(x[1:], x[:-1])
@@ -209,15 +215,18 @@ def is_same_array(one: Any, other: Any) -> bool:
     if isinstance(one, DeviceArray) != isinstance(other, DeviceArray):
         return False
     if isinstance(one, DeviceArray):
-        places = [(a.device, a.pointer) for a in (one, other)]
+        starts = [(a.device, a.pointer) for a in (one, other)]
     else:
-        places = [(0, a.__array_interface__["data"][0]) for a in (one, other)]
+        starts = [(0, a.__array_interface__["data"][0]) for a in (one, other)]
     steps = [[s for n, s in zip(a.shape, a.strides, strict=True) if n > 1] for a in (one, other)]
-    return places[0] == places[1] and one.shape == other.shape and one.dtype == other.dtype and steps[0] == steps[1]
+    return starts[0] == starts[1] and one.shape == other.shape and one.dtype == other.dtype and steps[0] == steps[1]
 
 
 def common_device(name: str, arrays: list[Any]) -> int:
-    """The device where arrays lie; the first one where all are the host's."""
+    """Return the number of the device that all arrays are on, 0 if all are on the host; raise if there are several.
+
+    `name` is that of the program, for the error.
+    """
     numbers = sorted({a.device for a in arrays if isinstance(a, DeviceArray)})
     if len(numbers) > 1:
         raise ArgumentError(f"{name}: its arguments lie on several devices, {numbers}; move them to one")
@@ -227,9 +236,9 @@ def common_device(name: str, arrays: list[Any]) -> int:
 def made_like(
     others: list[Any], shape: tuple[int, ...], kind: Any, near: Callable[[Sequence[Any]], Any] | None = None
 ) -> Any:
-    """A fresh array where the others lie: on the device of the first that lies on one, otherwise on the host.
+    """Allocate an array of `shape` and element type `kind`: on the device of the first array on one, else on the host.
 
-    `near` gives the memory that others lie in, for those that are no tensors of torch.
+    `near` returns the memory of the device of some arrays; it allocates if they are not torch tensors.
     """
     torch = sys.modules.get("torch")
     first = next((a for a in others if isinstance(a, DeviceArray)), None)

@@ -1,4 +1,4 @@
-"""Arrays of other libraries by way of DLPack, also of bf16, which numpy's own reader does not know."""
+"""Exchange of arrays with other libraries through DLPack, also of bf16, which numpy's own reader rejects."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _OPAQUE = 3
 _DEFAULT_STREAM = 1
 _CODES = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 6: "bool", 10: "float8_e4m3fn", 12: "float8_e5m2"}
 _HOST = (1, 3, 11)
-"""The kinds of devices whose memory the CPU reads: its own, and that which CUDA and ROCm pin."""
+"""The kinds of devices whose memory the CPU can read: host memory, and memory pinned by CUDA and ROCm."""
 _DEVICES = {2: "CUDA", 4: "OpenCL", 7: "Vulkan", 8: "Metal", 10: "ROCm", 13: "CUDA-managed", 14: "oneAPI"}
 """Other kinds of devices, by DLPack's numbers."""
 _FAULTS = (AttributeError, BufferError, RuntimeError, TypeError, ValueError)
-"""The errors that libraries raise where an array cannot be exported."""
+"""The errors that libraries raise if an array cannot be exported."""
 
 
 class _Tensor(ctypes.Structure):
@@ -45,7 +45,7 @@ _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
 
 
 def from_dlpack(argument: Any, where: str) -> Any:
-    """A numpy array that shares the memory of an argument with `__dlpack__`; `where` names it in the error.
+    """Return a numpy array that shares the memory of an argument with `__dlpack__`; `where` names it in errors.
 
     >>> from_dlpack(np.arange(3), "x")
     array([0, 1, 2])
@@ -55,9 +55,9 @@ def from_dlpack(argument: Any, where: str) -> Any:
     except _FAULTS as fault:
         kind, number = _device(argument, where)
         if kind not in _HOST:
-            place = f"{_DEVICES.get(kind, f'of kind {kind}')} device {number}"
+            device = f"{_DEVICES.get(kind, f'of kind {kind}')} device {number}"
             raise ArgumentError(
-                f"{where} lies on the {place}, and this target runs on the CPU; copy it to the host"
+                f"{where} lies on the {device}, and this target runs on the CPU; copy it to the host"
             ) from None
         bfloats = _bfloats(argument, where)
         if bfloats is None:
@@ -66,10 +66,10 @@ def from_dlpack(argument: Any, where: str) -> Any:
 
 
 def _device(argument: Any, where: str) -> tuple[int, int]:
-    """(kind, number) of the device that an argument lies on."""
+    """Return DLPack's (kind, number) of the device that an argument is on; `where` names it in errors."""
     try:
         kind, number = argument.__dlpack_device__()
-    except _FAULTS as fault:  # an array that its library has let go of, say
+    except _FAULTS as fault:  # such as an array that its library has deleted
         raise ArgumentError(
             f"{where} is a {type(argument).__name__} that cannot be read by way of DLPack: {fault}"
         ) from None
@@ -77,10 +77,10 @@ def _device(argument: Any, where: str) -> tuple[int, int]:
 
 
 def on_a_gpu(argument: Any, where: str) -> tuple[int, int, tuple[int, ...], tuple[int, ...], Any, Any] | None:
-    """(device, pointer, shape, strides in elements, type, capsule) of an argument on a GPU; None: it is elsewhere.
+    """Return (device number, pointer, shape, strides in elements, element type, capsule) of an array on a GPU.
 
-    Its memory is the argument's as long as the capsule is kept; what its library does to it is done before what is
-    asked of the default stream afterwards.
+    None if it is elsewhere. The memory stays valid as long as the capsule is kept. Work that its library has queued is
+    done before later work on the default stream. `where` names the argument in errors.
     """
     kind, number = _device(argument, where)
     if kind != _CUDA:
@@ -99,7 +99,7 @@ def on_a_gpu(argument: Any, where: str) -> tuple[int, int, tuple[int, ...], tupl
 
 
 def form_of(dtype: np.dtype[Any], ndim: int) -> int:
-    """The word of a DLTensor that has its dimensions and its element type: how many, code, bits, lanes.
+    """Return the 64-bit word of a DLTensor that has its number of dimensions and element type (code, bits, lanes).
 
     >>> hex(form_of(np.dtype("float32"), 3))
     '0x1200200000003'
@@ -109,7 +109,7 @@ def form_of(dtype: np.dtype[Any], ndim: int) -> int:
 
 
 def element_word(dtype: np.dtype[Any]) -> int | None:
-    """Return the word of a DLTensor that has its element type (code, bits, lanes); None if DLPack has no such type.
+    """Return the 32-bit word of a DLTensor that has its element type (code, bits, lanes); None if DLPack has none.
 
     >>> hex(element_word(np.dtype("float32"))), element_word(np.dtype("datetime64[s]"))
     ('0x12002', None)
@@ -123,6 +123,7 @@ def element_word(dtype: np.dtype[Any]) -> int | None:
 
 
 def _element(tensor: _Tensor, where: str) -> Any:
+    """Return the numpy element type of a DLTensor; raise ArgumentError if there is none. `where` names the argument."""
     import ml_dtypes
 
     if (tensor.code, tensor.bits, tensor.lanes) == (_BFLOAT, 16, 1):
@@ -136,7 +137,10 @@ def _element(tensor: _Tensor, where: str) -> Any:
 
 
 def _bfloats(argument: Any, where: str) -> Any:
-    """The argument where it holds bf16 on the CPU: read as 16-bit integers, whose bits are then taken as bf16."""
+    """Return a numpy array of bf16 that shares an argument's memory; None if it is not bf16 on the CPU.
+
+    numpy reads the memory as 16-bit integers, and a view makes bf16 of them.
+    """
     import ml_dtypes
 
     if _device(argument, where)[0] != _CPU:
@@ -148,12 +152,12 @@ def _bfloats(argument: Any, where: str) -> Any:
     tensor = _Tensor.from_address(_pointer(capsule, b"dltensor"))
     if (tensor.code, tensor.bits, tensor.lanes) != (_BFLOAT, 16, 1):
         return None
-    tensor.code = _UNSIGNED  # of this export alone: each has a description of its own
+    tensor.code = _UNSIGNED  # changes only this export's own DLTensor
     return np.from_dlpack(_Export(capsule)).view(ml_dtypes.bfloat16)
 
 
 class _Export:
-    """A capsule that is given away once."""
+    """An object with `__dlpack__` that returns one given capsule."""
 
     def __init__(self, capsule: Any):
         self.capsule = capsule
@@ -165,18 +169,18 @@ class _Export:
         return _CPU, 0
 
 
-# -- what is given to others ------------------------------------------------------------------------------
+# -- export to other libraries ----------------------------------------------------------------------------
 
 
 class _Managed(ctypes.Structure):
-    """DLPack's DLManagedTensor; `end` is called by who took it, when it is done with it."""
+    """DLPack's DLManagedTensor; the library that took it calls `end` when it does not need it any more."""
 
     _fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("end", ctypes.c_void_p))
 
 
 _NAME = b"dltensor"
 _given: dict[int, Any] = {}
-"""By the address of a description that others hold: what it is made of, and whose memory it describes."""
+"""By the address of an exported DLManagedTensor: the objects that it points to, and the owner of its memory."""
 _is_named = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", ctypes.pythonapi))
 _address = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", ctypes.pythonapi)
@@ -186,23 +190,24 @@ _capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p,
 )
 
 
-def _let_go(description: int) -> None:
+def _release(description: int) -> None:
+    """Release the owner of an exported DLManagedTensor, given by its address."""
     _given.pop(description, None)
 
 
-def _untaken(capsule: int) -> None:
-    """A capsule goes; one that nobody took still has its first name."""
+def _release_untaken(capsule: int) -> None:
+    """Release the owner of a capsule that is deleted before any library took it; it still has its first name then."""
     if _is_named(capsule, _NAME):
-        _let_go(_address(capsule, _NAME))
+        _release(_address(capsule, _NAME))
 
 
-_END, _UNTAKEN = (ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(f) for f in (_let_go, _untaken))
+_END, _UNTAKEN = (ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(f) for f in (_release, _release_untaken))
 
 
 def gpu_capsule(
     owner: Any, pointer: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any, number: int
 ) -> Any:
-    """DLPack's capsule of an array on a GPU, for another library to take; the owner is kept until that lets go.
+    """Return a DLPack capsule of an array on GPU `number`; `owner` is kept alive until it is released.
 
     >>> capsule = gpu_capsule("somebody", 4096, (2, 3), (3, 1), np.dtype("f2"), 1)
     >>> taken = _Tensor.from_address(_pointer(capsule, _NAME))
@@ -215,16 +220,16 @@ def gpu_capsule(
     codes = {name: code for code, name in _CODES.items()}
     name = np.dtype(dtype).name
     code = codes.get(name) or codes[name.rstrip("0123456789")]
-    count = len(shape)
-    extents, steps = (ctypes.c_int64 * count)(*shape), (ctypes.c_int64 * count)(*strides)
-    made = _Managed()
-    made.tensor = _Tensor(pointer, _CUDA, number, count, code, np.dtype(dtype).itemsize * 8, 1, extents, steps, 0)
-    made.end = ctypes.cast(_END, ctypes.c_void_p)
-    where = ctypes.addressof(made)
-    _given[where] = made, extents, steps, owner
-    return _capsule(where, _NAME, ctypes.cast(_UNTAKEN, ctypes.c_void_p))
+    rank = len(shape)
+    extents, steps = (ctypes.c_int64 * rank)(*shape), (ctypes.c_int64 * rank)(*strides)
+    managed = _Managed()
+    managed.tensor = _Tensor(pointer, _CUDA, number, rank, code, np.dtype(dtype).itemsize * 8, 1, extents, steps, 0)
+    managed.end = ctypes.cast(_END, ctypes.c_void_p)
+    address = ctypes.addressof(managed)
+    _given[address] = managed, extents, steps, owner
+    return _capsule(address, _NAME, ctypes.cast(_UNTAKEN, ctypes.c_void_p))
 
 
 def gpu_device(number: int) -> tuple[int, int]:
-    """What DLPack calls a GPU."""
+    """Return DLPack's (kind, number) of a GPU."""
     return _CUDA, number

@@ -1,4 +1,4 @@
-"""`TILEWRIGHT_DUMP`: every level of a program written to a folder, numbered by pass; the passes are logged anyway."""
+"""`TILEWRIGHT_DUMP`: the text of a program after every pass, written to a folder; passes are always logged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _count = itertools.count()
 
 
 class Dump:
-    """Where one program's levels are written, in order; a folder of None writes nothing."""
+    """Writes the texts of one program after each pass to numbered files in a folder; `folder` None writes nothing."""
 
     def __init__(self, folder: Path | None, name: str = "program"):
         self.folder, self.name, self.step = folder, name, 0
@@ -24,24 +24,27 @@ class Dump:
 
     @classmethod
     def of(cls, name: str) -> Dump:
-        """The dump that the environment asks for."""
+        """Return the dump of the program `name` to the folder that the environment variable names, if it does."""
         return cls(environment.dump_folder(), name)
 
     @property
     def wanted(self) -> bool:
-        """Whether anything is written."""
+        """True if texts are written to files."""
         return self.folder is not None
 
     def write(self, step: str, level: str, text: Callable[[], str]) -> None:
-        """Writes a level after a step; logs the step."""
+        """Log a pass, by its name `step`, and write the program's text after it to a file.
+
+        `level` is the level of the text (tile, block, ...), `text` a function that returns it.
+        """
         _LOG.debug("%s: %s, %s", self.name, step, level)
         if self.folder is None:
             return
         path = self.folder / f"{os.getpid()}-{self.number:03d}-{self.name}-{self.step:02d}-{step}.{level}"
-        shown = text()
+        content = text()
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            path.write_text(shown)
+            path.write_text(content)
         except OSError as fault:
             raise ArgumentError(f"TILEWRIGHT_DUMP={self.folder}: {path} cannot be written: {fault.strerror}") from None
         self.step += 1

@@ -1,4 +1,4 @@
-"""Calls that torch.compile makes as Python does: its graphs end before them, and begin anew after them."""
+"""Functions that torch.compile calls without tracing them: each call is a graph break."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ _WHY = "Tilewright's kernels are machine code, which torch.compile does not see 
 
 
 def eager(function: Callable[P, R]) -> Callable[P, R]:
-    """The function, which torch.compile neither traces nor compiles, nor anything that it calls.
+    """Return the function, wrapped so that torch.compile neither traces nor compiles it or its callees.
 
-    torch.compile is told only where a program has loaded it; otherwise a call costs one look into `sys.modules`.
+    torch.compile is told only if the program has loaded it; otherwise a call costs one lookup in `sys.modules`.
 
     >>> eager(max)(1, 2)
     2
     """
-    apart: list[Callable[P, R]] = []
+    disabled: list[Callable[P, R]] = []
 
     @wraps(function)
     def call(*args: P.args, **options: P.kwargs) -> R:
-        try:  # a graph cannot end inside `try`: torch.compile then leaves this frame as it is, for good
+        """Call the function, as disabled by torch.compile if that is loaded."""
+        try:  # torch.compile cannot break a graph inside `try`, so it never compiles this frame
             if _DYNAMO in modules:
-                return (apart[0] if apart else _taken_apart(function, apart))(*args, **options)
+                return (disabled[0] if disabled else _disabled(function, disabled))(*args, **options)
             return function(*args, **options) if options else function(*args)  # type: ignore[call-arg]
         finally:
             pass
@@ -35,23 +36,23 @@ def eager(function: Callable[P, R]) -> Callable[P, R]:
     return _marked(call)
 
 
-def _taken_apart(function: Callable[P, R], apart: list[Callable[P, R]]) -> Callable[P, R]:
-    """The function as torch.compile leaves it alone, kept in `apart`; itself where torch.compile is not in use."""
+def _disabled(function: Callable[P, R], disabled: list[Callable[P, R]]) -> Callable[P, R]:
+    """Return the function as disabled by torch.compile, and append it to `disabled`; itself without torch.compile."""
     try:
         disable = getattr(modules.get(_DYNAMO), "disable", None)  # absent while it is being imported
         if disable is None:
             return function
-        apart.append(disable(function))
-        return apart[0]
+        disabled.append(disable(function))
+        return disabled[0]
     finally:
         pass
 
 
 def _marked(function: Callable[P, R]) -> Callable[P, R]:
-    """The function with torch's own mark of what no graph takes in."""
+    """Set torch's attributes on a function that make torch.compile break its graphs there, and return it."""
     marks: Any = function
     marks._torchdynamo_disable, marks._torchdynamo_disable_msg = True, _WHY
     return function
 
 
-_marked(_taken_apart)
+_marked(_disabled)

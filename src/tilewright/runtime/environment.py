@@ -1,4 +1,4 @@
-"""Every environment variable that Tilewright reads, in one place.
+"""The environment variables that Tilewright reads.
 
 >>> [v.name for v in VARIABLES][:2]
 ['TILEWRIGHT_CACHE_DIR', 'TILEWRIGHT_CACHE_MB']
@@ -18,7 +18,7 @@ from tilewright.limits import WORKERS
 
 @dataclass(frozen=True)
 class Variable:
-    """One variable: its name, what it means, its default in words, and how its text is read."""
+    """An environment variable: its name, meaning, default in words, and the function that parses its text."""
 
     name: str
     meaning: str
@@ -26,11 +26,11 @@ class Variable:
     read: Callable[[str], Any]
 
     def text(self) -> str | None:
-        """The text that it is set to; None: it is not set."""
+        """Return the text that the variable is set to; None if it is not set."""
         return os.environ.get(self.name)
 
     def value(self) -> Any:
-        """What it is set to, or None."""
+        """Return the parsed value; None if the variable is not set or empty. Raise ArgumentError if it is invalid."""
         text = self.text()
         if text is None or text == "":
             return None
@@ -41,13 +41,14 @@ class Variable:
 
 
 def _count(text: str, most: int = 1 << 31) -> int:
+    """Return a text as an integer from 1 to `most`; raise ValueError for any other text."""
     if not text.strip().isdecimal() or len(text) > 20 or not 1 <= int(text) <= most:
         raise ValueError(f"it is a number from 1 to {most}")
     return int(text)
 
 
 def _folder(text: str) -> Path | None:
-    """The folder that a text names; `off` is none."""
+    """Return the folder that a text names; None for `off`."""
     if text == "off":
         return None
     try:
@@ -58,15 +59,15 @@ def _folder(text: str) -> Path | None:
 
 
 def _writable(text: str) -> Path | None:
-    """A folder that is there, or can be made."""
+    """Return the folder that a text names, which must exist or be creatable; None for `off`."""
     folder = _folder(text)
     if folder is None:
         return None
-    there = next((p for p in (folder, *folder.parents) if p.exists()), folder)
-    if not there.is_dir():
-        raise ValueError(f"{there} is no folder")
-    if there != folder and not os.access(there, os.W_OK | os.X_OK):
-        raise ValueError(f"no folder can be made in {there}")
+    existing = next((p for p in (folder, *folder.parents) if p.exists()), folder)
+    if not existing.is_dir():
+        raise ValueError(f"{existing} is no folder")
+    if existing != folder and not os.access(existing, os.W_OK | os.X_OK):
+        raise ValueError(f"no folder can be made in {existing}")
     return folder
 
 
@@ -94,17 +95,17 @@ VARIABLES = (CACHE_DIR, CACHE_MB, DUMP, THREADS)
 
 
 def cache_folder() -> Path | None:
-    """Where compiled programs are kept; None: nowhere."""
+    """Return the folder of compiled programs; None if none are stored."""
     if os.environ.get(CACHE_DIR.name) == "off":
         return None
-    found: Path | None = CACHE_DIR.value()
-    return found or _usual_cache_folder()
+    folder: Path | None = CACHE_DIR.value()
+    return folder or _usual_cache_folder()
 
 
 def _usual_cache_folder() -> Path | None:
-    """The folder for caches of this user; None for one who has no home."""
+    """Return the default folder of compiled programs; None for a user without a home folder."""
     caches = os.environ.get("XDG_CACHE_HOME", "")
-    if Path(caches).is_absolute():  # anything else is to be ignored, says its specification
+    if Path(caches).is_absolute():  # its specification says that any other value is ignored
         return Path(caches) / "tilewright"
     try:
         return Path.home() / ".cache" / "tilewright"
@@ -113,17 +114,17 @@ def _usual_cache_folder() -> Path | None:
 
 
 def cache_bytes() -> int:
-    """The most that compiled programs may take."""
+    """Return the most bytes that compiled programs may take on disk."""
     return int(CACHE_MB.value() or 512) << 20
 
 
 def dump_folder() -> Path | None:
-    """Where levels are written to, if they are."""
-    found: Path | None = DUMP.value()
-    return found
+    """Return the folder that program texts are dumped to; None if none are dumped."""
+    folder: Path | None = DUMP.value()
+    return folder
 
 
 def threads() -> int:
-    """How many workers a program has."""
+    """Return the number of workers of a program on a CPU."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return int(THREADS.value() or min(cores or 1, WORKERS.most))

@@ -1,4 +1,4 @@
-"""DLPack's exchange functions: what a library tells of its arrays, and of its streams, without going through Python."""
+"""DLPack's C exchange functions: descriptions of a library's arrays and streams, without calls of Python."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MAJOR = 1
 
 
 class _Table(ctypes.Structure):
-    """DLPack's DLPackExchangeAPI, as far as it is used."""
+    """The fields of DLPack's DLPackExchangeAPI that are used, and those before them."""
 
     _fields_ = (
         ("major", ctypes.c_uint32),
@@ -32,10 +32,10 @@ _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
 
 @dataclass(frozen=True)
 class Exchange:
-    """Addresses of two functions of a library.
+    """The addresses of two C functions of an array library.
 
-    `look(object, DLTensor *)` describes an array, which stays its owner's; `current_stream(kind, number, void **)`
-    gives the stream that work on a device goes to. Both answer 0, or leave a Python error.
+    `look(object, DLTensor *)` describes an array without taking ownership. `current_stream(kind, number, void **)`
+    returns the stream that work on a device goes to. Both return 0, or set a Python error.
     """
 
     look: int
@@ -43,7 +43,7 @@ class Exchange:
 
 
 def exchange_of(kind: Any) -> Exchange | None:
-    """The functions of an array type; None: its library has none, or of another version.
+    """Return the exchange functions of an array type; None if its library has none, or of another version.
 
     >>> exchange_of(int) is None
     True
@@ -51,11 +51,11 @@ def exchange_of(kind: Any) -> Exchange | None:
     capsule = getattr(kind, _NAME, None)
     if type(capsule).__name__ != "PyCapsule":
         return None
-    at = _pointer(capsule, b"dlpack_exchange_api")
-    while at:
-        table = _Table.from_address(at)
+    address = _pointer(capsule, b"dlpack_exchange_api")
+    while address:
+        table = _Table.from_address(address)
         if table.major == _MAJOR:
-            found = Exchange(table.look or 0, table.current_stream or 0)
-            return found if found.look and found.current_stream else None
-        at = table.before
+            exchange = Exchange(table.look or 0, table.current_stream or 0)
+            return exchange if exchange.look and exchange.current_stream else None
+        address = table.before
     return None

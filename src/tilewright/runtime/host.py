@@ -1,8 +1,8 @@
-"""The host executor: runs the host program of a module, for every device alike.
+"""The host executor: runs the host program of a module on any device.
 
-A `Device` says two things: how a block or loop program is made launchable, and where memory comes from and how it is
-filled. The executor does the rest. When arrays are bound, sizes are read off their shapes and the host program becomes
-a *script* for these sizes (`scripts`), which is bound to the arrays.
+A `HostDevice` makes block and loop programs launchable and provides memory; the executor does everything else. When
+arrays are bound, sizes are read from their shapes, the host program becomes a *script* (a list of steps) for these
+sizes (`scripts`), and the script is bound to the arrays.
 """
 
 from __future__ import annotations
@@ -38,27 +38,30 @@ from tilewright.runtime.sizes import sizes_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
 SCRIPTS = 64
-"""The sizes, at most, whose scripts are remembered."""
+"""The number of scripts, for different sizes, that an executor remembers."""
 
 
 class HostDevice(Protocol):
-    """What runs the programs that a host program launches."""
+    """A device that runs the programs that a host program launches."""
 
     room: Limit
     """The most elements of a workspace."""
 
     def prepare(self, program: Program, params: Mapping[str, int]) -> Launchable:
-        """The program with these parameters, ready to be bound to arrays."""
+        """Return a program, for these values of its parameters, ready to be bound to arrays."""
 
     def near(self, arrays: Sequence[Any], passing: bool = False) -> Memories:
-        """The memory that goes with the arguments of a call; `passing`: what it gives is used by that call alone."""
+        """Return the memory of the device that `arrays` are on.
+
+        `passing`: tensors from it are used only during one call.
+        """
 
 
 # -- scripts from host programs -----------------------------------------------------------------------------
 
 
-class _Writing:
-    """A host program walked for one set of sizes: its script."""
+class _ScriptWriter:
+    """Writes the script (list of steps) of a host program for one set of sizes (`values`, by name)."""
 
     def __init__(self, executor: HostExecutor, values: Mapping[str, int]):
         self.executor, self.values = executor, values
@@ -66,17 +69,22 @@ class _Writing:
         program = executor.module.host
         self.slots: dict[Value, int] = {a: n for n, a in enumerate(program.args)}
         self.roots: list[int] = list(range(len(program.args)))
-        """The slot of the memory that a slot shows: another one for a reshape."""
+        """For each slot (numbered tensor), the slot whose memory it is a view of; itself unless it is a reshape."""
         self.ended = False
         self._uses: list[tuple[bool, Op, list[tuple[Value, bool, bool]]]] = []
-        """(done once, operation, (tensor, read, written) of its operands) of all steps."""
+        """(True inside `bind`, operation, (tensor, is read, is written) of each operand) of all steps."""
         self._block(program.body, once=False)
         self._check_written(len(program.args))
 
     def number(self, e: Any) -> int:
+        """Return the value of an integer expression for these sizes."""
         return int(evaluated(e, self.values))
 
     def _block(self, block: Block, once: bool) -> None:
+        """Append the steps of a block to the script.
+
+        `once` is True within the host program's `bind` block, which runs once for constant arguments.
+        """
         for op in block.ops:
             if self.ended:
                 return
@@ -101,23 +109,28 @@ class _Writing:
                 case _:
                     step = getattr(self, f"_{op.name}")(op)
                     steps = self.script.once if once else self.script.each
-                    before = steps[-1] if steps else None
-                    if isinstance(step, Checked) and isinstance(before, Checked) and before.slot == step.slot:
-                        steps[-1] = Checked(step.slot, before.faults + step.faults)
+                    previous = steps[-1] if steps else None
+                    if isinstance(step, Checked) and isinstance(previous, Checked) and previous.slot == step.slot:
+                        steps[-1] = Checked(step.slot, previous.faults + step.faults)
                     else:
                         steps.append(step)
                     self._uses.append((once, op, self._used(op)))
 
     def _extents(self, op: Op, shape: Sequence[Any]) -> tuple[int, ...]:
-        found, room = tuple(self.number(e) for e in shape), self.executor.device.room
-        if min(found, default=0) < 0 or room.refuses(prod(found)):
-            raise ExecutionError(f"{at_line(op)}: {found}: no extent is negative, and {room.rule}", op.loc)
-        return found
+        """Return a tensor's extents as integers; raise ExecutionError if one is negative or the tensor is too large."""
+        extents, room = tuple(self.number(e) for e in shape), self.executor.device.room
+        if min(extents, default=0) < 0 or room.refuses(prod(extents)):
+            raise ExecutionError(f"{at_line(op)}: {extents}: no extent is negative, and {room.rule}", op.loc)
+        return extents
 
     def _restride(self, op: Op, once: bool) -> None:
-        kind, given = op.results[0].type, op.operands[0].type
+        """Append the view that a `restride` operation makes; raise ExecutionError if it exceeds its source.
+
+        `once` is True within the host program's `bind` block.
+        """
+        kind, source_type = op.results[0].type, op.operands[0].type
         shape, strides = self._extents(op, kind.shape), tuple(map(self.number, kind.strides))
-        room = self.number(given.room())
+        room = self.number(source_type.room())
         last = sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) if 0 not in shape else -1
         if last >= room:
             raise ExecutionError(f"{at_line(op)}: it reaches element {last} of {room}", op.loc)
@@ -131,6 +144,10 @@ class _Writing:
         once: bool,
         strides: tuple[int, ...] | None = None,
     ) -> None:
+        """Append a new slot (numbered tensor) for the result of an operation: a workspace, or a view of slot `source`.
+
+        `once` is True within the host program's `bind` block.
+        """
         kind = op.results[0].type
         if kind.strides is not None and source is None:
             raise ExecutionError(f"{at_line(op)}: a workspace is packed", op.loc)
@@ -142,6 +159,7 @@ class _Writing:
             self.script.held.add(slot)
 
     def _launch(self, op: Op) -> Step:
+        """Return the step of a launch; its program is prepared for the launch's settings."""
         settings = {name: self.number(e) for name, e in op.attrs.get("settings", ())}
         workers = self.number(op.attrs["workers"])
         if not 1 <= workers <= WORKERS.most:
@@ -152,30 +170,37 @@ class _Writing:
         return Launched(program, tuple(self.slots[v] for v in op.operands), workers, tuple(late.items()))
 
     def _fill(self, op: Op) -> Step:
+        """Return the step that fills a tensor with a number."""
         return Filled(self.slots[op.operands[0]], op.attrs["value"])
 
     def _check(self, op: Op) -> Step:
+        """Return the step that raises an error if an element of a tensor is not 0."""
         return Checked(self.slots[op.operands[0]], ((op.attrs["place"], op.attrs["says"], op.loc),))
 
     def _table(self, op: Op) -> Step:
+        """Return the step that fills a tensor with values of an expression, computed here."""
         kind = op.operands[0].type
         shape = tuple(self.number(e) for e in kind.shape)
         names = dict(zip((s.name for s in op.attrs["over"]), np.indices(shape), strict=True))
         values = np.broadcast_to(np.asarray(evaluated(op.attrs["value"], {**self.values, **names})), shape)
-        least, most = kind.dtype.limits
-        if values.size and (np.min(values) < least or np.max(values) > most):
-            wrong = f"{np.min(values)} to {np.max(values)}"
-            raise ExecutionError(f"{at_line(op)}: its values, {wrong}, are not all {kind.dtype}", op.loc)
+        lowest, highest = kind.dtype.limits
+        if values.size and (np.min(values) < lowest or np.max(values) > highest):
+            value_range = f"{np.min(values)} to {np.max(values)}"
+            raise ExecutionError(f"{at_line(op)}: its values, {value_range}, are not all {kind.dtype}", op.loc)
         return Tabled(self.slots[op.operands[0]], values.astype(kind.dtype.numpy))
 
     def _used(self, op: Op) -> list[tuple[Value, bool, bool]]:
+        """Return (tensor, is read, is written) of each operand of an operation."""
         if op.name == "launch":
             roles = [a.type.role for a in self.executor.module.programs[op.attrs["program"]].args]
             return [(v, r in ("in", "inout"), r != "in") for v, r in zip(op.operands, roles, strict=True)]
         return [(op.operands[0], op.name == "check", op.name != "check")]
 
     def _check_written(self, arguments: int) -> None:
-        """That no workspace is read before something wrote it; and what is done once, where it goes."""
+        """Raise UninitialisedFault if a workspace is read before it is written; set the script's sets of slots.
+
+        Slots below `arguments` are arguments of the host program, the others workspaces and views.
+        """
         unwritten = {root for root in self.roots if root >= arguments}
         for once, op, uses in sorted(self._uses, key=lambda use: not use[0]):
             for value, read, written in uses:
@@ -194,7 +219,7 @@ class _Writing:
 
 
 class HostExecutor(ScriptExecutor):
-    """A module that can be bound to arrays, its programs made launchable by a device.
+    """Binds the host program of a module to arrays; a device makes its programs launchable.
 
     >>> from tilewright.ir.block import parse_block
     >>> from tilewright.ir.host import parse_host
@@ -243,32 +268,36 @@ class HostExecutor(ScriptExecutor):
         self._scripts: Callable[..., Script] = lru_cache(SCRIPTS)(self._written)
 
     def prepare(self) -> None:
-        """Makes the programs ready whose parameters no call decides; others are when they are bound."""
+        """Prepare the programs of all launches whose settings are constants; the others are prepared at bind."""
         for op in self.module.host.walk():
             if op.name == "launch" and not any(e.symbols for _, e in self._closed(op)):
                 self.prepared(op.attrs["program"], {name: int(e) for name, e in self._closed(op)})
 
     def _closed(self, op: Op) -> list[tuple[str, Any]]:
-        """The settings of a launch that make its program another one."""
-        late = {s.name for s in open_parameters(self.module.programs[op.attrs["program"]])}
-        return [(name, e) for name, e in op.attrs.get("settings", ()) if name not in late]
+        """Return the (name, value) settings of a launch that are compiled into its program, not passed to it."""
+        passed = {s.name for s in open_parameters(self.module.programs[op.attrs["program"]])}
+        return [(name, e) for name, e in op.attrs.get("settings", ()) if name not in passed]
 
     def prepared(self, name: str, settings: Mapping[str, int]) -> tuple[Launchable, dict[str, int]]:
-        """A program with these parameters, made ready once; and those of them that are told at a launch."""
+        """Return a program compiled for these settings, once, and the settings that are passed at each launch."""
         program = self.module.programs[name]
-        left = {s.name for s in open_parameters(program)}
-        bound = {n: v for n, v in settings.items() if n not in left}
+        passed = {s.name for s in open_parameters(program)}
+        bound = {n: v for n, v in settings.items() if n not in passed}
         key = (name, *sorted(bound.items()))
-        found = self._prepared.get(key)
-        if found is None:
-            found = self._prepared[key] = self.device.prepare(program, bound)
-        return found, {n: v for n, v in settings.items() if n in left}
+        launchable = self._prepared.get(key)
+        if launchable is None:
+            launchable = self._prepared[key] = self.device.prepare(program, bound)
+        return launchable, {n: v for n, v in settings.items() if n in passed}
 
     def _written(self, values: tuple[tuple[str, int], ...]) -> Script:
-        return _Writing(self, dict(values)).script
+        """Return the script (list of steps) for sizes, given as (name, value) pairs."""
+        return _ScriptWriter(self, dict(values)).script
 
     def sizes(self, arrays: Sequence[Array], params: Mapping[str, int] | None = None) -> tuple[tuple[str, int], ...]:
-        """(name, value) of each size that a call tells; raises where arrays are not what the program takes."""
+        """Return (name, value) of each open size of a call; raise ArgumentError if arrays do not fit the program.
+
+        `params` gives sizes that no shape determines.
+        """
         self.require(arrays)
         if not self._open:
             return ()
@@ -277,13 +306,16 @@ class HostExecutor(ScriptExecutor):
         return tuple(sizes_of(host, named, params).items())
 
     def script(self, arrays: Sequence[Array], params: Mapping[str, int] | None = None) -> Script:
-        """The script for arrays; raises where they are not what the program takes."""
+        """Return the script (list of steps) for a call's arrays; raise ArgumentError if they do not fit.
+
+        `params` gives sizes that no shape determines.
+        """
         return self._scripts(self.sizes(arrays, params))
 
     def script_of(self, sizes: tuple[tuple[str, int], ...]) -> Script:
-        """The script for values of the sizes that a call tells, by name."""
+        """Return the script (list of steps) for values of the open sizes, given as (name, value) pairs."""
         return self._scripts(sizes)
 
     def near(self, arrays: Sequence[Any], passing: bool = False) -> Memories:
-        """The memory of its device."""
+        """Return the memory of the device that arrays are on; `passing`: it is used only during one call."""
         return self.device.near(arrays, passing)

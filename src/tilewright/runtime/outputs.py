@@ -1,11 +1,11 @@
-"""Memory for the outputs that calls make: large ones come from a pool, and return there when their array is gone.
+"""Memory of outputs that calls allocate: large ones come from a pool, and return to it when their array is deleted.
 
-The system hands out large blocks page by page, at the first touch, and takes them back when they are freed: an output
-of 3 MB costs hundreds of page faults, each time. A block of the pool is touched once. It stays with its array and all
-views of it: the array's base is a *lease*, and the end of the lease gives the block back.
+The system maps large blocks page by page, at the first access, and unmaps them when they are freed: an output of 3 MB
+costs hundreds of page faults at every call. A block of the pool has these faults once. It belongs to an array and all
+views of it: the array's base is a *lease*, whose destructor returns the block to the pool.
 
-The pool keeps at most `MOST` bytes that no array uses; what goes beyond that is returned to the system. Smaller outputs
-than `LEAST` bytes are numpy's own. Blocks are private to a process: after a fork each has its own copies.
+The pool keeps at most `MOST` bytes that no array uses; further blocks are returned to the system. Outputs of fewer than
+`LEAST` bytes are allocated by numpy. Blocks are private to a process: after a fork each process has its own copies.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ Array = np.ndarray[Any, np.dtype[Any]]
 LEAST = 4 << 10
 """Bytes of the smallest output that comes from the pool."""
 MOST = 64 << 20
-"""Bytes, at most, that the pool keeps for later outputs."""
+"""The most bytes that the pool keeps for later outputs."""
 LARGE_PAGE = 2 << 20
 """Bytes of a large page."""
 
 
 def private_pages(count: int) -> mmap.mmap:
-    """Zeroed memory of at least so many bytes, at a page's start, which a forked process gets a copy of.
+    """Return zeroed memory of at least `count` bytes, page-aligned, copied on write after a fork.
 
-    Much of it lies in large pages where the system has them.
+    Large memory uses huge pages if the system has them.
     """
     if not hasattr(mmap, "MAP_PRIVATE"):  # as on Windows, where no process is forked
         return mmap.mmap(-1, count)
@@ -41,13 +41,13 @@ def private_pages(count: int) -> mmap.mmap:
     if count >= LARGE_PAGE // 8 and hasattr(mmap, "MADV_HUGEPAGE"):
         try:
             pages.madvise(mmap.MADV_HUGEPAGE)
-        except OSError:  # a system may have none
+        except OSError:  # the system may have no huge pages
             return pages
     return pages
 
 
 class _Block:
-    """Memory of one size class."""
+    """Memory of `size` bytes that belongs to a pool."""
 
     __slots__ = ("address", "pages", "pool", "size")
 
@@ -58,23 +58,24 @@ class _Block:
 
 @cache
 def _lease(size: int) -> Any:
-    """The class of leases of blocks of this size: buffers whose end gives the block back."""
+    """Return the class of leases of blocks of this size: buffers whose destructor returns the block to its pool."""
 
     def end(self: Any) -> None:
+        """Return the block to its pool."""
         self.block.pool.take_back(self.block)
 
     return type(f"Lease{size}", (ctypes.c_char * size,), {"__del__": end, "__slots__": ("block",)})
 
 
 class OutputPool:
-    """Blocks that no array uses, by their size.
+    """Unused blocks of memory, by their size.
 
     >>> pool = OutputPool()
     >>> make = pool.maker((1024, 768), np.dtype(np.float32))
     >>> first = make()
     >>> where, row = first.ctypes.data, first[3]
     >>> del first
-    >>> make().ctypes.data == where  # a row of it is still there
+    >>> make().ctypes.data == where  # a row of it is still alive
     False
     >>> del row
     >>> make().ctypes.data == where
@@ -83,18 +84,19 @@ class OutputPool:
 
     def __init__(self, most: int = MOST):
         self.most, self.kept = most, 0
-        """The most bytes that may be kept, and those that are."""
+        """The most bytes that unused blocks may have, and the bytes that they have now."""
         self.lock = threading.Lock()
         self._free: dict[int, list[_Block]] = {}
 
     def maker(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Callable[[], Array]:
-        """Return a function that makes an array with memory of its own, at a page's start; what it holds is not set."""
+        """Return a function that returns a new, uninitialised, page-aligned array of this shape and type."""
         size = size_class(prod(shape) * dtype.itemsize)
         with self.lock:
             free = self._free.setdefault(size, [])
         lease_of = _lease(size).from_address
 
         def make() -> Array:
+            """Return an array on a block of the pool, or on a new block."""
             block = None
             with self.lock:
                 if free:
@@ -109,9 +111,9 @@ class OutputPool:
         return make
 
     def take_back(self, block: _Block) -> None:
-        """Keeps a block whose array is gone, perhaps in the place of others; what does not fit is let go.
+        """Keep a block whose array is deleted, perhaps instead of others; unmap it if it does not fit.
 
-        It may come at any moment, also while this thread has the lock: who finds it taken lets the block go.
+        This may run at any moment, even while this thread holds the lock: if the lock is taken, the block is unmapped.
         """
         if block.size > self.most or not self.lock.acquire(blocking=False):
             return
@@ -124,19 +126,19 @@ class OutputPool:
             self.lock.release()
 
     def _make_room(self, size: int) -> None:
-        """Lets blocks go until one of this size fits: those of other sizes first, which were not used last."""
-        for other, free in sorted(self._free.items(), key=lambda each: each[0] == size):
+        """Unmap unused blocks until one of `size` bytes fits, blocks of other sizes first."""
+        for other, free in sorted(self._free.items(), key=lambda item: item[0] == size):
             while free and self.kept + size > self.most:
                 free.pop()
                 self.kept -= other
 
     def after_fork(self) -> None:
-        """In a forked process nobody holds the lock."""
+        """Replace the lock, which another thread may have held at the fork."""
         self.lock = threading.Lock()
 
 
 def size_class(count: int) -> int:
-    """The bytes of the block for so many: a power of two, or one of three steps between two.
+    """Return the bytes of the block for `count` bytes: a power of two, or one of three steps between two.
 
     >>> [size_class(n) for n in (16 << 10, (16 << 10) + 1, 3 << 20, 2**22 - 1)]
     [16384, 20480, 3145728, 4194304]
@@ -151,7 +153,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def maker(shape: tuple[int, ...], dtype: np.dtype[Any], zeroed: bool = False) -> Callable[[], Array]:
-    """Return a function that makes an output of this shape and type; `zeroed`: with zeros in it.
+    """Return a function that returns a new output of this shape and type; `zeroed`: filled with zeros.
 
     >>> maker((2, 2), np.dtype(np.int8), zeroed=True)()
     array([[0, 0],
@@ -164,8 +166,9 @@ def maker(shape: tuple[int, ...], dtype: np.dtype[Any], zeroed: bool = False) ->
         return make
 
     def zeros() -> Array:
-        made = make()
-        made.fill(0)
-        return made
+        """Return a new output filled with zeros."""
+        output = make()
+        output.fill(0)
+        return output
 
     return zeros

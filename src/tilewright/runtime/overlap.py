@@ -1,4 +1,4 @@
-"""Whether arrays share memory, exactly: with one another, or one element of an array with another of its own."""
+"""Exact tests for overlapping memory: of two arrays, or of two elements of one array."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tilewright.errors import ArgumentError
 
 Array = np.ndarray[Any, np.dtype[Any]]
 _WORK: Any = 1_000_000
-"""How many candidates numpy may try, a few milliseconds; numpy's stubs of different versions disagree on its type."""
+"""The most candidates that numpy tries, a few milliseconds; its stubs' types differ between versions."""
 
 
 def share_memory(a: Array, b: Array) -> bool:
-    """Whether two arrays have an element in common; yes, where that is too costly to decide.
+    """True if two arrays have an element in common, or if that is too costly to decide.
 
     >>> x = np.zeros(8)
     >>> share_memory(x[::2], x[1::2]), share_memory(x[::2], x[1::3])
@@ -30,7 +30,7 @@ def share_memory(a: Array, b: Array) -> bool:
 
 
 def overlaps_itself(array: Array) -> bool:
-    """Whether two elements of an array lie in the same memory, wholly or in part.
+    """True if two elements of an array share memory, wholly or in part.
 
     >>> from numpy.lib.stride_tricks import as_strided
     >>> x = np.zeros(8, np.float32)
@@ -45,18 +45,18 @@ def overlaps_itself(array: Array) -> bool:
             break
         reach += stride * (count - 1)
     else:
-        return False  # each step goes past all that the smaller steps reach
-    # Elements that coincide differ first along some dimension; how far along it is all that counts, not from where.
-    rest = array
+        return False  # each stride goes past all elements that smaller strides reach
+    # Two elements that coincide differ first along some dimension; only their distance matters, so one is at its start.
+    view = array
     for count in array.shape:
-        if count > 1 and share_memory(rest[:1], rest[1:]):
+        if count > 1 and share_memory(view[:1], view[1:]):
             return True
-        rest = rest[0, ...]
+        view = view[0, ...]
     return False
 
 
 def require_own_memory(array: Array, where: str) -> None:
-    """Raises unless an array can be written, each element by itself; `where` names it."""
+    """Raise ArgumentError unless an array is writeable and no two elements overlap; `where` names it."""
     if not array.flags.writeable:
         raise ArgumentError(f"{where} is written, but the array given is read-only")
     if overlaps_itself(array):
@@ -67,11 +67,14 @@ def require_own_memory(array: Array, where: str) -> None:
 
 
 def require_apart(name: str, args: Sequence[tuple[str, str | None]], arrays: Sequence[Array]) -> None:
-    """Raises where an array that is written shares memory with another; `args` are (name, role) of each."""
-    for place, (own, role) in enumerate(args):
+    """Raise ArgumentError if an array that is written may share memory with another one.
+
+    `name` is that of the program, `args` are the (name, role) pairs of the arrays' arguments.
+    """
+    for place, (written, role) in enumerate(args):
         for other in range(len(arrays)):
             if role != "in" and other != place and np.may_share_memory(arrays[place], arrays[other]):
                 raise ArgumentError(
-                    f"{name}: {own}, which is written, shares memory with {args[other][0]}; "
+                    f"{name}: {written}, which is written, shares memory with {args[other][0]}; "
                     "give them memory of their own"
                 )

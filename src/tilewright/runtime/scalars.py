@@ -1,8 +1,8 @@
-"""Scalar arguments: numbers that an element type holds.
+"""Scalar arguments: conversion of numbers to element types.
 
-Integers and bool take what they hold exactly: 3, 3.0 and `np.int64(3)` are one i32; 3.5 and 2**40 are none. Floating-
-point types round to the nearest number they have; what lies beyond their largest is refused, as are infinities and NaN
-where the type has none.
+Integers and bool accept only exact values: 3, 3.0 and `np.int64(3)` are the same i32; 3.5 and 2**40 are refused.
+Floating-point types round to nearest; numbers beyond the largest one are refused, and so are infinities and NaN if the
+type has none.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _iinfo: Any = ml_dtypes.iinfo
 
 
 def scalar(value: bool | float, wanted: DType, where: str) -> bool | int | float:
-    """The number as one of the element type; raises where the type does not hold it. `where` names the argument.
+    """Return a number as the element type `wanted` holds it; raise ArgumentError if it cannot. `where` names it.
 
     >>> from tilewright.ir import dtypes
     >>> scalar(3.0, dtypes.i32, "n"), scalar(0.1, dtypes.f32, "x"), scalar(1, dtypes.bool_, "on")
@@ -31,13 +31,14 @@ def scalar(value: bool | float, wanted: DType, where: str) -> bool | int | float
         ...
     tilewright.errors.ArgumentError: n is 1099511627776; it must be an integer in -2147483648..2147483647 (i32)
     """
-    found = _rounded(value, wanted) if wanted.is_float else _exact(value, wanted)
-    if found is None:
+    number = _rounded(value, wanted) if wanted.is_float else _exact(value, wanted)
+    if number is None:
         raise ArgumentError(f"{where} is {value!r}; it must be {_allowed(wanted)} ({wanted})")
-    return found
+    return number
 
 
 def _limits(wanted: DType) -> tuple[Any, Any]:
+    """Return the smallest and the largest finite number of an element type."""
     if wanted.kind == "bool":
         return 0, 1
     info = _finfo(wanted.numpy) if wanted.is_float else _iinfo(wanted.numpy)
@@ -45,6 +46,7 @@ def _limits(wanted: DType) -> tuple[Any, Any]:
 
 
 def _allowed(wanted: DType) -> str:
+    """Return the error text that names the numbers of an element type."""
     lo, hi = _limits(wanted)
     if wanted.kind == "bool":
         return "False or True, 0 or 1"
@@ -52,6 +54,7 @@ def _allowed(wanted: DType) -> str:
 
 
 def _exact(value: bool | float, wanted: DType) -> bool | int | None:
+    """Return the number as an integer or bool that an integer type holds exactly; None if it does not."""
     if isinstance(value, float) and not value.is_integer():
         return None
     lo, hi = _limits(wanted)
@@ -62,14 +65,15 @@ def _exact(value: bool | float, wanted: DType) -> bool | int | None:
 
 
 def _rounded(value: bool | float, wanted: DType) -> float | None:
+    """Return the number rounded to a float type; None if the type cannot hold it."""
     try:
         number = float(value)
     except OverflowError:
         return None
     lo, hi = _limits(wanted)
     with np.errstate(all="ignore"):
-        found = float(np.float64(number).astype(wanted.numpy))
+        rounded = float(np.float64(number).astype(wanted.numpy))
         saturates = isfinite(float(np.float64(2 * hi).astype(wanted.numpy)))  # such a type shows no overflow
     if not isfinite(number):
-        return found if found == number or (isnan(found) and isnan(number)) else None
-    return found if isfinite(found) and (lo <= number <= hi or not saturates) else None
+        return rounded if rounded == number or (isnan(rounded) and isnan(number)) else None
+    return rounded if isfinite(rounded) and (lo <= number <= hi or not saturates) else None

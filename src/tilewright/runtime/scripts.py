@@ -1,8 +1,9 @@
-"""Scripts: host programs for one set of sizes, bound to arrays. They need no program of any level.
+"""Scripts: host programs for one set of sizes, as lists of steps that are bound to arrays.
 
-In a script branches are decided, workspaces have numbers for extents, programs are ready to launch. It is bound to
-arrays once: what is done once is done then, the rest becomes a list of ready calls. A launch calls them in order, and
-interprets nothing. `host` writes scripts from host programs; those of closed sizes are kept on disk.
+In a script, branches are decided, workspaces have constant extents, and programs are ready to launch. Binding it to
+arrays runs the steps inside `bind` and turns the others into a list of calls; a launch makes these calls in order.
+`host` writes scripts from host programs; those of constant sizes are stored on disk. Tensors are numbered: the *slot*
+of an argument is its index, workspaces and views have the slots after them.
 """
 
 from __future__ import annotations
@@ -23,70 +24,73 @@ Call = Callable[[], None]
 
 
 class Launchable(Protocol):
-    """A program that a device has made ready."""
+    """A program that a device has compiled."""
 
     def launch(self, arrays: list[Array], workers: int | None, params: Mapping[str, int] | None) -> Call:
-        """The program bound to arrays and to the values of its open parameters; a call runs it."""
+        """Return a call that runs the program on `arrays`, with values `params` of its open parameters.
+
+        `workers` None: the device's choice.
+        """
 
 
 class Memories(Protocol):
-    """The memory of a device's tensors; arrays of the host are numpy's, others the device's own."""
+    """Allocates, copies and fills a device's tensors; host arrays are numpy's, others are of the device's own type."""
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-        """Memory that its programs can use; what it holds is not set."""
+        """Return an uninitialised tensor that the device's programs can use."""
 
     def takes(self, array: Any) -> bool:
-        """Whether programs take an array as it lies: packed, at a multiple of what they load at once."""
+        """True if programs can use an array without a copy: it is contiguous and aligned to their loads."""
 
     def copy(self, source: Any, goal: Any) -> None:
-        """Copy the elements of one array to another; either may be the host's."""
+        """Copy the elements of `source` to `goal`; either may be on the host."""
 
     def fill(self, array: Any, value: Any) -> None:
-        """A number everywhere."""
+        """Set all elements of an array to a number."""
 
     def numpy(self, array: Any) -> Array:
-        """Return the present elements of an array, for the host to look at."""
+        """Return the current elements of an array as a numpy array."""
 
     def settle(self) -> None:
-        """Wait until what was asked of the device is done, so that other streams may use the results."""
+        """Wait for all work of the device, so that other streams may use the results."""
 
     def hold(self, arrays: Sequence[Any]) -> None:
-        """Keep arrays that a launch reads for as long as a CUDA graph lives that is captured now, if one is."""
+        """Keep arrays that a launch reads alive as long as the CUDA graph that is being captured, if there is one."""
 
 
 class HostMemory:
-    """The host's memory, for devices that run their programs on it."""
+    """Allocates, copies and fills numpy arrays, for devices that run programs on the host's memory."""
 
     def near(self, arrays: Sequence[Any], passing: bool = False) -> Memories:
-        """The same for all."""
+        """Return this object: all arrays are in the host's memory."""
         return self
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-        """Memory that starts at a cache line."""
+        """Return an uninitialised array that starts at a cache line."""
         return empty(shape, dtype)
 
     def takes(self, array: Any) -> bool:
-        """Packed, at a multiple of the element size."""
+        """True if an array is contiguous and aligned to its element size."""
         return bool(array.flags.c_contiguous and array.flags.aligned)
 
     def copy(self, source: Any, goal: Any) -> None:
-        """Element by element."""
+        """Copy the elements of `source` to `goal`."""
         goal[...] = source
 
     def fill(self, array: Any, value: Any) -> None:
-        """A number everywhere."""
+        """Set all elements of an array to a number."""
         array.fill(value)
 
     def numpy(self, array: Any) -> Array:
-        """The array itself."""
+        """Return the array itself."""
         same: Array = array
         return same
 
     def settle(self) -> None:
-        """Nothing is under way."""
+        """Do nothing: work on the host is done when its call returns."""
 
     def hold(self, arrays: Sequence[Any]) -> None:
-        """Nothing repeats launches."""
+        """Do nothing: there are no graphs that repeat launches."""
 
 
 # -- scripts ------------------------------------------------------------------------------------------------
@@ -94,7 +98,7 @@ class HostMemory:
 
 @dataclass(frozen=True)
 class SlotMemory:
-    """The memory of a slot: a workspace, or what another slot holds (`source`) in another shape, or with strides."""
+    """A slot's tensor: a workspace, or a view of the slot `source` with another shape or strides (in elements)."""
 
     slot: int
     shape: tuple[int, ...]
@@ -103,7 +107,7 @@ class SlotMemory:
     strides: tuple[int, ...] | None = None
 
     def seen(self, memory: Any) -> Any:
-        """The memory of its source as it shows it."""
+        """Return the view of `memory`, the tensor of the slot `source`, with this slot's shape and strides."""
         if self.strides is None:
             return memory.reshape(self.shape)
         if isinstance(memory, np.ndarray):
@@ -114,7 +118,7 @@ class SlotMemory:
 
 @dataclass(frozen=True)
 class Launched:
-    """A launch; its arguments by slot."""
+    """The step that launches a program; `slots` are those of its arguments, `params` its open parameters' values."""
 
     program: Launchable
     slots: tuple[int, ...]
@@ -122,46 +126,50 @@ class Launched:
     params: tuple[tuple[str, int], ...]
 
     def on(self, memory: Sequence[Any], _: Memories) -> Call:
-        """Return a call that does this step on `memory`."""
+        """Return a call that launches the program; `memory` has the tensors by slot."""
         return self.program.launch([memory[n] for n in self.slots], self.workers, dict(self.params))
 
 
 @dataclass(frozen=True)
 class Filled:
-    """A tensor filled with a number."""
+    """The step that fills a tensor with a number."""
 
     slot: int
     value: Any
 
     def on(self, memory: Sequence[Any], where: Memories) -> Call:
-        """Return a call that does this step on `memory`."""
+        """Return a call that fills the tensor; `memory` has the tensors by slot, `where` fills them."""
         return partial(where.fill, memory[self.slot], self.value)
 
 
 @dataclass(frozen=True, eq=False)
 class Tabled:
-    """A tensor filled with the values of an expression."""
+    """The step that fills a tensor with values that were computed when the script was written."""
 
     slot: int
     values: Array
 
     def on(self, memory: Sequence[Any], where: Memories) -> Call:
-        """Return a call that does this step on `memory`."""
+        """Return a call that fills the tensor; `memory` has the tensors by slot, `where` copies them."""
         return partial(where.copy, self.values, memory[self.slot])
 
 
 @dataclass(frozen=True)
 class Checked:
-    """Elements that must be 0, and what is said where one is not, at which place of a text."""
+    """The step that raises an error if an element of a tensor is not 0.
+
+    `faults` are (element index, message, location in the program's text).
+    """
 
     slot: int
     faults: tuple[tuple[int, str, Any], ...]
 
     def on(self, memory: Sequence[Any], where: Memories) -> Call:
-        """Return a call that does this step on `memory`."""
+        """Return a call that checks the elements; `memory` has the tensors by slot, `where` copies them to the host."""
         faults, slot = self.faults, memory[self.slot]
 
         def check() -> None:
+            """Raise the error of the first checked element that is not 0."""
             elements = where.numpy(slot)
             if elements.any():
                 for place, says, loc in faults:
@@ -176,23 +184,30 @@ Step = Launched | Filled | Tabled | Checked
 
 @dataclass
 class Script:
-    """A host program for one set of sizes: the memory it needs, what is done once, and what at every launch."""
+    """A host program for one set of sizes.
+
+    `memory` has its workspaces and views, `once` the steps of its `bind` block (run once for constant arguments),
+    `each` the steps of every launch.
+    """
 
     memory: list[SlotMemory] = field(default_factory=list)
     once: list[Step] = field(default_factory=list)
     each: list[Step] = field(default_factory=list)
     held: set[int] = field(default_factory=set)
-    """The slots of workspaces that are made or written once."""
+    """The slots of workspaces that are made or written inside `bind`."""
     lasting: bool = True
-    """Whether what is done once only fills workspaces, so that it may be kept for other arguments."""
+    """True if the steps inside `bind` only write workspaces, so that their result may serve other arguments."""
     fixed: set[int] = field(default_factory=set)
-    """The arguments that what is done once reads or writes."""
+    """The arguments that steps inside `bind` read or write."""
 
     def places(self, arguments: int) -> list[tuple[int, ...]] | None:
-        """For each launch, the slots of the arguments and workspaces that its arrays are; None if launches do more."""
+        """Return for each launch the slots of its arrays, with views replaced by what they view.
+
+        `arguments` is the number of the program's arguments. None if a call does anything but launch.
+        """
         roots = {n: n for n in range(arguments)}
-        for each in self.memory:
-            roots[each.slot] = each.slot if each.source is None else roots[each.source]
+        for slot_memory in self.memory:
+            roots[slot_memory.slot] = slot_memory.slot if slot_memory.source is None else roots[slot_memory.source]
         if not all(isinstance(step, Launched) for step in self.each):
             return None
         return [tuple(roots[n] for n in step.slots) for step in self.each if isinstance(step, Launched)]
@@ -200,16 +215,19 @@ class Script:
 
 @dataclass(frozen=True)
 class Kept:
-    """The outcome of what is done once for some arguments: the workspaces it filled, and how they came about."""
+    """The result of a script's steps that run once: the workspaces that they wrote, to be used by further bindings.
+
+    `steps` are these steps, `made` the workspaces, `arrays` their tensors by slot.
+    """
 
     steps: tuple[object, ...]
     made: tuple[SlotMemory, ...]
     arrays: dict[int, Array]
     given: tuple[Any, ...] = ()
-    """Arguments that launches read beside them, which nobody else may have."""
+    """Arguments that launches read besides, and that must not be changed by others."""
 
     def fits(self, script: Script) -> bool:
-        """Whether a script, perhaps for other sizes, would do the same once."""
+        """True if a script, perhaps for other sizes, has the same steps and workspaces in its `bind` block."""
         if not script.lasting or self.steps != tuple(script.once):
             return False
         return self.made == tuple(m for m in script.memory if m.slot in script.held)
@@ -219,9 +237,9 @@ class Kept:
 
 
 class HostArgument(NamedTuple):
-    """An argument of a host program: its name and role, its type as text, its elements, its shape.
+    """An argument of a host program: name, role, type as text, element type, rank and shape.
 
-    Where calls tell extents, the shape is None, and only the number of dimensions is known.
+    `shape` is None if the extents differ from call to call.
     """
 
     name: str
@@ -233,36 +251,43 @@ class HostArgument(NamedTuple):
 
 
 class ScriptExecutor:
-    """An executor that binds scripts to arrays; `name`, `arguments` are the host program's, `main` its last launch."""
+    """Binds scripts to arrays; `arguments` are those of the host program, `main` is the name of its last program."""
 
     name: str
     main: str
     arguments: tuple[HostArgument, ...]
 
     def script(self, arrays: Sequence[Array], params: Mapping[str, int] | None = None) -> Script:
-        """The script for arrays; raises where they are not what the program takes."""
+        """Return the script (list of steps) for a call's arrays; raise ArgumentError if they do not fit.
+
+        `params` gives sizes that no shape determines.
+        """
         raise NotImplementedError
 
     def near(self, arrays: Sequence[Any], passing: bool = False) -> Memories:
-        """The memory that goes with the arguments of a call; `passing`: what it gives is used by that call alone."""
+        """Return the memory of the device that arrays are on; `passing`: it is used only during one call."""
         raise NotImplementedError
 
     def require(self, arrays: Sequence[Array]) -> None:
-        """Raises where arrays are not what the program takes."""
+        """Raise ArgumentError unless the number, shapes and element types of arrays are the program's."""
         if len(arrays) != len(self.arguments):
             raise ArgumentError(f"{self.name} takes {len(self.arguments)} arguments, not {len(arrays)}")
         for arg, array in zip(self.arguments, arrays, strict=True):
-            right = array.ndim == arg.rank if arg.shape is None else array.shape == arg.shape
-            if not right or array.dtype != arg.dtype:
+            fits = array.ndim == arg.rank if arg.shape is None else array.shape == arg.shape
+            if not fits or array.dtype != arg.dtype:
                 raise ArgumentError(f"{arg.name} is {array.dtype} of shape {array.shape}; {self.name} takes {arg.kind}")
 
     def keep(self, arrays: Sequence[Array], params: Mapping[str, int] | None = None) -> Kept:
-        """Does what is done once, for these arguments; `bind` takes it for others of which it depends on none."""
+        """Run the steps of the program's `bind` block for these arrays and return the result, for use by `bind`.
+
+        `params` gives sizes that no shape determines.
+        """
         script, where = self.script(arrays, params), self.near(arrays)
         staged, _ = self._staged(arrays, where)
         return self._keep(script, self._memory(script, staged, None, where), where)
 
     def _keep(self, script: Script, memory: list[Any], where: Memories) -> Kept:
+        """Run the steps of a script that run once and return their result; `memory` has the tensors by slot."""
         for step in script.once:
             step.on(memory, where)()
         if script.once:
@@ -278,12 +303,12 @@ class ScriptExecutor:
         *,
         passing: bool = False,
     ) -> Call:
-        """The program bound to arrays, in order; a call of the result launches it on what they hold by then.
+        """Return a call that runs the program on these arrays, with the contents that they have by then.
 
-        `params` gives sizes that no shape tells. Steps done once are done now, or were: `kept` has their outcome.
-        Arrays that do not lie in memory as programs take them are copied before each launch, and back after it.
-        `passing` says that the result is called once, now: its workspaces may be gone afterwards. Threads may call the
-        result at the same time; they take turns.
+        `params` gives sizes that no shape determines. Steps of the program's `bind` block run now, unless `kept` has
+        their result. Arrays that programs cannot use as they are stored are copied before each launch, and back after
+        it. `passing`: the call is made once, now, and its workspaces may be reused afterwards. Several threads may make
+        the call; a lock serialises them.
         """
         return self.bind_whole(arrays, params, kept, passing=passing)[0]
 
@@ -295,7 +320,11 @@ class ScriptExecutor:
         *,
         passing: bool = False,
     ) -> tuple[Call, Whole | None]:
-        """Return (the call that `bind` gives, its parts); no parts if calls do more than copy arrays and launch."""
+        """Return (the call that `bind` returns, its launches and arrays).
+
+        The second item is None if the call does anything but copy arrays and launch programs. For the parameters see
+        `bind`.
+        """
         script, where = self.script(arrays, params), self.near(arrays, passing)
         staged, copies = self._staged(arrays, where)
         known = kept if kept is not None and kept.fits(script) else None
@@ -325,7 +354,10 @@ class ScriptExecutor:
         return Bound(calls, None if script.once else whole), whole
 
     def _staged(self, arrays: Sequence[Any], where: Memories) -> tuple[list[Any], list[tuple[Any, Any, bool]]]:
-        """The arguments as programs take them: packed, at multiples of their element size; and which are copies."""
+        """Return the arrays, copied if programs cannot use them, and (array, copy, is written) of each copy.
+
+        `where` makes the copies.
+        """
         memory, copies = list(arrays), []
         for place, (arg, array) in enumerate(zip(self.arguments, arrays, strict=True)):
             if not where.takes(array):
@@ -338,25 +370,26 @@ class ScriptExecutor:
         return memory, copies
 
     def _memory(self, script: Script, staged: list[Any], kept: Kept | None, where: Memories) -> list[Any]:
-        """The tensors of all slots."""
+        """Return the tensors by slot: arguments (`staged`), then views and workspaces, new ones or those of `kept`."""
         memory = staged
-        for each in script.memory:
-            if each.source is not None:
-                memory.append(each.seen(memory[each.source]))
-            elif kept is not None and each.slot in kept.arrays:
-                memory.append(kept.arrays[each.slot])
+        for slot_memory in script.memory:
+            if slot_memory.source is not None:
+                memory.append(slot_memory.seen(memory[slot_memory.source]))
+            elif kept is not None and slot_memory.slot in kept.arrays:
+                memory.append(kept.arrays[slot_memory.slot])
             else:
-                memory.append(where.empty(each.shape, each.dtype))
+                memory.append(where.empty(slot_memory.shape, slot_memory.dtype))
         return memory
 
 
 @dataclass(frozen=True)
 class Whole:
-    """A call of a host program that only launches: its arguments by name, which of them are written, and the launches.
+    """The launches and arrays of a call that only launches.
 
-    `arrays` are the arguments as launches take them, perhaps contiguous copies. With each launch go the slots of its
-    arrays: numbers of arguments, or of workspaces. `fixed` are arguments that what was done once has used: others
-    cannot take their place. `workspaces` are those that were made for it, by slot.
+    `arrays` are the arguments as launches take them, perhaps contiguous copies; `names` and `written` are in the same
+    order. `launches` are pairs (call, slots of its arrays), slots of arguments or workspaces. `fixed` are the arguments
+    that steps inside `bind` have used, which cannot be replaced. `workspaces` are those that were made for this call,
+    by slot.
     """
 
     names: tuple[str, ...]
@@ -368,7 +401,7 @@ class Whole:
 
 
 class Bound:
-    """Ready calls, one after the other; `whole` where they are launches and no more."""
+    """Calls that are made in order, by one thread at a time; `whole` is given if they are only launches."""
 
     __slots__ = ("_calls", "_lock", "whole")
 
@@ -376,7 +409,7 @@ class Bound:
         self._calls, self._lock, self.whole = tuple(calls), Lock(), whole
 
     def __call__(self) -> None:
-        """Does them; workspaces are one caller's at a time."""
+        """Make all calls, under a lock, since they share workspaces."""
         with self._lock:
             for call in self._calls:
                 call()

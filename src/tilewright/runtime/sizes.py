@@ -1,4 +1,4 @@
-"""The values of open parameters: read off the shapes of a call's arrays, or given."""
+"""Values of a program's open parameters (sizes that are not constants), from the shapes of a call's arrays."""
 
 from __future__ import annotations
 
@@ -26,12 +26,11 @@ def sizes_of(
     given: Mapping[str, int] | None = None,
     conditions: Iterable[Condition] = (),
 ) -> dict[str, int]:
-    """The value of every open parameter and size: an extent that is the bare parameter tells it, or it is given.
+    """Return the value of every open parameter and size, by name; raise ArgumentError if arrays contradict them.
 
-    So does the stride of an array that lies on a device, along a dimension of several elements.
-
-    Every extent of the arrays is then checked, and the conditions under which copy atoms do their copies; arguments
-    that are not among the arrays are left out.
+    A parameter is determined by an array's extent that is the parameter itself, by the stride of a device array along a
+    dimension of several elements, or by `given`. All extents of the arrays are then checked, and `conditions`, which
+    copy atoms need. `arrays` are by argument name; missing ones are not checked.
 
     >>> from tilewright.ir.block import parse_block
     >>> program = parse_block('''block f(%x: in global f32 (M, 2*K), %y: out global f32 (M))
@@ -44,49 +43,53 @@ def sizes_of(
     tilewright.errors.ArgumentError: y: dimension 0 is 4, but dimension 0 of x says that M is 5
     """
     parameters = open_sizes(program)
-    found = _given(program, parameters, given or {})
-    from_where = dict.fromkeys(found, "params")
+    values = _given(program, parameters, given or {})
+    origins = dict.fromkeys(values, "params")
     for arg in program.args:
         array = arrays.get(arg.name or "")
-        if array is None or not _counts(program, arg.name or "", array, arg.type.shape):
+        if array is None or not _has_declared_rank(program, arg.name or "", array, arg.type.shape):
             continue
-        for what, e, n in _told(arg.type, array):
+        for description, e, n in _extents_and_strides(arg.type, array):
             if not isinstance(e, Symbol) or e not in parameters:
                 continue
             if n not in allowed(e):
-                raise ArgumentError(f"{arg.name}: {what} is {n}; {program.name} takes {_text(e)}")
-            if found.setdefault(e.name, n) != n:
-                says = f"{from_where[e.name]} says that {e.name} is {found[e.name]}"
-                raise ArgumentError(f"{arg.name}: {what} is {n}, but {says}")
-            from_where.setdefault(e.name, f"{what} of {arg.name}")
+                raise ArgumentError(f"{arg.name}: {description} is {n}; {program.name} takes {_text(e)}")
+            if values.setdefault(e.name, n) != n:
+                contradiction = f"{origins[e.name]} says that {e.name} is {values[e.name]}"
+                raise ArgumentError(f"{arg.name}: {description} is {n}, but {contradiction}")
+            origins.setdefault(e.name, f"{description} of {arg.name}")
     for s in parameters:
-        if s.name not in found:
+        if s.name not in values:
             raise ArgumentError(
                 f"{program.name} needs a value for {s.name}, which no shape tells: give params={{{s.name!r}: ...}}, "
                 f"{_text(s)}"
             )
-    found = {s.name: found[s.name] for s in parameters}
-    _check_extents(program, arrays, found)
-    _check_requirements(program, found)
+    values = {s.name: values[s.name] for s in parameters}
+    _check_extents(program, arrays, values)
+    _check_requirements(program, values)
     for condition in conditions:
-        if not evaluated(condition.that, found):
-            here = ", ".join(
-                f"{s.name} = {found[s.name]}" for s in sorted(condition.that.symbols, key=lambda s: s.name)
+        if not evaluated(condition.that, values):
+            current = ", ".join(
+                f"{s.name} = {values[s.name]}" for s in sorted(condition.that.symbols, key=lambda s: s.name)
             )
-            raise ArgumentError(f"{program.name}: {condition.reason}; here {here}")
-    return found
+            raise ArgumentError(f"{program.name}: {condition.reason}; here {current}")
+    return values
 
 
-def _told(kind: Any, array: Any) -> list[tuple[str, Any, int]]:
-    """(what it is, how the argument states it, its value) of everything that an array tells."""
-    found = [(f"dimension {dim}", e, n) for dim, (e, n) in enumerate(zip(kind.shape, array.shape, strict=True))]
+def _extents_and_strides(kind: Any, array: Any) -> list[tuple[str, Any, int]]:
+    """Return (description, expression in the argument's type, value) of each extent and stride of an array.
+
+    `kind` is the argument's type. Strides are listed for device arrays only, along dimensions of several elements.
+    """
+    items = [(f"dimension {dim}", e, n) for dim, (e, n) in enumerate(zip(kind.shape, array.shape, strict=True))]
     if kind.strides is not None and isinstance(array, DeviceArray):
         steps = zip(kind.strides, array.strides, array.shape, strict=True)
-        found += [(f"the stride of dimension {dim}", e, s) for dim, (e, s, n) in enumerate(steps) if n > 1]
-    return found
+        items += [(f"the stride of dimension {dim}", e, s) for dim, (e, s, n) in enumerate(steps) if n > 1]
+    return items
 
 
 def _given(program: Program, parameters: tuple[Symbol, ...], given: Mapping[str, int]) -> dict[str, int]:
+    """Return the values of `given` as integers; raise ArgumentError for unknown names and values out of range."""
     by_name = {s.name: s for s in parameters}
     for name, value in given.items():
         if name not in by_name:
@@ -97,8 +100,11 @@ def _given(program: Program, parameters: tuple[Symbol, ...], given: Mapping[str,
     return {name: int(value) for name, value in given.items()}
 
 
-def _counts(program: Program, name: str, array: Array, shape: tuple[Any, ...]) -> bool:
-    """Whether an array's extents are those of its argument; on the loop level memory may also come in another shape."""
+def _has_declared_rank(program: Program, name: str, array: Array, shape: tuple[Any, ...]) -> bool:
+    """True if an array's rank is that of its argument; False for another rank at the loop level, where memory is flat.
+
+    Raise ArgumentError otherwise.
+    """
     if array.ndim == len(shape):
         return True
     if program.level is LOOP:
@@ -109,35 +115,41 @@ def _counts(program: Program, name: str, array: Array, shape: tuple[Any, ...]) -
     )
 
 
-def _check_extents(program: Program, arrays: Mapping[str, Array], found: Mapping[str, int]) -> None:
+def _check_extents(program: Program, arrays: Mapping[str, Array], values: Mapping[str, int]) -> None:
+    """Raise ArgumentError unless the extents of all arrays are those for `values` of the parameters."""
     for arg in program.args:
         array = arrays.get(arg.name or "")
         if array is None or array.ndim != len(arg.type.shape):
             continue
         flat = program.level is LOOP
         for dim, (e, n) in enumerate(zip(arg.type.shape, array.shape, strict=True)):
-            wanted = extent(e, found, arg.name or "", dim)
+            wanted = extent(e, values, arg.name or "", dim)
             if wanted != n and not flat:
                 raise ArgumentError(f"{arg.name}: dimension {dim} is {n}; {e} is {wanted} here")
 
 
 def extent(e: Any, values: Mapping[str, int], name: str, dim: int) -> int:
-    """An extent for values of the parameters in it."""
+    """Return the value of the extent `e` for given parameters; raise ArgumentError if it is invalid.
+
+    `name` and `dim` are the argument and dimension, for the error's text.
+    """
     try:
-        found = int(evaluated(e, values))
+        value = int(evaluated(e, values))
     except ExpressionError as fault:
         raise ArgumentError(f"{name}: dimension {dim}, {e}: {fault}") from None
-    if found < 0:
-        raise ArgumentError(f"{name}: dimension {dim}, {e}, would be {found}")
-    return found
+    if value < 0:
+        raise ArgumentError(f"{name}: dimension {dim}, {e}, would be {value}")
+    return value
 
 
-def _check_requirements(program: Program, found: Mapping[str, int]) -> None:
+def _check_requirements(program: Program, values: Mapping[str, int]) -> None:
+    """Raise ArgumentError if the parameters' values violate a `require` record of the program."""
     for record in program.records:
-        if record.name == "require" and not evaluated(record.attrs["that"], found):
-            here = ", ".join(f"{name} = {n}" for name, n in found.items())
-            raise ArgumentError(f"{program.name} requires {record.attrs['that']}; here {here}")
+        if record.name == "require" and not evaluated(record.attrs["that"], values):
+            current = ", ".join(f"{name} = {n}" for name, n in values.items())
+            raise ArgumentError(f"{program.name} requires {record.attrs['that']}; here {current}")
 
 
 def _text(parameter: Symbol) -> str:
+    """Return the text of a parameter with its range."""
     return attr_text("parameters", ((parameter, None),))

@@ -1,8 +1,8 @@
-"""Arguments of other libraries as numpy arrays that share their memory, and results in the form of what came in.
+"""Conversion of host arrays of other libraries to numpy arrays that share their memory, and of results back.
 
-numpy arrays and torch tensors on the CPU are taken, and anything with DLPack. Results are torch tensors where the first
-array among the arguments is one, numpy arrays otherwise, also for other libraries' arrays. torch is never imported:
-an argument can only be a tensor where its program has done that.
+numpy arrays, torch tensors on the CPU and objects with DLPack are accepted. Results are torch tensors if the first
+array among the arguments is one, else numpy arrays, also for other libraries' arrays. torch is never imported: an
+argument can only be a tensor if its program has imported torch.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _BY_BITS = {
     "f8e5m2fnuz": ("float8_e5m2fnuz", "int8"),
     "f8e8m0fnu": ("float8_e8m0fnu", "int8"),
 }
-"""Element types that numpy lacks: torch's name, and the integers whose bits carry them between the two."""
+"""Element types that numpy lacks: torch's name, and the integer type that carries their bits between the two."""
 
 
 def as_array(argument: Any, where: str) -> Any:
-    """A numpy array that shares the argument's memory; `where` names it in the error.
+    """Return a numpy array that shares the argument's memory; `where` names the argument in errors.
 
     >>> as_array(np.ma.masked_array([1.0, 2.0], [False, True]), "x")
     Traceback (most recent call last):
@@ -39,7 +39,7 @@ def as_array(argument: Any, where: str) -> Any:
     """
     if type(argument) is np.ndarray:
         return argument
-    masked = sys.modules.get("numpy.ma")  # an argument can only be masked where its program has loaded that
+    masked = sys.modules.get("numpy.ma")  # an argument can only be masked if its program has loaded that module
     if masked is not None and isinstance(argument, masked.MaskedArray):
         raise ArgumentError(f"{where} is a masked array, whose mask would be lost; pass {_name(where)}.filled(value)")
     if isinstance(argument, np.ndarray):
@@ -56,12 +56,12 @@ def as_array(argument: Any, where: str) -> Any:
 
 
 def _name(where: str) -> str:
-    """The argument's own name, the last word of where it stands."""
+    """Return the argument's name, the last word of `where`."""
     return where.rsplit(" ", 1)[-1]
 
 
 def torch_of(argument: Any) -> Any:
-    """torch, where the argument is one of its tensors."""
+    """Return the module torch if the argument is one of its tensors, else None."""
     torch = sys.modules.get("torch")
     tensor = getattr(torch, "Tensor", None)  # absent while torch is still being imported
     return torch if tensor is not None and isinstance(argument, tensor) else None
@@ -71,15 +71,15 @@ def torch_of(argument: Any) -> Any:
 
 
 def from_torch(tensor: Any, torch: Any, where: str) -> Any:
-    """A numpy array that shares the memory of a tensor, which nothing traces; `where` names it."""
-    place = tensor.device.type
-    if place != "cpu":
-        meant = "where tensors have no values" if place == "meta" else "and this target runs on the CPU"
-        way_out = "a tensor with values" if place == "meta" else f"{_name(where)}.cpu()"
-        raise ArgumentError(f"{where} lies on the device {tensor.device}, {meant}; pass {way_out}")
+    """Return a numpy array that shares the memory of a tensor on the CPU; `where` names it in errors."""
+    device_type = tensor.device.type
+    if device_type != "cpu":
+        reason = "where tensors have no values" if device_type == "meta" else "and this target runs on the CPU"
+        way_out = "a tensor with values" if device_type == "meta" else f"{_name(where)}.cpu()"
+        raise ArgumentError(f"{where} lies on the device {tensor.device}, {reason}; pass {way_out}")
     refuse_tensor(tensor, torch, where)
     if tensor.requires_grad:
-        tensor = tensor.detach()  # numpy takes no other, also while no gradients are recorded
+        tensor = tensor.detach()  # numpy accepts no other, even while no gradients are recorded
     for ours, (name, carrier) in _BY_BITS.items():
         if tensor.dtype is getattr(torch, name, None):
             return tensor.view(getattr(torch, carrier)).numpy().view(ALL[ours].numpy)
@@ -90,21 +90,27 @@ def from_torch(tensor: Any, torch: Any, where: str) -> Any:
 
 
 def refuse_tensor(tensor: Any, torch: Any, where: str) -> None:
-    """Raises where a tensor's memory is not its value, or where a gradient would be lost; `where` names it."""
+    """Raise ArgumentError if a tensor's memory does not hold its values or a gradient would be lost.
+
+    `where` names it.
+    """
     refuse_gradients(tensor, torch, where)
     refuse_form(tensor, torch, where)
 
 
 def refuse_form(tensor: Any, torch: Any, where: str) -> None:
-    """Raises where a tensor's memory is not its value (it is sparse, quantised, a negated view); `where` names it."""
+    """Raise ArgumentError if a tensor's memory does not hold its values, as of sparse tensors or negated views.
+
+    `where` names it.
+    """
     why = _refusal(tensor, torch)
     if why is not None:
-        what, way_out = why
-        raise ArgumentError(f"{where} {what}; pass {_name(where)}{way_out}")
+        problem, way_out = why
+        raise ArgumentError(f"{where} {problem}; pass {_name(where)}{way_out}")
 
 
 def refuse_gradients(tensor: Any, torch: Any, where: str) -> None:
-    """Raises where gradients of what is done with a tensor are recorded now; `where` names it."""
+    """Raise ArgumentError if gradients of operations on a tensor are recorded now; `where` names it."""
     if tensor.requires_grad and torch.is_grad_enabled():
         raise ArgumentError(
             f"{where} needs gradients (requires_grad), which are not computed here; pass {_name(where)}.detach(), or "
@@ -113,7 +119,7 @@ def refuse_gradients(tensor: Any, torch: Any, where: str) -> None:
 
 
 def _refusal(tensor: Any, torch: Any) -> tuple[str, str] | None:
-    """What keeps a tensor's memory from being its values, and what makes a tensor of which they are."""
+    """Return (why a tensor's memory does not hold its values, method that makes a plain tensor); None if it does."""
     if tensor.layout is not torch.strided:
         return f"is sparse or packed (its layout is {tensor.layout})", ".to_dense()"
     if getattr(tensor, "is_nested", False):
@@ -131,12 +137,12 @@ def _refusal(tensor: Any, torch: Any) -> tuple[str, str] | None:
 
 
 def version_of(tensor: Any) -> tuple[int, int] | None:
-    """The version of a tensor: it changes with each write and with its memory; None: torch counts no writes."""
+    """Return a pair that changes with each write to a tensor and with its memory; None if torch counts no writes."""
     return None if tensor.is_inference() else (tensor._version, tensor.data_ptr())
 
 
 def count_writes(written: Iterable[Any]) -> None:
-    """Tells torch of tensors that a kernel wrote to, so that autograd and `version_of` see it."""
+    """Tell torch that a kernel wrote to tensors, so that autograd and `version_of` notice."""
     for argument in written:
         torch = torch_of(argument)
         increment = getattr(getattr(getattr(torch, "autograd", None), "graph", None), "increment_version", None)
@@ -148,7 +154,7 @@ def count_writes(written: Iterable[Any]) -> None:
 
 
 class Form:
-    """The form in which results are returned: that of the first array among some arguments."""
+    """The library of the first array among some arguments, which results are converted to."""
 
     def __init__(self, arguments: Iterable[Any]):
         arrays = (a for a in arguments if hasattr(a, "__dlpack__") and getattr(a, "ndim", None) != 0)
@@ -156,17 +162,17 @@ class Form:
         self._torch = None if first is None else torch_of(first)
 
     def require(self, kind: DType, where: str) -> None:
-        """Raises where a result of this element type has no such form; `where` names it."""
+        """Raise ArgumentError if torch, as the results' library, lacks an element type; `where` names the result."""
         if self._torch is not None and torch_dtype(self._torch, kind) is None:
             raise ArgumentError(f"{where} holds {kind}, for which torch has no type; pass numpy arrays")
 
     def of(self, array: Any) -> Any:
-        """The array in this form, where it has one; memory is shared."""
+        """Return a numpy array as an array of the results' library, sharing memory; itself if that lacks its type."""
         finish = self.finisher(array.dtype)
         return array if finish is None else finish(array)
 
     def finisher(self, dtype: np.dtype[Any]) -> Callable[[Any], Any] | None:
-        """A function that gives arrays of an element type in this form; None: as they are."""
+        """Return a function that converts numpy arrays of an element type to the results' library; None: not needed."""
         kind = from_numpy(dtype)
         if self._torch is None or kind is None or torch_dtype(self._torch, kind) is None:
             return None
@@ -179,13 +185,13 @@ class Form:
 
 
 def torch_dtype_of(torch: Any, dtype: np.dtype[Any]) -> Any:
-    """torch's name of the element type of numpy arrays; None where it has none."""
+    """Return torch's element type for numpy arrays of type `dtype`; None if it has none."""
     kind = from_numpy(dtype)
     return None if kind is None else torch_dtype(torch, kind)
 
 
 def torch_dtype(torch: Any, kind: DType) -> Any:
-    """torch's name of an element type; None where it has none."""
+    """Return torch's element type for `kind`; None if it has none."""
     if kind.name in _BY_BITS:
         return getattr(torch, _BY_BITS[kind.name][0], None)
     return getattr(torch, kind.numpy.name, None) if kind.numpy.kind in "fiub" else None

@@ -1,4 +1,4 @@
-"""What machine code depends on besides the program it is made from: the compiler's own files, llvmlite and LLVM."""
+"""The versions that machine code depends on besides its program: the compiler's files, llvmlite and LLVM."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tilewright.runtime import cache as cache_of_programs
 
 @cache
 def toolchain() -> str:
-    """Who compiles, as text: it differs whenever the machine code of one program may.
+    """Return the compiler's version and file hash, llvmlite's and LLVM's version, as a text for cache keys.
 
     >>> toolchain().split(" ")[0] == __version__, "LLVM" in toolchain()
     (True, True)
@@ -23,41 +23,42 @@ def toolchain() -> str:
     import llvmlite
     import llvmlite.binding as llvm
 
-    linked = ".".join(map(str, llvm.llvm_version_info))
-    own = content_of(Path(__file__).parents[1])
-    return f"{__version__} {own} llvmlite {llvmlite.__version__} LLVM {linked}"
+    llvm_version = ".".join(map(str, llvm.llvm_version_info))
+    files_hash = content_of(Path(__file__).parents[1])
+    return f"{__version__} {files_hash} llvmlite {llvmlite.__version__} LLVM {llvm_version}"
 
 
 def content_of(folder: Path) -> str:
-    """A hash of every Python file below a folder, by name and content: wherever the folder lies, whenever it was
-    written. Who works on a pass must not be given the code of an older one, and two checkouts share what is equal.
+    """Return a hash of the names and contents of all Python files below a folder, independent of its path and times.
 
-    The cache remembers the hash by the files' sizes and times of change, unless one was changed just now: it may be
-    changed again within what the system's clock tells apart.
+    A change of the compiler thus invalidates cached code, and equal checkouts share it. The hash is cached by the
+    files' sizes and times of change, unless a file was changed so recently that a further change might get the same
+    time.
     """
     states = sorted(_states(str(folder), ""))
     key = cache_of_programs.key_of("content", str(folder), f"{states}")
-    known = cache_of_programs.load(key)
-    if known is not None:
-        return known.decode()
-    found = hashlib.sha256()
+    cached = cache_of_programs.load(key)
+    if cached is not None:
+        return cached.decode()
+    hasher = hashlib.sha256()
     for name, *_ in states:
         data = Path(f"{folder}{name}").read_bytes()
-        found.update(f"{len(name)} {name} {len(data)} ".encode() + data)
-    content = found.hexdigest()[:32]
+        hasher.update(f"{len(name)} {name} {len(data)} ".encode() + data)
+    content = hasher.hexdigest()[:32]
     if all(max(times) < time.time_ns() - _JUST_NOW for _, _, *times in states):
         cache_of_programs.store(key, content.encode())
     return content
 
 
 _JUST_NOW = 3_000_000_000
-"""Nanoseconds."""
+"""Nanoseconds after a change of a file during which its hash is not cached."""
 
 
 def _states(folder: str, inside: str) -> Iterator[tuple[str, int, int, int]]:
-    """(name, bytes, times of writing and of any change) of every Python file below a folder.
+    """Yield (name, bytes, time of writing, time of any change) of every Python file below a folder.
 
-    A program can set the first of these times, as copies do, but on most systems not the second.
+    `inside` is the prefix of names. A program can set the first time, as copying does, but on most systems not the
+    second.
     """
     with os.scandir(folder) as entries:
         for entry in entries:

@@ -1,8 +1,8 @@
-"""Arguments that torch or JAX traces: values that are not there, or calls that are recorded. They are refused by name.
+"""Refusal of arguments that torch or JAX traces: they have no values, or calls on them are recorded.
 
 A kernel reads the memory of its arguments and writes the memory of its outputs. A tracer sees neither: the result would
-be a constant in its graph, without a derivative, or made of memory that holds other numbers. torch and JAX are never
-imported here: an argument can only be traced where its program has done that.
+be a constant in its graph, without a derivative, or computed from memory that holds other numbers. torch and JAX are
+never imported here: an argument can only be traced if its program has imported them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _OPERATOR = (
 
 
 def refuse_traced(argument: Any, where: str) -> None:
-    """Raises where a framework traces the argument; `where` names it.
+    """Raise TracedArgument if torch or JAX traces the argument; `where` names it.
 
     >>> refuse_traced(1.0, "x")
     """
@@ -38,19 +38,20 @@ def refuse_traced(argument: Any, where: str) -> None:
 
 
 def is_transforming(torch: Any) -> bool:
-    """Whether something of torch's follows calls now: a trace, a dispatch mode, a transform of functions."""
-    return _questions(torch).is_transforming()
+    """True if torch follows calls now: by a trace, a dispatch mode, or a function transform."""
+    return _torch_state(torch).is_transforming()
 
 
 def following_of(torch: Any) -> Callable[[], bool]:
-    """The question of `is_transforming` for this torch, for who asks it often."""
-    return _questions(torch).is_transforming
+    """Return the function `is_transforming` for this torch module, for repeated calls."""
+    return _torch_state(torch).is_transforming
 
 
 # -- JAX ------------------------------------------------------------------------------------------------------
 
 
 def _traced_by_jax(argument: Any, jax: Any) -> str | None:
+    """Return why an argument is refused, if it is a tracer of JAX; else None."""
     tracer = getattr(getattr(jax, "core", None), "Tracer", None)
     if tracer is None or not isinstance(argument, tracer):
         return None
@@ -65,6 +66,7 @@ def _traced_by_jax(argument: Any, jax: Any) -> str | None:
 
 
 def _proxy_of_torch(argument: Any) -> str | None:
+    """Return why an argument is refused, if it is a proxy of torch.fx; else None."""
     proxy = getattr(sys.modules.get("torch.fx"), "Proxy", None)
     if proxy is None or not isinstance(argument, proxy):
         return None
@@ -75,8 +77,11 @@ def _proxy_of_torch(argument: Any) -> str | None:
 
 
 def _traced_by_torch(argument: Any, torch: Any, tensor: Any) -> str | None:
-    """The tracer of a tensor, and the way out, in words; None: it is plain, and nothing records calls."""
-    ask = _questions(torch)
+    """Return why a tensor is refused, with its tracer and the way out; None if it is plain and nothing records calls.
+
+    `tensor` is the class torch.Tensor.
+    """
+    ask = _torch_state(torch)
     if type(argument) is not tensor:
         reason = _own_dispatch(argument, tensor)
         if reason is not None:
@@ -97,7 +102,10 @@ def _traced_by_torch(argument: Any, torch: Any, tensor: Any) -> str | None:
 
 
 def _own_dispatch(argument: Any, tensor: Any) -> str | None:
-    """Why a tensor of a derived class is none whose memory is its value."""
+    """Return why a tensor of a subclass is refused, if its memory does not hold its values; else None.
+
+    `tensor` is the class torch.Tensor.
+    """
     kind = type(argument)
     if kind.__torch_dispatch__ is tensor.__torch_dispatch__:
         return None
@@ -106,8 +114,8 @@ def _own_dispatch(argument: Any, tensor: Any) -> str | None:
     return f"a {kind.__name__}, a tensor with operations of its own (__torch_dispatch__); pass a plain tensor"
 
 
-def _transformed(argument: Any, ask: _Questions) -> str:
-    """Which transform a tensor stands under, and the way out."""
+def _transformed(argument: Any, ask: _TorchState) -> str:
+    """Return why a tensor is refused, with the function transform that it is under and the way out."""
     if ask.is_batched(argument):
         return (
             "a tensor under torch.vmap, which stands for a batch of them; call this outside, on the whole batch, or "
@@ -121,8 +129,8 @@ def _transformed(argument: Any, ask: _Questions) -> str:
     return f"a tensor under torch.func.functionalize, whose memory is not its value; {_OPERATOR}"
 
 
-def _recorder(ask: _Questions) -> str | None:
-    """Who records the calls that are made now."""
+def _recorder(ask: _TorchState) -> str | None:
+    """Return the name of the tracer that records calls now; None if there is none."""
     if ask.is_jit_tracing():
         return "torch.jit.trace"
     proxies = sys.modules.get("torch.fx.experimental.proxy_tensor")
@@ -132,16 +140,17 @@ def _recorder(ask: _Questions) -> str | None:
 
 
 class _NoLevel:
-    """Forward-mode differentiation where torch has none."""
+    """Stands for torch's forward-mode differentiation in versions that lack it."""
 
     _current_level = -1
 
 
-class _Questions:
-    """Functions of torch that tell who traces; one that a version lacks answers no."""
+class _TorchState:
+    """Functions of torch that tell what traces calls or tensors; one that a version lacks tells that nothing does."""
 
     def __init__(self, torch: Any):
         def function(path: str, otherwise: Any = False) -> Callable[..., Any]:
+            """Return the function of torch at a dotted path, or one that returns `otherwise` if it is missing."""
             question = reduce(lambda part, name: getattr(part, name, None), path.split("."), torch)
             return (lambda *_: otherwise) if question is None else question
 
@@ -163,17 +172,18 @@ class _Questions:
         key = getattr(getattr(getattr(torch, "_C", None), "DispatchKey", None), "PreDispatch", None)
         is_included = function("_C._dispatch_tls_is_dispatch_key_included")
         self.is_transforming = self._transforming((lambda _: False) if key is None else is_included, key)
-        """Whether something follows calls now."""
+        """True if a trace, mode or transform follows calls now."""
 
     def _transforming(self, is_included: Callable[[Any], bool], key: Any) -> Callable[[], bool]:
-        """The question that plain calls ask each time: as few steps of Python as it takes.
+        """Return the function `is_transforming`, which every plain call uses and which is therefore short.
 
-        A stack of modes before dispatch shows by a dispatch key: `is_included` says whether the key is in use.
+        Modes before dispatch show by a dispatch key `key`; `is_included` tells if it is active.
         """
         is_jit_tracing, count_modes, current_transform = self.is_jit_tracing, self.count_modes, self.current_transform
         forward: Any = self._forward if hasattr(self._forward, "_current_level") else _NoLevel
 
         def is_transforming() -> bool:
+            """True if a trace, mode or transform follows calls now."""
             return bool(
                 is_jit_tracing()
                 or count_modes()
@@ -185,14 +195,15 @@ class _Questions:
         return is_transforming
 
     def is_faking(self) -> bool:
-        """Whether every new tensor is one without values."""
+        """True if every new tensor is one without values (FakeTensorMode)."""
         return self._mode(self._faking) is not None
 
     def forward_level(self) -> int:
-        """The level of forward-mode differentiation; -1: there is none."""
+        """Return the level of forward-mode differentiation; -1 if there is none."""
         return getattr(self._forward, "_current_level", -1)
 
 
 @lru_cache(maxsize=4)
-def _questions(torch: Any) -> _Questions:
-    return _Questions(torch)
+def _torch_state(torch: Any) -> _TorchState:
+    """Return the tracing questions for a torch module, created once."""
+    return _TorchState(torch)

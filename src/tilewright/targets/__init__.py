@@ -1,1 +1,1 @@
-"""Machines: one folder each, with its tables. Nothing outside names a machine."""
+"""The machines that Tilewright compiles for: one folder for each maker. No code outside this folder names a machine."""

@@ -6,15 +6,15 @@ CPU = "cpu"
 """The target that is the CPU at hand; `cpu:NAME` is a named machine."""
 
 GPU, CUDA = "gpu", "cuda"
-"""The GPU at hand, of whatever maker, and NVIDIA's; with a colon a named machine, `gpu:hopper`, `cuda:hopper`."""
+"""`gpu` is the GPU at hand, of any maker; `cuda` is NVIDIA's. With a colon they name a machine, `gpu:hopper`."""
 
 
 INTERPRETER = "interpreter"
-"""The target that says what block programs mean."""
+"""The target whose interpreter defines what block programs mean."""
 
 
 def is_native(target: str) -> bool:
-    """Whether programs become machine code for a target.
+    """True if programs for this target become machine code of a CPU.
 
     >>> is_native("cpu"), is_native("cpu:aarch64.neon"), is_native("interpreter")
     (True, True, False)
@@ -23,7 +23,7 @@ def is_native(target: str) -> bool:
 
 
 def is_gpu(target: str) -> bool:
-    """Whether a target is a GPU.
+    """True if the target is a GPU: the one at hand, or a GPU by name.
 
     >>> is_gpu("gpu"), is_gpu("cuda"), is_gpu("gpu:hopper"), is_gpu("cpu")
     (True, True, True, False)

@@ -36,99 +36,106 @@ MACHINES = (
     "portable",
     *_GPUS,
 )
-"""The names of all machines; those of CPUs may go on with features that are optional, `aarch64.neon.dotprod`."""
+"""The names of all machines. Names of CPUs may be followed by optional features: `aarch64.neon.dotprod`."""
 
 _MAKERS = {GPU: tuple(dict.fromkeys(_GPUS.values())), CUDA: ("nvidia",)}
-"""Whose machines a target may be."""
+"""For each GPU target, the makers whose machines it may be."""
 
 
 @cache
 def machine(name: str) -> Machine:
-    """The machine of that name; there is one object for each name."""
+    """Return the machine of that name, such as "hopper" or "x86.avx512"; the same object at every call. Raise
+    UnknownName for any other name."""
     from tilewright.machine import UnknownName
 
-    found = None
+    result = None
     if name in _GPUS:
-        found = cast("Machine", import_module(f"tilewright.targets.{_GPUS[name]}.machine").MACHINES[name])
+        result = cast("Machine", import_module(f"tilewright.targets.{_GPUS[name]}.machine").MACHINES[name])
     elif is_cpu(name):
-        found = family(name.partition(".")[0]).machine(name)
-    if found is None:
+        result = family(name.partition(".")[0]).machine(name)
+    if result is None:
         raise UnknownName("Tilewright", "machine", name, MACHINES)
-    return found
+    return result
 
 
 def native(target: str) -> CpuTarget:
-    """The target of that name: "cpu", or "cpu:" and a machine."""
+    """Return the CPU target for "cpu" (the CPU at hand) or "cpu:NAME" (a machine by name)."""
     if target == CPU:
         from tilewright.targets.cpu.target import host
 
         return host()
-    return _named(target)
+    return _named_cpu(target)
 
 
-def _named(target: str) -> CpuTarget:
+def _named_cpu(target: str) -> CpuTarget:
+    """Return the target for "cpu:NAME"; raise ArgumentError if NAME is no CPU that Tilewright knows."""
     from tilewright.machine import UnknownName
     from tilewright.targets.cpu.target import named
 
     name = target.partition(":")[2]
     try:
-        found = machine(name)
+        machine_row = machine(name)
     except UnknownName as fault:
         raise ArgumentError(f"target={target!r}: {fault}") from None
     if not is_cpu(name):
         raise ArgumentError(f"target={target!r}: {name} is no CPU; its programs run on target='interpreter'")
-    return named(found)
+    return named(machine_row)
 
 
 def gpu(target: str, described: Machine | None) -> GpuTarget:
-    """The GPU of that name; "gpu" is whichever machine a program is written for, "cuda" too, if it is NVIDIA's."""
+    """Return the GPU target for "gpu", "cuda", or either followed by ":NAME". Without a NAME the machine is
+    `described`, the one that a program is written for; "cuda" takes NVIDIA's machines only. Raise ArgumentError if no
+    code generator fits."""
     kind, _, name = target.partition(":")
     name = name or (described.name if described is not None else "")
-    there = [known for known, maker in _GPUS.items() if maker in _MAKERS[kind]]
-    if name not in there:
-        what = name or "a program that names no machine"
+    names = [known for known, maker in _GPUS.items() if maker in _MAKERS[kind]]
+    if name not in names:
+        label = name or "a program that names no machine"
         whose = "" if kind == GPU else f" of {' or '.join(_MAKERS[kind])}"
-        raise ArgumentError(f"target={target!r}: {what} is no GPU{whose}; there is {', '.join(map(repr, there))}")
+        raise ArgumentError(f"target={target!r}: {label} is no GPU{whose}; there is {', '.join(map(repr, names))}")
     from tilewright.targets.gpu.kernel import GpuTarget
 
-    place = f"tilewright.targets.{_GPUS[name]}.backend"
-    if find_spec(place) is None:
+    backend_module = f"tilewright.targets.{_GPUS[name]}.backend"
+    if find_spec(backend_module) is None:
         raise ArgumentError(f"target={target!r}: {name} has no code generator yet; target='interpreter' runs programs")
-    return GpuTarget(target, machine(name), import_module(place).BACKEND)
+    return GpuTarget(target, machine(name), import_module(backend_module).BACKEND)
 
 
 def stored_kernels(machine: Machine) -> tuple[ModuleType, str]:
-    """Return the module that writes and reads launches of a GPU's exported kernels, and who makes it."""
+    """Return the module that writes and reads launches of exported kernels for a GPU, and the folder name of the GPU's
+    maker."""
     maker = _GPUS[machine.name]
     return import_module(f"tilewright.targets.{maker}.stored"), maker
 
 
 def gpu_machine(target: str) -> Machine:
-    """The machine that tile kernels are planned for: the named one, or the GPU at hand."""
+    """Return the machine that tile kernels are planned for: the one that the target names, else the newest described
+    machine that the GPU at hand can run. Raise TargetError if there is none."""
     if target not in _MAKERS:
         return gpu(target, None).machine
-    said = []
+    reasons = []
     for maker in _MAKERS[target]:
-        place = f"tilewright.targets.{maker}.backend"
-        if find_spec(place) is None:
+        backend_module = f"tilewright.targets.{maker}.backend"
+        if find_spec(backend_module) is None:
             continue
-        names = [name for name, whose in _GPUS.items() if whose == maker]
+        names = [name for name, its_maker in _GPUS.items() if its_maker == maker]
         for name in reversed(names):  # the newest first
-            why = import_module(place).BACKEND.why_not(machine(name))
+            why = import_module(backend_module).BACKEND.why_not(machine(name))
             if why is None:
                 return machine(name)
-            said.append(why)
-    raise TargetError(f"target={target!r}: {said[0]}; code for a GPU by name, 'gpu:hopper', can be read anywhere")
+            reasons.append(why)
+    raise TargetError(f"target={target!r}: {reasons[0]}; code for a GPU by name, 'gpu:hopper', can be read anywhere")
 
 
 def check_target(target: object, others: tuple[str, ...]) -> None:
-    """Raises for a target that is neither a CPU nor one of the others."""
+    """Raise ArgumentError unless `target` is a known CPU target or GPU target, or one of `others` (further targets that
+    the caller accepts, such as "interpreter"). GPU targets count only if `others` has "gpu"."""
     known = isinstance(target, str) and (is_native(target) or target in others or (GPU in others and is_gpu(target)))
     if not known:
-        there = ", ".join(map(repr, (CPU, *others, *((CUDA,) if GPU in others else ()))))
-        raise ArgumentError(f"target={target!r}: there is {there}, or a machine by name, 'cpu:x86.avx512'")
+        choices = ", ".join(map(repr, (CPU, *others, *((CUDA,) if GPU in others else ()))))
+        raise ArgumentError(f"target={target!r}: there is {choices}, or a machine by name, 'cpu:x86.avx512'")
     assert isinstance(target, str)
     if is_native(target) and target != CPU:
-        _named(target)
+        _named_cpu(target)
     if is_gpu(target) and target not in _MAKERS:
         gpu(target, None)

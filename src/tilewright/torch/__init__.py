@@ -8,30 +8,30 @@
 >>> compiled(torch.ones(3, 4)).shape
 torch.Size([3, 2])
 
-Every operator is `torch.ops.tilewright.NAME`, with a fake kernel, rules of autograd, autocast and vmap: torch.compile,
-torch.export, make_fx and torch.jit.trace keep it as one node.
+Every operator is `torch.ops.tilewright.NAME`, with a fake kernel and rules for autograd, autocast and vmap:
+torch.compile, torch.export, make_fx and torch.jit.trace keep it as one node.
 
 | file         | subject                                                                         |
 |--------------|---------------------------------------------------------------------------------|
-| library      | what makes a function an operator: fake, autograd, autocast, vmap               |
-| learning     | calls of operators that are learnt, and tensors as their kernels get them        |
-| batching     | rules of vmap: batches first, or a loop with a warning                          |
-| checks       | what operators ask of their tensors, and the words in which they refuse         |
-| packed       | weights that are packed once for each version                                   |
+| library      | registers operators with torch: fake kernels, autograd, autocast, vmap          |
+| learning     | remembers the launch of a call, so that later calls like it repeat it           |
+| batching     | vmap rules: the batch as first dimension, or a loop with a warning              |
+| checks       | checks of operators' tensors, and the errors they raise                         |
+| packed       | packed weights, kept until torch counts a write to them                         |
 | activations  | activations as torch computes them, and their gradients                         |
 | products     | linear, matmul, bmm, with their gradients                                       |
-| convolutions | conv1d, conv2d, conv3d, with the gradients of images and filters                |
+| convolutions | conv1d, conv2d, conv3d, with the gradients with respect to images and filters   |
 | rows         | layer_norm, rms_norm, group_norm, softmax                                       |
 | attention    | attention over heads and batches                                                |
-| weighting    | attention that holds all its weights: dropout, and weights that are asked for   |
-| signatures   | a compiled kernel's schema, and shapes that follow from shapes                  |
-| operators    | `operator`: any kernel as an operator, with a backward that the author names    |
+| weighting    | attention with its weight matrix in memory: for dropout, or to return it        |
+| signatures   | a compiled kernel's schema, and its output shapes from its input shapes         |
+| operators    | `operator`: any kernel as an operator, with a backward from its author          |
 | functional   | functions with the signatures of torch.nn.functional                            |
 | multihead    | the module MultiheadAttention                                                   |
 | nn           | modules with the parameters and state_dict of torch.nn                          |
-| flow         | which module takes what another gives                                           |
-| rewriting    | code of modules whose sums and activations go into the kernel before them       |
-| replacing    | `replace`: modules of a model swapped, batch norms folded, activations fused    |
+| flow         | finds the only module that takes another module's result                        |
+| rewriting    | fuses additions and activations in a module's code into the call before them    |
+| replacing    | `replace`: swaps a model's modules, folds batch norms, fuses activations        |
 """
 
 from tilewright.errors import MissingPackage

@@ -1,4 +1,4 @@
-"""The activations that products and convolutions end with: as torch computes them, and their gradients."""
+"""The activations of GEMM and convolution epilogues, as torch computes them, and their gradients."""
 
 from __future__ import annotations
 
@@ -22,18 +22,25 @@ _GRADIENTS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def activated(name: str | None, x: Any) -> Any:
-    """The activation of a tensor, which no kernel computed."""
+def apply_activation(name: str | None, x: Any) -> Any:
+    """Return torch's activation `name` ("relu", "gelu", "gelu_tanh", "silu") of the tensor `x`; None: `x` itself."""
     return x if name is None else _FUNCTIONS[name](x)
 
 
-def before_activation(name: str | None, gradient: Any, compute: Callable[[], Any]) -> Any:
-    """The gradient of what an activation was applied to; `compute` gives that again."""
+def activation_gradient(name: str | None, gradient: Any, compute: Callable[[], Any]) -> Any:
+    """Return the gradient with respect to an activation's input, from `gradient` with respect to its output.
+
+    `name` is the activation (None: the identity). `compute` recomputes the input; it is called only if there is an
+    activation.
+    """
     return gradient if name is None else _GRADIENTS[name](gradient, compute())
 
 
 def _silu_gradient(gradient: Any, x: Any) -> Any:
-    """The gradient of silu, by functions that have gradients themselves; aten's silu_backward has none."""
+    """Return the gradient with respect to the input `x` of silu, from `gradient` with respect to its output.
+
+    Each function used has a gradient itself, so that second derivatives exist; aten's silu_backward has none.
+    """
     wide = x if x.dtype is torch.float64 else x.float()
     sigmoid = torch.sigmoid(wide)
     return (gradient * (sigmoid * (1 + wide * (1 - sigmoid)))).to(x.dtype)

@@ -11,28 +11,37 @@ import torch
 from tilewright.compiler.kernels import compile
 from tilewright.errors import ArgumentError
 from tilewright.kernels.attention import attention as attention_kernel
-from tilewright.torch.batching import expanded
-from tilewright.torch.checks import dtype_named, require_float, require_rank, require_same_dtype, require_together
-from tilewright.torch.learning import as_called
+from tilewright.torch.batching import expand_batch
+from tilewright.torch.checks import require_float, require_rank, require_same_device, require_same_dtype, torch_dtype_of
+from tilewright.torch.learning import as_kernel_argument
 from tilewright.torch.library import Definition, Result, define
 
 TILE = 64
-"""Keys that one step of the online softmax takes: part of what is computed, as it decides how sums are rounded."""
+"""Keys per step of the online softmax. It is fixed, not planned: it decides how sums are rounded."""
 
 
 @lru_cache(maxsize=256)
 def _kernel(kind: str, causal: bool, bias: bool, scale: float | None, target: str) -> Any:
+    """Return the compiled attention kernel for element type `kind` ("f16", ...) and `target`, from a cache.
+
+    `causal` applies the causal mask, `bias` adds an argument that is added to the scores. `scale` multiplies the
+    scores; None: 1/sqrt(head size).
+    """
     kernel = attention_kernel(TILE, kind, causal=causal, bias=bias, scale=scale)
     return compile(kernel, strict=True, target=target)
 
 
 def check(q: Any, k: Any, v: Any, bias: Any, is_causal: bool, scale: float | None) -> Result:
-    """Return the form of the result; raises for tensors that do not fit."""
-    given = {"q": q, "k": k, "v": v}
-    require_together({**given, "bias": bias})
+    """Return the shape, dtype and device of the attention of `q`, `k`, `v` [batch, heads, rows, size]; raise if they do
+    not fit.
+
+    `bias` [batch, heads, queries, keys], or None, is added to the scores, in the accumulator's type.
+    """
+    tensors = {"q": q, "k": k, "v": v}
+    require_same_device({**tensors, "bias": bias})
     require_float(q, "q")
-    require_same_dtype(given)
-    for name, tensor in given.items():
+    require_same_dtype(tensors)
+    for name, tensor in tensors.items():
         require_rank(tensor, name, 4)
     b, h, m, d = q.shape
     n = k.shape[2]
@@ -43,15 +52,17 @@ def check(q: Any, k: Any, v: Any, bias: Any, is_causal: bool, scale: float | Non
     if tuple(v.shape[:3]) != (b, h, n):
         raise ArgumentError(f"v has shape {tuple(v.shape)}; with k of {tuple(k.shape)} it must be ({b}, {h}, {n}, any)")
     if bias is not None:
-        wide = dtype_named(require_float(q, "q").accumulator)
-        if bias.dtype is not wide:
-            raise ArgumentError(f"bias holds {bias.dtype}; it is added in {wide}: convert it")
+        score_type = torch_dtype_of(require_float(q, "q").accumulator)
+        if bias.dtype is not score_type:
+            raise ArgumentError(f"bias holds {bias.dtype}; it is added in {score_type}: convert it")
         if tuple(bias.shape) != (b, h, m, n):
             raise ArgumentError(f"bias has shape {tuple(bias.shape)}; it must be {(b, h, m, n)}: expand it")
     return Result((b, h, m, v.shape[-1]), q.dtype, q.device)
 
 
 def _run(expected: Result, q: Any, k: Any, v: Any, bias: Any, is_causal: bool, scale: float | None) -> Any:
+    """Return the attention of real tensors; `expected` is the result's shape and dtype. The others are as in
+    `check`."""
     result = expected.empty()
     if not result.numel():
         return result
@@ -61,15 +72,19 @@ def _run(expected: Result, q: Any, k: Any, v: Any, bias: Any, is_causal: bool, s
         scale = 1.0
     kernel = _kernel(require_float(q, "q").name, is_causal, bias is not None, scale, q.device.type)
     tensors = [q, k, v] if bias is None else [q, k, v, bias]
-    kernel(*map(as_called, tensors), result)
+    kernel(*map(as_kernel_argument, tensors), result)
     return result
 
 
-def _batches(
+def _vmap_rule(
     info: Any, in_dims: Sequence[int | None], q: Any, k: Any, v: Any, bias: Any, is_causal: bool, scale: float | None
 ) -> tuple[Any, Any]:
+    """Return (attention of a batch under torch.vmap, 0): each tensor's vmap dimension is merged with its first one.
+
+    `in_dims` has the vmap dimension of each argument or None, `info` the batch size. The result's vmap dimension is 0.
+    """
     flat = [
-        None if t is None else expanded(t, d, info.batch_size).flatten(0, 1)
+        None if t is None else expand_batch(t, d, info.batch_size).flatten(0, 1)
         for t, d in zip((q, k, v, bias), in_dims[:4], strict=True)
     ]
     result = torch.ops.tilewright.attention(*flat, is_causal, scale)
@@ -82,7 +97,7 @@ ATTENTION = define(
         "(Tensor q, Tensor k, Tensor v, Tensor? bias, bool is_causal, float? scale) -> Tensor",
         check,
         _run,
-        vmap=_batches,
+        vmap=_vmap_rule,
         autocast="lower",
         uncast=("bias",),
     )

@@ -1,4 +1,4 @@
-"""Rules of torch.vmap: arguments with their batch first, and a loop where an operator has no batch dimension."""
+"""Helpers of rules for torch.vmap: the vmap dimension moved to the front, and a loop over the batch as fallback."""
 
 from __future__ import annotations
 
@@ -12,19 +12,28 @@ from tilewright.errors import ArgumentError, BatchLoopWarning
 
 
 def batch_first(value: Any, dim: int | None) -> Any:
-    """An argument with its batch dimension first; as it is where it has none."""
+    """Return the tensor `value` with its vmap dimension `dim` moved to the front; unchanged if `dim` is None."""
     return value if dim is None else value.movedim(dim, 0)
 
 
-def expanded(value: Any, dim: int | None, size: int) -> Any:
-    """An argument with a batch dimension first: its own, or one along which it is repeated without a copy."""
+def expand_batch(value: Any, dim: int | None, size: int) -> Any:
+    """Return the tensor `value` with a vmap dimension of extent `size` in front.
+
+    Its own dimension `dim` is moved there; if `dim` is None, a new one is added, along which the tensor is broadcast
+    without a copy.
+    """
     return value.unsqueeze(0).expand(size, *value.shape) if dim is None else value.movedim(dim, 0)
 
 
-def looped(name: str, operator: Any) -> Callable[..., tuple[Any, Any]]:
-    """A rule that calls the operator for each element of the batch, and warns that it does."""
+def loop_rule(name: str, operator: Any) -> Callable[..., tuple[Any, Any]]:
+    """Return a vmap rule that calls `operator` once for each element of the batch, and warns; `name` is its name in
+    errors."""
 
     def rule(info: Any, in_dims: Sequence[int | None], *args: Any) -> tuple[Any, Any]:
+        """Return (results stacked along dimension 0, 0 for each result), from one call for each element of the batch.
+
+        `in_dims` has the vmap dimension of each argument in `args`, None if it has none.
+        """
         count = info.batch_size
         if not count:
             raise ArgumentError(f"torch.ops.tilewright.{name} under torch.vmap: the batch is empty; pass at least one")
@@ -33,13 +42,13 @@ def looped(name: str, operator: Any) -> Callable[..., tuple[Any, Any]]:
             BatchLoopWarning,
             stacklevel=2,
         )
-        parts = [
-            operator(*(a if d is None else a.select(d, place) for a, d in zip(args, in_dims, strict=True)))
-            for place in range(count)
+        results = [
+            operator(*(a if d is None else a.select(d, member) for a, d in zip(args, in_dims, strict=True)))
+            for member in range(count)
         ]
-        if isinstance(parts[0], tuple | list):
-            together = tuple(torch.stack(each) for each in zip(*parts, strict=True))
-            return together, (0,) * len(together)
-        return torch.stack(parts), 0
+        if isinstance(results[0], tuple | list):
+            stacked = tuple(torch.stack(outputs) for outputs in zip(*results, strict=True))
+            return stacked, (0,) * len(stacked)
+        return torch.stack(results), 0
 
     return rule

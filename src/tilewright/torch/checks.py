@@ -1,4 +1,4 @@
-"""Checks of operators' tensors; fake tensors and real ones are asked alike, and refused in the same words."""
+"""Checks of operators' tensors: fake and real tensors are checked alike and raise the same errors."""
 
 from __future__ import annotations
 
@@ -12,19 +12,23 @@ from tilewright.ir.dtypes import ALL, DType
 from tilewright.runtime.tensors import refuse_form, torch_dtype
 
 DEVICES = ("cpu", "cuda", "meta")
-"""The devices on which tensors may lie; on meta they have no values, and only forms of results follow."""
+"""Types of devices whose tensors are accepted. Meta tensors have no values: only shapes and dtypes are computed."""
 
-_KINDS = {held: kind for kind in ALL.values() if (held := torch_dtype(torch, kind)) is not None}
+_KINDS = {dtype: kind for kind in ALL.values() if (dtype := torch_dtype(torch, kind)) is not None}
+"""Tilewright's element type of each torch dtype that has one."""
 
 
 def require_tensor(tensor: Any, name: str) -> None:
-    """Raises for None, which torch passes where an operator's schema says that there is a tensor."""
+    """Raise ArgumentError if `tensor` is None; `name` is its name in the error.
+
+    torch passes None even for an argument that the operator's schema says is a tensor.
+    """
     if tensor is None:
         raise ArgumentError(f"{name} is None; it must be a tensor")
 
 
-def kind_of(tensor: Any, name: str) -> DType:
-    """The element type of a tensor."""
+def element_type_of(tensor: Any, name: str) -> DType:
+    """Return Tilewright's element type of a tensor; raise if it has none for torch's dtype. `name` is for the error."""
     require_tensor(tensor, name)
     kind = _KINDS.get(tensor.dtype)
     if kind is None:
@@ -32,22 +36,25 @@ def kind_of(tensor: Any, name: str) -> DType:
     return kind
 
 
-def dtype_named(kind: DType) -> torch.dtype:
-    """torch's name of an element type."""
-    held: torch.dtype = torch_dtype(torch, kind)
-    return held
+def torch_dtype_of(kind: DType) -> torch.dtype:
+    """Return torch's dtype for Tilewright's element type `kind`."""
+    dtype: torch.dtype = torch_dtype(torch, kind)
+    return dtype
 
 
 def require_float(tensor: Any, name: str) -> DType:
-    """The element type of a tensor, which must hold f16, bf16, f32 or f64."""
-    kind = kind_of(tensor, name)
+    """Return the element type of a tensor; raise unless it is f16, bf16, f32 or f64. `name` is for the error."""
+    kind = element_type_of(tensor, name)
     if kind.name not in ("f16", "bf16", "f32", "f64"):
         raise ArgumentError(f"{name} holds {kind}; it must hold f16, bf16, f32 or f64")
     return kind
 
 
 def require_rank(tensor: Any, name: str, *ranks: int, least: int | None = None) -> None:
-    """Raises unless a tensor has one of these numbers of dimensions, or at least so many."""
+    """Raise unless the number of dimensions of `tensor` is one of `ranks`, or is `least` or more.
+
+    `name` names the tensor in the error.
+    """
     require_tensor(tensor, name)
     if tensor.dim() in ranks or (least is not None and tensor.dim() >= least):
         return
@@ -55,45 +62,53 @@ def require_rank(tensor: Any, name: str, *ranks: int, least: int | None = None) 
     raise ArgumentError(f"{name} has shape {tuple(tensor.shape)}, {tensor.dim()} dimensions; it takes {wanted}")
 
 
-def require_together(tensors: Mapping[str, Any]) -> None:
-    """Raises unless tensors lie on one device that runs kernels, as plain memory; None: a tensor is left out."""
-    given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
-    if not given:
+def require_same_device(tensors: Mapping[str, Any]) -> None:
+    """Raise unless all tensors are on one device that runs kernels, and are strided tensors with plain memory.
+
+    `tensors` maps argument names to tensors; an argument that is None is skipped, but not all may be None.
+    """
+    present = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    if not present:
         require_tensor(None, next(iter(tensors)))
-    first, *_ = given
-    place = given[first].device
-    for name, tensor in given.items():
+    first, *_ = present
+    device = present[first].device
+    for name, tensor in present.items():
         if tensor.layout is not torch.strided:
             refuse_form(tensor, torch, name)
         if tensor.device.type not in DEVICES:
             raise ArgumentError(
                 f"{name} lies on the device {tensor.device}; kernels run on cpu and cuda: move it there"
             )
-        if tensor.device != place:
-            raise ArgumentError(f"{first} lies on the device {place}, {name} on {tensor.device}: move one")
+        if tensor.device != device:
+            raise ArgumentError(f"{first} lies on the device {device}, {name} on {tensor.device}: move one")
 
 
 def require_same_dtype(tensors: Mapping[str, Any]) -> None:
-    """Raises unless tensors hold the same type; None stands for one that is left out."""
-    given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
-    first, *others = given
+    """Raise unless all tensors have one dtype; `tensors` maps argument names to tensors, None is skipped."""
+    present = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    first, *others = present
     for name in others:
-        if given[name].dtype is not given[first].dtype:
-            raise ArgumentError(f"{first} holds {given[first].dtype}, {name} {given[name].dtype}: convert one")
+        if present[name].dtype is not present[first].dtype:
+            raise ArgumentError(f"{first} holds {present[first].dtype}, {name} {present[name].dtype}: convert one")
 
 
 def require_shape(tensor: Any, name: str, wanted: tuple[Any, ...], why: str) -> None:
-    """Raises unless a tensor has a shape; `why` says what it follows from."""
+    """Raise unless `tensor` is None or has the shape `wanted`; `name` and `why` (the source of `wanted`) are for the
+    error."""
     if tensor is not None and tuple(tensor.shape) != tuple(wanted):
         raise ArgumentError(f"{name} has shape {tuple(tensor.shape)}; it must be {tuple(wanted)}, {why}")
 
 
 def require_bias(bias: Any, name: str, kind: DType, wanted: tuple[Any, ...], why: str) -> None:
-    """Raises unless a bias has a shape, and the data's element type or that of their sums."""
+    """Raise unless `bias` is None or has the shape `wanted`, and the element type `kind` of the data or its
+    accumulator's.
+
+    `name` and `why` (the source of `wanted`) are for the error.
+    """
     if bias is None:
         return
     require_shape(bias, name, wanted, why)
     allowed = (kind, kind.accumulator)
-    if kind_of(bias, name) not in allowed:
+    if element_type_of(bias, name) not in allowed:
         types = " or ".join(dict.fromkeys(map(str, allowed)))
-        raise ArgumentError(f"{name} holds {kind_of(bias, name)}; it must hold {types}")
+        raise ArgumentError(f"{name} holds {element_type_of(bias, name)}; it must hold {types}")

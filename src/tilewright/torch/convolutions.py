@@ -1,7 +1,7 @@
-"""Convolutions over one, two and three axes in torch's order of dimensions, [n, c, ...], with their gradients.
+"""Convolution operators over one, two and three axes in torch's order of dimensions, [n, c, ...], with gradients.
 
-Results lie in memory as torch's do: channels last where the image or the filters do, contiguous otherwise. Kernels work
-on channels last: a contiguous image is copied before, and a contiguous result after.
+Results have torch's memory format: channels last if the image or the filters have it, contiguous otherwise. Kernels
+work on channels last: a contiguous image is copied before the kernel, and a contiguous result after it.
 """
 
 from __future__ import annotations
@@ -17,32 +17,38 @@ from tilewright.errors import ArgumentError
 from tilewright.kernels.conv_gradients import conv_filter_gradient, conv_image_gradient
 from tilewright.kernels.elementwise import known_activation
 from tilewright.ops.convolutions import Conv
-from tilewright.torch.activations import activated, before_activation
-from tilewright.torch.batching import batch_first, expanded
+from tilewright.torch.activations import activation_gradient, apply_activation
+from tilewright.torch.batching import batch_first, expand_batch
 from tilewright.torch.checks import (
-    kind_of,
+    element_type_of,
     require_bias,
     require_rank,
+    require_same_device,
     require_same_dtype,
     require_shape,
-    require_together,
 )
-from tilewright.torch.learning import as_called, packed
+from tilewright.torch.learning import as_contiguous, as_kernel_argument
 from tilewright.torch.library import Definition, Result, define, is_channels_last
 from tilewright.torch.packed import layer_of
 
 Numbers = Sequence[int]
-"""One number for each axis; of paddings also two, before and after."""
+"""One number for each axis; for padding perhaps two for each axis, before and after."""
 
 
-def _pairs(padding: Numbers, rank: int) -> tuple[tuple[int, int], ...]:
-    """(before, after) of each axis."""
+def _padding_pairs(padding: Numbers, rank: int) -> tuple[tuple[int, int], ...]:
+    """Return (before, after) of each of `rank` axes, from one or two numbers for each axis: (1, 2) -> ((1, 1), (2,
+    2))."""
     if len(padding) == rank:
         return tuple((n, n) for n in padding)
     return tuple(zip(padding[::2], padding[1::2], strict=True))
 
 
 def _check_options(rank: int, stride: Numbers, padding: Numbers, dilation: Numbers, groups: int) -> None:
+    """Raise unless stride, dilation and groups are at least 1, padding is at least 0, and their lengths fit `rank`
+    axes.
+
+    `padding` may have one or two numbers for each axis.
+    """
     for name, value in (("stride", stride), ("dilation", dilation)):
         if len(value) != rank or any(n < 1 for n in value):
             raise ArgumentError(f"{name}={list(value)}: {rank} integers of at least 1, one for each axis")
@@ -57,9 +63,12 @@ def _check_options(rank: int, stride: Numbers, padding: Numbers, dilation: Numbe
 def output_sizes(
     image: Sequence[Any], taps: Sequence[Any], stride: Numbers, padding: Numbers, dilation: Numbers
 ) -> list[Any]:
-    """The sizes of an output; raises where a filter does not fit into the image."""
-    axes = zip(image, taps, stride, _pairs(padding, len(taps)), dilation, strict=True)
-    sizes = [(size + sum(ends) - far * (r - 1) - 1) // step + 1 for size, r, step, ends, far in axes]
+    """Return the spatial sizes of a convolution's output; raise if the filter does not fit into the padded image.
+
+    `image` and `taps` are the spatial sizes of the image and of the filter.
+    """
+    axes = zip(image, taps, stride, _padding_pairs(padding, len(taps)), dilation, strict=True)
+    sizes = [(size + sum(pair) - spread * (extent - 1) - 1) // step + 1 for size, extent, step, pair, spread in axes]
     if any(n < 1 for n in sizes):
         raise ArgumentError(
             f"x has the sizes {tuple(image)}: a filter of {tuple(taps)} does not fit, with this padding and dilation"
@@ -83,14 +92,18 @@ class Options(NamedTuple):
 
     @property
     def geometry(self) -> tuple[Any, ...]:
-        """Stride, padding, dilation and groups, which gradients take too."""
+        """Return (stride, padding, dilation, groups), which the gradients take too."""
         return self[:4]
 
 
-def _check(rank: int, x: Any, weight: Any, bias: Any, *given: Any) -> Result:
-    options = Options(*given)
+def _check(rank: int, x: Any, weight: Any, bias: Any, *option_values: Any) -> Result:
+    """Return the shape, dtype, device and memory format of a convolution's result; raise if the arguments do not fit.
+
+    The images and filters have `rank` spatial axes; `option_values` are the fields of `Options`.
+    """
+    options = Options(*option_values)
     known_activation(options.activation)
-    require_together({"x": x, "weight": weight, "bias": bias, "residual": options.residual})
+    require_same_device({"x": x, "weight": weight, "bias": bias, "residual": options.residual})
     require_rank(x, "x", rank + 2)
     require_rank(weight, "weight", rank + 2)
     require_same_dtype({"x": x, "weight": weight, "residual": options.residual})
@@ -103,84 +116,99 @@ def _check(rank: int, x: Any, weight: Any, bias: Any, *given: Any) -> Result:
         raise ArgumentError(f"groups={options.groups}: it must divide the {f} filters")
     if any(r < 1 for r in taps):
         raise ArgumentError(f"weight has shape {tuple(weight.shape)}: a filter has a tap along each axis")
-    require_bias(bias, "bias", kind_of(x, "x"), (f,), "one for each filter")
+    require_bias(bias, "bias", element_type_of(x, "x"), (f,), "one for each filter")
     shape = (n, f, *output_sizes(image, taps, options.stride, options.padding, options.dilation))
     require_shape(options.residual, "residual", shape, "as the result")
     return Result(shape, x.dtype, x.device, is_channels_last(x) or is_channels_last(weight))
 
 
-def _run(rank: int, expected: Result, x: Any, weight: Any, bias: Any, *given: Any) -> Any:
-    options = Options(*given)
+def _run(rank: int, expected: Result, x: Any, weight: Any, bias: Any, *option_values: Any) -> Any:
+    """Return the convolution of real tensors; `expected` is the result's shape and format, `option_values` are
+    `Options`.
+
+    Without any input elements the result is the activation of bias plus residual, and no kernel is called.
+    """
+    options = Options(*option_values)
     residual = None if options.residual is None else options.residual.detach()
-    if not x.numel() or not weight.numel():  # no sums, or sums of nothing
+    if not x.numel() or not weight.numel():  # an empty result, or a sum over no elements
         result = expected.empty().zero_()
         for added in (None if bias is None else bias.detach().view(-1, *(1,) * rank), residual):
             result = result if added is None else result + added
-        return expected.empty().copy_(activated(options.activation, result))
-    key = _key(rank, options)
-    layer = layer_of(weight, bias, key, partial(_layer, key), options.keep_packed, channels_innermost)
-    image, added = (None if t is None else as_called(channels_innermost(t)) for t in (x, residual))
-    return _laid_out(layer(image, added), expected.channels_last)
+        return expected.empty().copy_(apply_activation(options.activation, result))
+    key = _layer_key(rank, options)
+    layer = layer_of(weight, bias, key, partial(_make_layer, key), options.keep_packed, channels_innermost)
+    image, added = (None if t is None else as_kernel_argument(channels_innermost(t)) for t in (x, residual))
+    return _as_output(layer(image, added), expected.channels_last)
 
 
-def _key(rank: int, options: Options) -> tuple[Any, ...]:
-    """Return the options of a layer, without its weights, as a key."""
+def _layer_key(rank: int, options: Options) -> tuple[Any, ...]:
+    """Return a hashable key of the options that a layer depends on: the geometry and the activation."""
     stride, padding, dilation, groups = options.geometry
-    return "conv", tuple(stride), _pairs(padding, rank), tuple(dilation), groups, options.activation
+    return "conv", tuple(stride), _padding_pairs(padding, rank), tuple(dilation), groups, options.activation
 
 
-def _layer(key: tuple[Any, ...], weight: Any, bias: Any) -> Conv:
+def _make_layer(key: tuple[Any, ...], weight: Any, bias: Any) -> Conv:
+    """Return a convolution layer with these weights [f, ..., c] and bias (or None); `key` is from `_layer_key`."""
     names = ("stride", "padding", "dilation", "groups", "activation")
     return Conv(weight, bias, **dict(zip(names, key[1:], strict=True)))
 
 
 def channels_innermost(tensor: Any) -> Any:
-    """An image or a weight as kernels take it: [n, ..., c]."""
+    """Return a view of an image or weight [n, c, ...] with the channels last, as kernels take it: [n, ..., c]."""
     return tensor.movedim(1, -1)
 
 
-def _laid_out(result: Any, channels_last: bool) -> Any:
-    """A kernel's result, [n, ..., c], as the operator gives it."""
+def _as_output(result: Any, channels_last: bool) -> Any:
+    """Return a kernel's result [n, ..., c] as [n, c, ...]: a view if `channels_last`, else a contiguous copy."""
     image = result.movedim(-1, 1)
-    return image if channels_last else packed(image)
+    return image if channels_last else as_contiguous(image)
 
 
-def _gradients(name: str, gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Sequence[bool]) -> Sequence[Any]:
-    x, weight, bias, *given = inputs
-    options = Options(*given)
-    ours, geometry = torch.ops.tilewright, options.geometry
-    g = before_activation(
+def _conv_gradients(name: str, gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Sequence[bool]) -> Sequence[Any]:
+    """Return the gradient of each input of a convolution operator; None for an input that has none or needs none.
+
+    `name` is the operator ("conv2d"), `gradient` is with respect to its result, `inputs` are all its arguments,
+    `needed` says which of them need a gradient.
+    """
+    x, weight, bias, *option_values = inputs
+    options = Options(*option_values)
+    operators, geometry = torch.ops.tilewright, options.geometry
+    sum_gradient = activation_gradient(
         options.activation,
         gradient,
-        lambda: getattr(ours, name)(x, weight, bias, *geometry, None, False, options.residual),
+        lambda: getattr(operators, name)(x, weight, bias, *geometry, None, False, options.residual),
     )
-    dx = ours.conv_image_gradient(g, weight, list(x.shape[2:]), *geometry) if needed[0] else None
-    dw = ours.conv_filter_gradient(x, g, list(weight.shape[2:]), *geometry) if needed[1] else None
-    db = g.movedim(1, -1).flatten(0, -2).sum(0).to(bias.dtype) if needed[2] else None
-    return dx, dw, db, *(None,) * (len(inputs) - 4), g if needed[-1] else None
+    dx = operators.conv_image_gradient(sum_gradient, weight, list(x.shape[2:]), *geometry) if needed[0] else None
+    dw = operators.conv_filter_gradient(x, sum_gradient, list(weight.shape[2:]), *geometry) if needed[1] else None
+    db = sum_gradient.movedim(1, -1).flatten(0, -2).sum(0).to(bias.dtype) if needed[2] else None
+    return dx, dw, db, *(None,) * (len(inputs) - 4), sum_gradient if needed[-1] else None
 
 
-def _batches(
-    name: str, info: Any, in_dims: Sequence[int | None], x: Any, weight: Any, bias: Any, *given: Any
+def _vmap_rule(
+    name: str, info: Any, in_dims: Sequence[int | None], x: Any, weight: Any, bias: Any, *option_values: Any
 ) -> tuple[Any, Any]:
-    """Batched images are more images; batched filters are more groups."""
-    options = Options(*given)
-    of_x, of_weight, of_bias = in_dims[:3]
-    of_residual = in_dims[-1] if len(given) == len(options) else None
-    size, call = info.batch_size, getattr(torch.ops.tilewright, name)
-    if of_weight is None and of_bias is None:
-        images = expanded(x, of_x, size)
-        residual = None if options.residual is None else expanded(options.residual, of_residual, size).flatten(0, 1)
-        result = call(images.flatten(0, 1), weight, bias, *options._replace(residual=residual))
+    """Return (result, its vmap dimension) of the convolution operator `name` on a batch under torch.vmap, by one call.
+
+    Batched images become more images; batched filters become more groups. `in_dims` has the vmap dimension of each
+    argument or None, `info` the batch size.
+    """
+    options = Options(*option_values)
+    x_dim, weight_dim, bias_dim = in_dims[:3]
+    added_dim = in_dims[-1] if len(option_values) == len(options) else None
+    batch, operator = info.batch_size, getattr(torch.ops.tilewright, name)
+    if weight_dim is None and bias_dim is None:
+        images = expand_batch(x, x_dim, batch)
+        residual = None if options.residual is None else expand_batch(options.residual, added_dim, batch).flatten(0, 1)
+        result = operator(images.flatten(0, 1), weight, bias, *options._replace(residual=residual))
         return result.unflatten(0, images.shape[:2]), 0
-    images = expanded(x, of_x, size).movedim(0, 1).flatten(1, 2)
-    filters = expanded(weight, of_weight, size).flatten(0, 1)
-    added = None if bias is None else expanded(bias, of_bias, size).flatten(0, 1)
+    images = expand_batch(x, x_dim, batch).movedim(0, 1).flatten(1, 2)
+    filters = expand_batch(weight, weight_dim, batch).flatten(0, 1)
+    added = None if bias is None else expand_batch(bias, bias_dim, batch).flatten(0, 1)
     residual = None
     if options.residual is not None:
-        residual = expanded(options.residual, of_residual, size).movedim(0, 1).flatten(1, 2)
-    more = options._replace(groups=size * options.groups, keep_packed=False, residual=residual)
-    return call(images, filters, added, *more).unflatten(1, (size, -1)), 1
+        residual = expand_batch(options.residual, added_dim, batch).movedim(0, 1).flatten(1, 2)
+    merged = options._replace(groups=batch * options.groups, keep_packed=False, residual=residual)
+    return operator(images, filters, added, *merged).unflatten(1, (batch, -1)), 1
 
 
 _GEOMETRY = "int[] stride, int[] padding, int[] dilation, int groups"
@@ -192,8 +220,8 @@ CONV = {
             f"(Tensor x, Tensor weight, Tensor? bias, {_GEOMETRY}, {_ENDING}) -> Tensor",
             partial(_check, rank),
             partial(_run, rank),
-            partial(_gradients, f"conv{rank}d"),
-            vmap=partial(_batches, f"conv{rank}d"),
+            partial(_conv_gradients, f"conv{rank}d"),
+            vmap=partial(_vmap_rule, f"conv{rank}d"),
             autocast="lower",
         )
     )
@@ -201,14 +229,19 @@ CONV = {
 }
 
 
-# -- the gradient of images -------------------------------------------------------------------------------
+# -- the gradient with respect to images --------------------------------------------------------------------
 
 
 def _check_image_gradient(
     dy: Any, weight: Any, sizes: Sequence[Any], stride: Numbers, padding: Numbers, dilation: Numbers, groups: int
 ) -> Result:
+    """Return the shape, dtype, device and memory format of dx, the gradient with respect to the image; raise if
+    arguments do not fit.
+
+    `dy` is the gradient with respect to the output, `sizes` are the image's spatial sizes.
+    """
     rank = len(sizes)
-    require_together({"dy": dy, "weight": weight})
+    require_same_device({"dy": dy, "weight": weight})
     require_rank(dy, "dy", rank + 2)
     require_rank(weight, "weight", rank + 2)
     require_same_dtype({"dy": dy, "weight": weight})
@@ -221,35 +254,49 @@ def _check_image_gradient(
 
 
 def _run_image_gradient(expected: Result, dy: Any, weight: Any, sizes: Sequence[int], *options: Any) -> Any:
+    """Return the gradient with respect to the image, from `dy` with respect to the output, by one kernel.
+
+    `expected` is its shape and format, `sizes` are its spatial sizes, `options` are stride, padding, dilation and
+    groups.
+    """
     n, c, *image = expected.shape
     if not dy.numel() or not weight.numel():
         return expected.empty().zero_()
-    goal = torch.empty((n, *image, c), dtype=dy.dtype, device=dy.device)
-    kernel = _gradient_kernel(conv_image_gradient, tuple(weight.shape[2:]), _named(dy, options), dy.device.type)
-    kernel(*(as_called(channels_innermost(t)) for t in (dy, weight)), goal)
-    return _laid_out(goal, expected.channels_last)
+    dx = torch.empty((n, *image, c), dtype=dy.dtype, device=dy.device)
+    kernel = _gradient_kernel(conv_image_gradient, tuple(weight.shape[2:]), _gradient_key(dy, options), dy.device.type)
+    kernel(*(as_kernel_argument(channels_innermost(t)) for t in (dy, weight)), dx)
+    return _as_output(dx, expected.channels_last)
 
 
 def _image_gradient_gradients(gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Sequence[bool]) -> Sequence[Any]:
+    """Return the gradients with respect to `dy` and `weight` of the operator conv_image_gradient; None for its options.
+
+    `gradient` is with respect to its result dx, `inputs` are all its arguments, `needed` says which need a gradient.
+    """
     dy, weight, sizes, *options = inputs
-    forward = getattr(torch.ops.tilewright, f"conv{len(sizes)}d")
+    conv = getattr(torch.ops.tilewright, f"conv{len(sizes)}d")
     taps = list(weight.shape[2:])
-    of_dy = forward(gradient, weight, None, *options) if needed[0] else None
-    of_weight = torch.ops.tilewright.conv_filter_gradient(gradient, dy, taps, *options) if needed[1] else None
-    return of_dy, of_weight, *(None,) * (len(inputs) - 2)
+    ddy = conv(gradient, weight, None, *options) if needed[0] else None
+    dw = torch.ops.tilewright.conv_filter_gradient(gradient, dy, taps, *options) if needed[1] else None
+    return ddy, dw, *(None,) * (len(inputs) - 2)
 
 
-def _image_gradient_batches(
+def _image_gradient_vmap_rule(
     info: Any, in_dims: Sequence[int | None], dy: Any, weight: Any, sizes: Sequence[int], *options: Any
 ) -> tuple[Any, Any]:
-    *ends, groups = options
-    call = torch.ops.tilewright.conv_image_gradient
+    """Return (dx, its vmap dimension) of the operator conv_image_gradient on a batch under torch.vmap, by one call.
+
+    A batch of `dy` becomes more images; a batch of filters becomes more groups. `in_dims` has the vmap dimension of
+    each argument or None.
+    """
+    *geometry, groups = options
+    operator = torch.ops.tilewright.conv_image_gradient
     if in_dims[1] is None:
         outputs = batch_first(dy, in_dims[0])
-        return call(outputs.flatten(0, 1), weight, sizes, *options).unflatten(0, outputs.shape[:2]), 0
-    outputs = expanded(dy, in_dims[0], info.batch_size).movedim(0, 1).flatten(1, 2)
+        return operator(outputs.flatten(0, 1), weight, sizes, *options).unflatten(0, outputs.shape[:2]), 0
+    outputs = expand_batch(dy, in_dims[0], info.batch_size).movedim(0, 1).flatten(1, 2)
     filters = batch_first(weight, in_dims[1]).flatten(0, 1)
-    return call(outputs, filters, sizes, *ends, info.batch_size * groups).unflatten(1, (info.batch_size, -1)), 1
+    return operator(outputs, filters, sizes, *geometry, info.batch_size * groups).unflatten(1, (info.batch_size, -1)), 1
 
 
 IMAGE_GRADIENT = define(
@@ -259,20 +306,25 @@ IMAGE_GRADIENT = define(
         _check_image_gradient,
         _run_image_gradient,
         _image_gradient_gradients,
-        vmap=_image_gradient_batches,
+        vmap=_image_gradient_vmap_rule,
         autocast="lower",
     )
 )
 
 
-# -- the gradient of filters ------------------------------------------------------------------------------
+# -- the gradient with respect to filters -------------------------------------------------------------------
 
 
 def _check_filter_gradient(
     x: Any, dy: Any, taps: Sequence[Any], stride: Numbers, padding: Numbers, dilation: Numbers, groups: int
 ) -> Result:
+    """Return the shape, dtype, device and memory format of dw, the gradient with respect to the filters; raise if
+    arguments do not fit.
+
+    `dy` is the gradient with respect to the output, `taps` are the filter's spatial sizes.
+    """
     rank = len(taps)
-    require_together({"x": x, "dy": dy})
+    require_same_device({"x": x, "dy": dy})
     require_rank(x, "x", rank + 2)
     require_rank(dy, "dy", rank + 2)
     require_same_dtype({"x": x, "dy": dy})
@@ -290,32 +342,47 @@ def _check_filter_gradient(
 
 
 def _run_filter_gradient(expected: Result, x: Any, dy: Any, taps: Sequence[int], *options: Any) -> Any:
+    """Return the gradient with respect to the filters, from the image `x` and `dy` with respect to the output, by one
+    kernel.
+
+    `expected` is its shape and format, `taps` are its spatial sizes, `options` are stride, padding, dilation and
+    groups.
+    """
     f, c, *_ = expected.shape
     if not x.numel() or not dy.numel():
         return expected.empty().zero_()
-    goal = torch.empty((f, *taps, c), dtype=x.dtype, device=x.device)
-    kernel = _gradient_kernel(conv_filter_gradient, tuple(taps), _named(x, options), x.device.type)
-    kernel(*(as_called(channels_innermost(t)) for t in (x, dy)), goal)
-    return _laid_out(goal, expected.channels_last)
+    dw = torch.empty((f, *taps, c), dtype=x.dtype, device=x.device)
+    kernel = _gradient_kernel(conv_filter_gradient, tuple(taps), _gradient_key(x, options), x.device.type)
+    kernel(*(as_kernel_argument(channels_innermost(t)) for t in (x, dy)), dw)
+    return _as_output(dw, expected.channels_last)
 
 
 def _filter_gradient_gradients(gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Sequence[bool]) -> Sequence[Any]:
+    """Return the gradients with respect to `x` and `dy` of the operator conv_filter_gradient; None for its options.
+
+    `gradient` is with respect to its result dw, `inputs` are all its arguments, `needed` says which need a gradient.
+    """
     x, dy, taps, *options = inputs
-    forward = getattr(torch.ops.tilewright, f"conv{len(taps)}d")
+    conv = getattr(torch.ops.tilewright, f"conv{len(taps)}d")
     sizes = list(x.shape[2:])
-    of_x = torch.ops.tilewright.conv_image_gradient(dy, gradient, sizes, *options) if needed[0] else None
-    of_dy = forward(x, gradient, None, *options) if needed[1] else None
-    return of_x, of_dy, *(None,) * (len(inputs) - 2)
+    dx = torch.ops.tilewright.conv_image_gradient(dy, gradient, sizes, *options) if needed[0] else None
+    ddy = conv(x, gradient, None, *options) if needed[1] else None
+    return dx, ddy, *(None,) * (len(inputs) - 2)
 
 
-def _filter_gradient_batches(
+def _filter_gradient_vmap_rule(
     info: Any, in_dims: Sequence[int | None], x: Any, dy: Any, taps: Sequence[int], *options: Any
 ) -> tuple[Any, Any]:
-    *ends, groups = options
+    """Return (dw, its vmap dimension 0) of the operator conv_filter_gradient on a batch under torch.vmap, by one call.
+
+    The batch of images and of `dy` becomes more groups. `in_dims` has the vmap dimension of each argument or None.
+    """
+    *geometry, groups = options
     images, outputs = (
-        expanded(t, d, info.batch_size).movedim(0, 1).flatten(1, 2) for t, d in zip((x, dy), in_dims[:2], strict=True)
+        expand_batch(tensor, dim, info.batch_size).movedim(0, 1).flatten(1, 2)
+        for tensor, dim in zip((x, dy), in_dims[:2], strict=True)
     )
-    gradients = torch.ops.tilewright.conv_filter_gradient(images, outputs, taps, *ends, info.batch_size * groups)
+    gradients = torch.ops.tilewright.conv_filter_gradient(images, outputs, taps, *geometry, info.batch_size * groups)
     return gradients.unflatten(0, (info.batch_size, -1)), 0
 
 
@@ -326,21 +393,26 @@ FILTER_GRADIENT = define(
         _check_filter_gradient,
         _run_filter_gradient,
         _filter_gradient_gradients,
-        vmap=_filter_gradient_batches,
+        vmap=_filter_gradient_vmap_rule,
         autocast="lower",
     )
 )
 
 
-def _named(tensor: Any, options: Sequence[Any]) -> tuple[Any, ...]:
-    """Options of a gradient's kernel, as a key: element type, stride, padding, dilation, groups."""
+def _gradient_key(tensor: Any, options: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the key of a gradient kernel's options: (element type of `tensor`, stride, padding pairs, dilation,
+    groups)."""
     stride, padding, dilation, groups = options
-    kind = kind_of(tensor, "x").name
-    return kind, tuple(stride), _pairs(padding, len(stride)), tuple(dilation), groups
+    kind = element_type_of(tensor, "x").name
+    return kind, tuple(stride), _padding_pairs(padding, len(stride)), tuple(dilation), groups
 
 
 @lru_cache(maxsize=512)
 def _gradient_kernel(make: Any, taps: tuple[int, ...], options: tuple[Any, ...], target: str) -> Any:
+    """Return the compiled kernel that `make` (conv_image_gradient or conv_filter_gradient) makes, from a cache.
+
+    `taps` are the filter's spatial sizes, `options` is from `_gradient_key`.
+    """
     kind, stride, padding, dilation, groups = options
     kernel = make(taps, kind, stride=stride, padding=padding, dilation=dilation, groups=groups)
     return compile(kernel, strict=True, target=target)

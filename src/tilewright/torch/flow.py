@@ -1,4 +1,4 @@
-"""Which module of a model takes what another gives, as far as torch.fx tells."""
+"""Finds the only module of a model that takes another module's result, as far as torch.fx can follow the model."""
 
 from __future__ import annotations
 
@@ -13,34 +13,36 @@ import torch.fx
 from tilewright.torch import nn
 
 UNTRACEABLE = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
-"""Errors that a model's own code may raise where it meets torch.fx's stand-ins for tensors."""
+"""Errors that a model's own code may raise when it is called with torch.fx's proxies of tensors."""
 
 
 class _Proxy(torch.fx.Proxy):
-    """torch.fx's stand-in for a tensor; `x += y` writes to x here too, where torch.fx takes it for `x = x + y`."""
+    """torch.fx's proxy of a tensor, in which `x += y` writes to x; torch.fx's own class treats it as `x = x + y`."""
 
 
-def _written(name: str) -> Callable[[Any, Any], Any]:
+def _in_place_method(name: str) -> Callable[[Any, Any], Any]:
+    """Return a method of proxies that adds a call of the in-place operator `name` ("__iadd__") to the graph."""
     function = getattr(operator, name)
     return lambda self, other: self.tracer.create_proxy("call_function", function, (self, other), {})
 
 
 _BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor", "lshift", "rshift")
 IN_PLACE = tuple(f"__i{name}__" for name in _BINARY)
-"""Python's operators that write to what stands on their left."""
+"""Python's in-place operators, which write to their left operand."""
 for _name in IN_PLACE:
-    setattr(_Proxy, _name, _written(_name))
+    setattr(_Proxy, _name, _in_place_method(_name))
 
 
 class FlowTracer(torch.fx.Tracer):
-    """Follows a model's code, but not that of modules of torch and of those that compute the same here."""
+    """Traces a model's code; modules of torch, and their counterparts in `tilewright.torch.nn`, are single nodes."""
 
     def proxy(self, node: Any) -> Any:
-        """The stand-in for what a node gives."""
+        """Return the proxy that stands for the result of a graph node."""
         return _Proxy(node, self)
 
     def is_leaf_module(self, m: Any, module_qualified_name: str) -> bool:
-        """True if a module is one node of the graph."""
+        """True if the module `m` becomes one node of the graph and its code is not traced: torch's modules, and
+        ours."""
         return type(m) in _OURS or super().is_leaf_module(m, module_qualified_name)
 
 
@@ -48,15 +50,16 @@ _OURS = frozenset(nn.SWAPS.values())
 
 
 def has_hooks(module: Any) -> bool:
-    """True if a module has hooks: functions that run beside its calls."""
+    """True if a module has hooks: functions that torch calls before or after its forward or backward."""
     names = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     return any(getattr(module, name, None) for name in names)
 
 
-def traced(module: Any) -> tuple[Any, str]:
-    """(the graph of a module's code, ""), or (None, why torch.fx cannot follow it). The module stays as it was.
+def trace_module(module: Any) -> tuple[Any, str]:
+    """Return (torch.fx graph of a module's code, ""), or (None, reason) if torch.fx cannot follow it.
 
-    Code that keeps what it computes in attributes is not followed: it would keep torch.fx's stand-ins for tensors.
+    The module's attributes are restored. Code that writes to attributes is not followed: torch.fx's proxies would stay
+    in them.
     """
     attributes = [(m, dict(m.__dict__)) for m in module.modules()]
     try:
@@ -64,8 +67,8 @@ def traced(module: Any) -> tuple[Any, str]:
     except UNTRACEABLE as fault:
         graph, why = None, f"{type(fault).__name__}: {(str(fault).splitlines() or [''])[0]}"
     for m, before in attributes:
-        names = [*dict.fromkeys((*before, *m.__dict__))]
-        changed = [n for n in names if before.get(n, m) is not m.__dict__.get(n, m)]
+        attribute_names = [*dict.fromkeys((*before, *m.__dict__))]
+        changed = [n for n in attribute_names if before.get(n, m) is not m.__dict__.get(n, m)]
         if changed:
             m.__dict__.clear()
             m.__dict__.update(before)
@@ -74,10 +77,10 @@ def traced(module: Any) -> tuple[Any, str]:
 
 
 class Flow:
-    """The modules of a model, by path: how often each is called, and the one module that takes its result.
+    """The modules of a model, by path: how often each is called, and which one alone takes its result.
 
-    Where torch.fx cannot follow the model, as `why` says, it follows the model's parts, each by itself. A Sequential of
-    code that cannot be followed is no such part: that code may call its children one by one.
+    If torch.fx cannot follow the model (`why` has the reason), each of its child modules that has children is followed
+    by itself. A Sequential in code that cannot be followed is not: that code may call its children one by one.
     """
 
     def __init__(self, model: Any):
@@ -90,45 +93,53 @@ class Flow:
         self._follow(model, "")
 
     def _follow(self, module: Any, path: str) -> None:
-        graph, why = traced(module)
+        """Add the calls in the code of `module`, whose path in the model is `path`.
+
+        If torch.fx cannot follow that code, set `why` and follow its child modules instead.
+        """
+        graph, why = trace_module(module)
         if graph is not None:
             self._add(graph, path)
             return
         self.why = self.why or f"torch.fx cannot follow {path or 'the model'} ({why})"
-        for name, child in _parts(module):
+        for name, child in _containers(module):
             self._follow(child, f"{path}.{name}".lstrip("."))
 
     def _add(self, graph: Any, path: str) -> None:
-        def within(target: str) -> str:
+        """Add the calls and the reads of parameters in a torch.fx graph of the module at `path`."""
+
+        def path_of(target: str) -> str:
+            """Return the path in the model of a module that the graph calls `target`."""
             return f"{path}.{target}".lstrip(".")
 
         for node in graph.nodes:
             if node.op == "get_attr":
-                self._read.add(within(node.target.rpartition(".")[0]))
+                self._read.add(path_of(node.target.rpartition(".")[0]))
             if node.op != "call_module":
                 continue
-            # A part knows its own calls: a module that stands in other places may be called there too.
-            elsewhere = self._places[id(self._modules.get(within(node.target)))] - 1 if path else 0
-            self._calls[within(node.target)] += 1 + max(elsewhere, 0)
+            # The graph of a submodule has its own calls only: a module that is shared may be called elsewhere too.
+            other_places = self._places[id(self._modules.get(path_of(node.target)))] - 1 if path else 0
+            self._calls[path_of(node.target)] += 1 + max(other_places, 0)
             users = list(node.users)
             if len(users) == 1 and users[0].op == "call_module" and users[0].args == (node,) and not users[0].kwargs:
-                self._next[within(node.target)] = within(users[0].target)
+                self._next[path_of(node.target)] = path_of(users[0].target)
 
-    def after(self, path: str) -> str | None:
-        """The module that takes the result of another, and nothing else does; None where that is not so.
+    def only_consumer(self, path: str) -> str | None:
+        """Return the path of the module that alone takes the result of the module at `path`; None if there is none.
 
-        Both are called once, and nothing reads their parameters beside them.
+        Both modules are called exactly once, and no other code reads their parameters.
         """
-        following = self._next.get(path)
-        if following is None or following not in self._modules or self._calls[path] != 1 or self._calls[following] != 1:
+        consumer = self._next.get(path)
+        if consumer is None or consumer not in self._modules or self._calls[path] != 1 or self._calls[consumer] != 1:
             return None
-        return None if {path, following} & self._read else following
+        return None if {path, consumer} & self._read else consumer
 
 
-def _parts(module: Any) -> Iterator[tuple[str, Any]]:
-    """The children of a module, and in place of a list of modules those in it."""
+def _containers(module: Any) -> Iterator[tuple[str, Any]]:
+    """Yield (path, module) of the children of `module` that have children; lists of modules are replaced by their
+    children."""
     for name, child in module.named_children():
         if isinstance(child, torch.nn.Sequential | torch.nn.ModuleList | torch.nn.ModuleDict):
-            yield from ((f"{name}.{inner}", part) for inner, part in _parts(child))
+            yield from ((f"{name}.{inner}", grandchild) for inner, grandchild in _containers(child))
         elif next(child.children(), None) is not None:
             yield name, child

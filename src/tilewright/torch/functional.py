@@ -1,9 +1,9 @@
 """Functions with the signatures of `torch.nn.functional`, each a call of an operator `torch.ops.tilewright`.
 
-Options that the operators have beyond torch's stand at the end, by name. `activation` is applied to the sums before
-they are rounded. `residual` is added to them before that; where its shape or type is not that of the result, torch adds
-it to the rounded sums, as it adds any two tensors. `keep_packed` keeps weights packed for the next call, until torch
-counts a write to them.
+Options beyond torch's come last and are passed by name. `activation` ("relu", "gelu", "gelu_tanh" or "silu") is applied
+to the accumulator before it is rounded. `residual` is added to the accumulator before the activation; if its shape or
+dtype is not the result's, torch adds it to the rounded result instead, with broadcasting. `keep_packed` keeps weights
+packed for the next call, until torch counts a write to them.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ import torch
 
 from tilewright.errors import ArgumentError
 from tilewright.kernels.conv import padding_of, per_axis
-from tilewright.torch.activations import activated
+from tilewright.torch.activations import apply_activation
 from tilewright.torch.convolutions import output_sizes
-from tilewright.torch.weighting import attention_by_weights
+from tilewright.torch.weighting import attention_with_weights
 
 PerAxis = int | Sequence[int]
 
 
 def _require_tensors(**tensors: Any) -> None:
-    """Raises for what is no tensor, by the parameter's name; what stands for one while torch traces is taken."""
+    """Raise ArgumentError unless all arguments are tensors, or torch's proxies of them; keywords are the parameters'
+    names."""
     for name, tensor in tensors.items():
         if not hasattr(tensor, "dim"):
             raise ArgumentError(f"{name} is of type {type(tensor).__name__}; it must be a tensor of torch")
@@ -38,7 +39,9 @@ def linear(
     residual: Any = None,
     keep_packed: bool = False,
 ) -> Any:
-    """activation(input[..., k] * weight[n, k] + bias[n] + residual[..., n]), as `torch.nn.functional.linear`.
+    """Return activation(input[..., k] * weight[n, k] + bias[n] + residual[..., n]), as `torch.nn.functional.linear`.
+
+    A residual whose shape or dtype is not the result's is added after the GEMM's result is rounded.
 
     >>> x, weight = torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 4.0], [-1.0, 0.0]])
     >>> linear(x, weight, torch.tensor([0.5, 0.0]), activation="relu")
@@ -47,27 +50,29 @@ def linear(
     tensor([[12.,  1.]])
     """
     _require_tensors(input=input, weight=weight)
-    if weight.dim() == 1:  # one row of weights, and results without a dimension for it
-        added = None if bias is None else bias.reshape(1)
-        more = _with_axis(residual, -1)
-        return linear(input, weight[None], added, activation=activation, residual=more).squeeze(-1)
-    if residual is not None and not _is_like(residual, (*input.shape[:-1], weight.shape[0]), input):
-        return activated(activation, linear(input, weight, bias, keep_packed=keep_packed) + residual)
+    if weight.dim() == 1:  # a single row of weights: the result lacks dimension n
+        expanded_bias = None if bias is None else bias.reshape(1)
+        expanded_residual = _unsqueeze_tensor(residual, -1)
+        return linear(input, weight[None], expanded_bias, activation=activation, residual=expanded_residual).squeeze(-1)
+    if residual is not None and not _has_shape_and_dtype(residual, (*input.shape[:-1], weight.shape[0]), input):
+        return apply_activation(activation, linear(input, weight, bias, keep_packed=keep_packed) + residual)
     return torch.ops.tilewright.linear(input, weight, bias, activation, keep_packed, residual)
 
 
-def _with_axis(residual: Any, axis: int) -> Any:
-    """A residual with one more dimension; a number and None have none."""
+def _unsqueeze_tensor(residual: Any, axis: int) -> Any:
+    """Return `residual` with a new dimension at `axis`; a number or None is returned unchanged."""
     return residual.unsqueeze(axis) if isinstance(residual, torch.Tensor) else residual
 
 
-def _is_like(residual: Any, shape: Sequence[Any], x: Any) -> bool:
-    """True if a residual has the shape of a result, and the type of the array that it is computed from."""
+def _has_shape_and_dtype(residual: Any, shape: Sequence[Any], x: Any) -> bool:
+    """True if `residual` is a tensor with the shape `shape` of a result and the dtype of the input `x`."""
     return isinstance(residual, torch.Tensor) and tuple(residual.shape) == tuple(shape) and residual.dtype is x.dtype
 
 
 def matmul(a: Any, b: Any, bias: Any = None, *, activation: str | None = None) -> Any:
-    """activation(a[..., m, k] * b[..., k, n] + bias[n]), as `torch.matmul`: batches are broadcast, vectors are taken.
+    """Return activation(a[..., m, k] * b[..., k, n] + bias[n]), as `torch.matmul`.
+
+    Batch dimensions are broadcast; `a` or `b` may be a vector.
 
     >>> matmul(torch.ones(2, 3, 4), torch.ones(4, 5)).shape, matmul(torch.ones(4), torch.ones(7, 4, 5)).shape
     (torch.Size([2, 3, 5]), torch.Size([7, 5]))
@@ -84,7 +89,7 @@ def matmul(a: Any, b: Any, bias: Any = None, *, activation: str | None = None) -
 
 
 def bmm(a: Any, b: Any) -> Any:
-    """a[i, m, k] * b[i, k, n], as `torch.bmm`.
+    """Return the batched product a[i, m, k] * b[i, k, n], as `torch.bmm`.
 
     >>> bmm(torch.ones(2, 3, 4), torch.ones(2, 4, 5))[1, 2, 3]
     tensor(4.)
@@ -94,7 +99,7 @@ def bmm(a: Any, b: Any) -> Any:
 
 
 # -- convolutions -----------------------------------------------------------------------------------------
-# What may stand at the end, by name: activation, residual, keep_packed.
+# The epilogue's options are passed by name: activation, residual, keep_packed.
 
 
 def conv1d(
@@ -105,14 +110,16 @@ def conv1d(
     padding: str | PerAxis = 0,
     dilation: PerAxis = 1,
     groups: int = 1,
-    **ending: Any,
+    **epilogue: Any,
 ) -> Any:
-    """Convolution of images [n, c, w] or [c, w] with weights [f, c, s], as `torch.nn.functional.conv1d`.
+    """Return the convolution of images [n, c, w] or [c, w] with weights [f, c, s], as `torch.nn.functional.conv1d`.
+
+    `epilogue` takes activation, residual and keep_packed.
 
     >>> conv1d(torch.ones(1, 2, 4), torch.ones(1, 2, 3), padding="same")
     tensor([[[4., 6., 6., 4.]]])
     """
-    return _conv(1, input, weight, bias, (stride, padding, dilation, groups), **ending)
+    return _conv(1, input, weight, bias, (stride, padding, dilation, groups), **epilogue)
 
 
 def conv2d(
@@ -123,14 +130,16 @@ def conv2d(
     padding: str | PerAxis = 0,
     dilation: PerAxis = 1,
     groups: int = 1,
-    **ending: Any,
+    **epilogue: Any,
 ) -> Any:
-    """Convolution of images [n, c, h, w] or [c, h, w] with weights [f, c, r, s], as `torch.nn.functional.conv2d`.
+    """Return the convolution of images [n, c, h, w] or [c, h, w] with weights [f, c, r, s].
+
+    As `torch.nn.functional.conv2d`; `epilogue` takes activation, residual and keep_packed.
 
     >>> conv2d(torch.ones(1, 3, 2, 2), torch.ones(1, 3, 2, 2), padding=(1, 0)).ravel()
     tensor([ 6., 12.,  6.])
     """
-    return _conv(2, input, weight, bias, (stride, padding, dilation, groups), **ending)
+    return _conv(2, input, weight, bias, (stride, padding, dilation, groups), **epilogue)
 
 
 def conv3d(
@@ -141,14 +150,16 @@ def conv3d(
     padding: str | PerAxis = 0,
     dilation: PerAxis = 1,
     groups: int = 1,
-    **ending: Any,
+    **epilogue: Any,
 ) -> Any:
-    """Convolution of images [n, c, d, h, w] or [c, d, h, w], as `torch.nn.functional.conv3d`.
+    """Return the convolution of images [n, c, d, h, w] or [c, d, h, w] with weights [f, c, t, r, s].
+
+    As `torch.nn.functional.conv3d`; `epilogue` takes activation, residual and keep_packed.
 
     >>> conv3d(torch.ones(1, 2, 2, 2, 2), torch.ones(1, 2, 2, 1, 1), stride=(1, 2, 1)).ravel()
     tensor([4., 4.])
     """
-    return _conv(3, input, weight, bias, (stride, padding, dilation, groups), **ending)
+    return _conv(3, input, weight, bias, (stride, padding, dilation, groups), **epilogue)
 
 
 def _conv(
@@ -162,34 +173,44 @@ def _conv(
     residual: Any = None,
     keep_packed: bool = False,
 ) -> Any:
+    """Return the convolution over `rank` axes of images `x` with `weight`, by the operator conv1d, conv2d or conv3d.
+
+    `geometry` is (stride, padding, dilation, groups) as torch's functions take them. A residual whose shape or dtype is
+    not the result's is added after the operator, with the activation after it.
+    """
     _require_tensors(input=x, weight=weight)
-    if x.dim() == rank + 1:  # one image, and a result without a dimension for it
-        images, more = x.unsqueeze(0), _with_axis(residual, 0)
-        ending: dict[str, Any] = {"activation": activation, "residual": more, "keep_packed": keep_packed}
-        return _conv(rank, images, weight, bias, geometry, **ending).squeeze(0)
+    if x.dim() == rank + 1:  # a single image: the result lacks the batch dimension
+        images, expanded_residual = x.unsqueeze(0), _unsqueeze_tensor(residual, 0)
+        epilogue: dict[str, Any] = {"activation": activation, "residual": expanded_residual, "keep_packed": keep_packed}
+        return _conv(rank, images, weight, bias, geometry, **epilogue).squeeze(0)
     stride, padding, dilation, groups = geometry
-    steps, far = _of_axes(stride, rank, "stride"), _of_axes(dilation, rank, "dilation")
+    strides, spread = _per_axis(stride, rank, "stride"), _per_axis(dilation, rank, "dilation")
     if isinstance(padding, str):
-        pairs = padding_of(padding, tuple(weight.shape[2:]), tuple(steps), tuple(far))
-        ends = [n for pair in pairs for n in pair]
+        pairs = padding_of(padding, tuple(weight.shape[2:]), tuple(strides), tuple(spread))
+        paddings = [n for pair in pairs for n in pair]
     else:
-        ends = [padding] * rank if isinstance(padding, int) else list(padding) * (rank if len(padding) == 1 else 1)
+        paddings = [padding] * rank if isinstance(padding, int) else list(padding) * (rank if len(padding) == 1 else 1)
     operator = getattr(torch.ops.tilewright, f"conv{rank}d")
-    options = (steps, ends, far, groups)
-    # What does not fit is left to the operator, which says so.
-    if residual is not None and x.dim() == weight.dim() == rank + 2 and len(ends) in (rank, 2 * rank):
-        shape = (x.shape[0], weight.shape[0], *output_sizes(x.shape[2:], weight.shape[2:], steps, ends, far))
-        if not _is_like(residual, shape, x):
-            return activated(activation, operator(x, weight, bias, *options, None, keep_packed) + residual)
+    options = (strides, paddings, spread, groups)
+    # Arguments that do not fit go to the operator, which raises the error.
+    if residual is not None and x.dim() == weight.dim() == rank + 2 and len(paddings) in (rank, 2 * rank):
+        shape = (
+            x.shape[0],
+            weight.shape[0],
+            *output_sizes(x.shape[2:], weight.shape[2:], strides, paddings, spread),
+        )
+        if not _has_shape_and_dtype(residual, shape, x):
+            return apply_activation(activation, operator(x, weight, bias, *options, None, keep_packed) + residual)
     return operator(x, weight, bias, *options, activation, keep_packed, residual)
 
 
-def _of_axes(value: PerAxis, rank: int, name: str) -> list[int]:
-    """One number for each axis; torch takes a list of one for all of them, too."""
-    if type(value) is tuple and len(value) == rank and all(type(n) is int for n in value):  # as modules hold it
+def _per_axis(value: PerAxis, rank: int, name: str) -> list[int]:
+    """Return `value` as a list with single integer for each of `rank` axes; (2,) stands for all axes. `name` is for
+    errors."""
+    if type(value) is tuple and len(value) == rank and all(type(n) is int for n in value):  # as modules store it
         return list(value)
-    one = value[0] if isinstance(value, Sequence) and len(value) == 1 else value
-    return list(per_axis(one, rank, name))
+    single = value[0] if isinstance(value, Sequence) and len(value) == 1 else value
+    return list(per_axis(single, rank, name))
 
 
 # -- rows -------------------------------------------------------------------------------------------------
@@ -202,7 +223,9 @@ def layer_norm(
     bias: Any = None,
     eps: float = 1e-5,
 ) -> Any:
-    """Normalisation over the last dimensions, as `torch.nn.functional.layer_norm`; it has no gradient.
+    """Return `input` normalised over its last dimensions, of extents `normalized_shape`.
+
+    As `torch.nn.functional.layer_norm`; it has no gradient.
 
     >>> layer_norm(torch.tensor([[1.0, 3.0]]), (2,), eps=0.0)
     tensor([[-1.,  1.]])
@@ -217,14 +240,16 @@ def rms_norm(
     weight: Any = None,
     eps: float | None = None,
 ) -> Any:
-    """Division by the root of the mean square, as `torch.nn.functional.rms_norm`; it has no gradient.
+    """Return `input` divided by the root mean square over its last dimensions, of extents `normalized_shape`.
+
+    As `torch.nn.functional.rms_norm`; it has no gradient. `eps` None stands for `torch.finfo(input.dtype).eps`.
 
     >>> rms_norm(torch.tensor([[1.0, 7.0]]), (2,), torch.tensor([5.0, 5.0]), eps=0.0)
     tensor([[1., 7.]])
     """
     _require_tensors(input=input)
-    least = torch.finfo(input.dtype).eps if eps is None else eps
-    return torch.ops.tilewright.rms_norm(input, list(normalized_shape), weight, least)
+    epsilon = torch.finfo(input.dtype).eps if eps is None else eps
+    return torch.ops.tilewright.rms_norm(input, list(normalized_shape), weight, epsilon)
 
 
 def group_norm(
@@ -234,7 +259,9 @@ def group_norm(
     bias: Any = None,
     eps: float = 1e-5,
 ) -> Any:
-    """Normalisation of groups of channels, as `torch.nn.functional.group_norm`; it has no gradient.
+    """Return `input` [n, c, ...] normalised over each of `num_groups` groups of channels.
+
+    As `torch.nn.functional.group_norm`; it has no gradient.
 
     >>> group_norm(torch.tensor([[[1.0, 1.0], [3.0, 3.0]]]), 1, eps=0.0)
     tensor([[[-1., -1.],
@@ -245,7 +272,9 @@ def group_norm(
 
 
 def softmax(input: Any, dim: int, dtype: Any = None) -> Any:
-    """Softmax along a dimension, as `torch.nn.functional.softmax`; it has no gradient.
+    """Return the softmax of `input` along dimension `dim`, computed and returned in `dtype` (None: its own).
+
+    As `torch.nn.functional.softmax`; it has no gradient.
 
     >>> softmax(torch.zeros(1, 4), dim=-1)
     tensor([[0.2500, 0.2500, 0.2500, 0.2500]])
@@ -266,10 +295,11 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """Attention, as `torch.nn.functional.scaled_dot_product_attention`; it has no gradient.
+    """Return the attention of `query` [..., m, d], `key` [..., n, d] and `value` [..., n, e]: a tensor [..., m, e].
 
-    A query that a mask hides all keys from gets 0. With `dropout_p` weights are computed apart from the product with
-    the values, and torch's own dropout drops some of them: it follows torch's seed. All weights are then held at once.
+    As `torch.nn.functional.scaled_dot_product_attention`; it has no gradient. A query whose keys are all masked gets 0.
+    With `dropout_p`, the weights are computed in full, in memory for all of them; torch's own dropout, which follows
+    torch's seed, drops some of them before the product with the values.
 
     >>> q = k = torch.zeros(1, 1, 2, 4)
     >>> v = torch.tensor([[1.0], [3.0]]).expand(1, 1, 2, 1)
@@ -287,38 +317,45 @@ def scaled_dot_product_attention(
     if enable_gqa:
         heads = query.shape[-3]
         key, value = (t.repeat_interleave(heads // t.shape[-3], -3) for t in (key, value))
-    before = torch.broadcast_shapes(*(t.shape[:-2] for t in (query, key, value)))
-    q, k, v = (_four(t, before) for t in (query, key, value))
-    bias, seen = added_to_scores(attn_mask, q, k, before)
+    batch = torch.broadcast_shapes(*(t.shape[:-2] for t in (query, key, value)))
+    q, k, v = (_as_four_dimensions(t, batch) for t in (query, key, value))
+    bias, has_visible_key = mask_as_bias(attn_mask, q, k, batch)
     if dropout_p:
-        means, _ = attention_by_weights(q, k, v, bias, is_causal, scale, dropout_p)
+        result, _ = attention_with_weights(q, k, v, bias, is_causal, scale, dropout_p)
     else:
-        means = torch.ops.tilewright.attention(q, k, v, bias, is_causal, scale)
-    if seen is not None:
-        means = means.masked_fill(~seen, 0)
-    return means.reshape(*before, *means.shape[-2:])
+        result = torch.ops.tilewright.attention(q, k, v, bias, is_causal, scale)
+    if has_visible_key is not None:
+        result = result.masked_fill(~has_visible_key, 0)
+    return result.reshape(*batch, *result.shape[-2:])
 
 
-def _four(tensor: Any, before: Sequence[int]) -> Any:
-    """A tensor [..., m, d] as [batch, heads, m, d]."""
-    whole = tensor.expand(*before, *tensor.shape[-2:])
-    if len(before) < 2:
-        return whole.reshape(1, *(before or (1,)), *tensor.shape[-2:])
-    return whole.flatten(0, -4) if len(before) > 2 else whole
+def _as_four_dimensions(tensor: Any, batch: Sequence[int]) -> Any:
+    """Return a tensor [..., m, d], broadcast to the leading dimensions `batch`, as [batch, heads, m, d].
+
+    With more than two leading dimensions, all but the last are flattened into one; missing ones have extent 1.
+    """
+    expanded = tensor.expand(*batch, *tensor.shape[-2:])
+    if len(batch) < 2:
+        return expanded.reshape(1, *(batch or (1,)), *tensor.shape[-2:])
+    return expanded.flatten(0, -4) if len(batch) > 2 else expanded
 
 
-def added_to_scores(attn_mask: Any, q: Any, k: Any, before: Sequence[int]) -> tuple[Any, Any]:
-    """(a mask as what is added to the scores, in their type; which queries see a key, None: all)."""
+def mask_as_bias(attn_mask: Any, q: Any, k: Any, batch: Sequence[int]) -> tuple[Any, Any]:
+    """Return (the mask as a tensor [b, h, m, n] to add to the scores, which queries see a key [b, h, m, 1]).
+
+    `q` and `k` are [b, h, m, d] and [b, h, n, d]; the mask is broadcast to the leading dimensions `batch`. A bool mask
+    is True for visible keys, as in torch. Without a mask, both are None.
+    """
     if attn_mask is None:
         return None, None
-    wide = torch.float64 if q.dtype is torch.float64 else torch.float32
+    score_type = torch.float64 if q.dtype is torch.float64 else torch.float32
     if attn_mask.dtype is torch.bool:
-        nothing = torch.zeros(attn_mask.shape, dtype=wide, device=attn_mask.device)
-        added = nothing.masked_fill(~attn_mask, float("-inf"))
-    elif attn_mask.dtype is torch.float64 and wide is not torch.float64:
+        zeros = torch.zeros(attn_mask.shape, dtype=score_type, device=attn_mask.device)
+        added = zeros.masked_fill(~attn_mask, float("-inf"))
+    elif attn_mask.dtype is torch.float64 and score_type is not torch.float64:
         raise ArgumentError("attn_mask holds torch.float64; it is added in float32: pass attn_mask.float()")
     else:
-        added = attn_mask.to(wide)
-    whole = added.expand(*before, q.shape[-2], k.shape[-2])
-    bias = whole.reshape(*q.shape[:3], k.shape[-2])
+        added = attn_mask.to(score_type)
+    expanded = added.expand(*batch, q.shape[-2], k.shape[-2])
+    bias = expanded.reshape(*q.shape[:3], k.shape[-2])
     return bias, (bias != float("-inf")).any(-1, keepdim=True)

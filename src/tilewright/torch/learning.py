@@ -1,8 +1,8 @@
-"""Operators that are learnt: the first call of its kind is observed, later ones are one native call.
+"""Operators whose calls are learnt: the first call of a kind is observed, later ones repeat its launch natively.
 
-What `run` of an operator hands to its kernel must come from its arguments in ways that can be told: a view that begins
-where the argument does (`as_called`), a view or a copy in another shape (`reshaped`), or a `constant`. Its result is
-the kernel's output, a view of it, or a contiguous copy of that (`packed`).
+For this, every array that `run` of an operator passes to its kernel must be traceable to an argument: a view that
+begins at the argument's address (`as_kernel_argument`), a view or copy with another shape (`as_reshaped_argument`), or
+a `constant`. The operator's result is the kernel's output, a view of it, or a contiguous copy (`as_contiguous`).
 """
 
 from __future__ import annotations
@@ -16,42 +16,43 @@ from tilewright.targets.calls.observing import observed, observer
 from tilewright.targets.cpu.operator_cache import OperatorCache
 
 
-def as_called(tensor: Any) -> Any:
-    """A tensor as layers and kernels are called with it, without gradients.
+def as_kernel_argument(tensor: Any) -> Any:
+    """Return `tensor` without its gradient, as kernels take it: strided on the host, contiguous on a GPU.
 
-    On the host it lies as it lies: a call like it is known by its strides, and copies it. On a GPU it is contiguous:
-    launches there are not learnt for copies.
+    On the host a learnt call remembers the strides and copies if it must; on a GPU launches that need copies are not
+    learnt.
     """
     plain = tensor.detach()
     return plain if plain.is_cpu else plain.contiguous()
 
 
-def reshaped(tensor: Any, shape: tuple[int, ...]) -> Any:
-    """A tensor as `as_called` gives it, in another shape: a view, or a copy where there is none."""
-    plain = as_called(tensor)
-    other = plain.reshape(shape)
-    if other.data_ptr() != plain.data_ptr():
-        _tell_of_copy(other, plain)
-    return other
+def as_reshaped_argument(tensor: Any, shape: tuple[int, ...]) -> Any:
+    """Return `tensor` as `as_kernel_argument` does, with another shape: a view if there is one, else a copy."""
+    plain = as_kernel_argument(tensor)
+    reshaped_tensor = plain.reshape(shape)
+    if reshaped_tensor.data_ptr() != plain.data_ptr():
+        _record_copy(reshaped_tensor, plain)
+    return reshaped_tensor
 
 
-def packed(tensor: Any) -> Any:
-    """A tensor without gaps, and without gradients: itself, or a copy."""
+def as_contiguous(tensor: Any) -> Any:
+    """Return `tensor` without its gradient and contiguous: a view of it, or a copy, which the observer is told."""
     plain = tensor.detach()
     contiguous = plain.contiguous()
     if contiguous is not plain:
-        _tell_of_copy(contiguous, plain)
+        _record_copy(contiguous, plain)
     return contiguous
 
 
-def _tell_of_copy(copy: Any, tensor: Any) -> None:
+def _record_copy(copy: Any, tensor: Any) -> None:
+    """Tell this thread's observer, if there is one, that `copy` was made from `tensor`."""
     events = observer()
     if events is not None:
         events.copies.append((copy, tensor))
 
 
 def constant(like: Any, shape: tuple[int, ...], value: float) -> Any:
-    """A tensor of one number for an argument that was left out, where `like` lies and of its element type."""
+    """Return a tensor filled with `value`, for an argument that was left out; device and dtype are those of `like`."""
     tensor = like.new_full(shape, value)
     events = observer()
     if events is not None:
@@ -60,52 +61,57 @@ def constant(like: Any, shape: tuple[int, ...], value: float) -> Any:
 
 
 class OperatorCalls(OperatorCache):
-    """The calls that were learnt of one operator."""
+    """The learnt calls of one operator."""
 
     __slots__ = ("_learns", "_unlearnable")
     MOST = 4096
-    """Forms of arguments, at most, that are known not to be learnt; then all are forgotten."""
+    """The most kinds of calls remembered as not learnable; beyond that, all are forgotten."""
 
     def __init__(self, learns: bool = True) -> None:
         super().__init__()
         self._learns = learns
         self._unlearnable: set[Any] = set()
 
-    def run(self, form: Any, compute: Callable[..., Any], args: Sequence[Any]) -> Any:
-        """The result of a call that was checked, `compute(*args)`; `form` is that of its arguments."""
-        if not self._is_learnable(form, args):
+    def run(self, key: Any, compute: Callable[..., Any], args: Sequence[Any]) -> Any:
+        """Return `compute(*args)` for arguments that were checked, and learn the call if it is learnable.
+
+        `key` is `argument_key(args)`: a kind of call that could not be learnt is not tried again.
+        """
+        if not self._is_learnable(key, args):
             return compute(*args)
-        apart = _apart(args)
+        separate = _without_shared_addresses(args)
         with observed() as events:
-            result = compute(*apart)
-        if not self.learn(apart, result if isinstance(result, tuple) else (result,), events):
+            result = compute(*separate)
+        if not self.learn(separate, result if isinstance(result, tuple) else (result,), events):
             if len(self._unlearnable) >= self.MOST:
                 self._unlearnable.clear()
-            self._unlearnable.add(form)
+            self._unlearnable.add(key)
         return result
 
-    def _is_learnable(self, form: Any, args: Sequence[Any]) -> bool:
-        """Whether a call on the host may be learnt: its tensors are plain ones."""
-        if not self._learns or form in self._unlearnable:
+    def _is_learnable(self, key: Any, args: Sequence[Any]) -> bool:
+        """True if a call may be learnt: all tensors are on the host and describable, and no call with this `key`
+        failed."""
+        if not self._learns or key in self._unlearnable:
             return False
         tensors = [a for a in args if isinstance(a, torch.Tensor)]
         return all(t.is_cpu for t in tensors) and self.describe(args) is not None
 
 
-def _apart(args: Sequence[Any]) -> list[Any]:
-    """The arguments, each with memory of its own: arrays of a kernel are then told apart by where they lie.
+def _without_shared_addresses(args: Sequence[Any]) -> list[Any]:
+    """Return the arguments with copies of tensors that start at the address of a later one.
 
-    Of two that begin at one address the first one is copied: weights, which are known by who they are, come later.
+    Arrays of a kernel are matched to arguments by their addresses. The earlier tensor is the one copied, because
+    weights, which are recognised by identity, come later.
     """
-    later: set[int] = set()
-    apart = list(args)
-    for n in reversed(range(len(apart))):
-        tensor = apart[n]
+    addresses: set[int] = set()
+    separate = list(args)
+    for n in reversed(range(len(separate))):
+        tensor = separate[n]
         if not isinstance(tensor, torch.Tensor):
             continue
-        if tensor.data_ptr() in later:
+        if tensor.data_ptr() in addresses:
             span = 1 + sum((extent - 1) * stride for extent, stride in zip(tensor.shape, tensor.stride(), strict=True))
             memory = tensor.detach().as_strided((span,), (1,)).clone()
-            apart[n] = memory.as_strided(tensor.shape, tensor.stride())
-        later.add(apart[n].data_ptr())
-    return apart
+            separate[n] = memory.as_strided(tensor.shape, tensor.stride())
+        addresses.add(separate[n].data_ptr())
+    return separate

@@ -1,4 +1,4 @@
-"""The library `torch.ops.tilewright`: what makes a function one operator for everything in torch that follows calls."""
+"""The library `torch.ops.tilewright`: registers operators, with rules for tracing and differentiating them."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from torch.autograd import forward_ad
 
 from tilewright.errors import ArgumentError, MissingBackward
 from tilewright.targets.calls.table import UNLIKE
-from tilewright.torch.batching import looped
+from tilewright.torch.batching import loop_rule
 from tilewright.torch.learning import OperatorCalls
 
 NAMESPACE = "tilewright"
 LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")
-"""Owns the operators: they live as long as it."""
+"""Owns the operators: they are registered as long as it exists."""
 AUTOCAST = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA"}
-"""Devices, and the dispatch keys of their autocast rules."""
+"""The dispatch key of the autocast rules of each type of device."""
 
 Backward = Callable[[Any, tuple[Any, ...], Any, Sequence[bool]], Sequence[Any]]
-"""(gradient, inputs, output, which inputs need a gradient) -> a gradient or None for each input."""
+"""(gradient of output, inputs, output or None, which inputs need a gradient) -> gradient or None for each input."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """An operator's result before it is computed: shape, element type, device, and how it lies in memory."""
+    """The shape, dtype, device and memory format of an operator's result, known before it is computed."""
 
     shape: tuple[Any, ...]
     dtype: torch.dtype
     device: torch.device
     channels_last: bool = False
-    """Whether dimension 1 is innermost in memory; otherwise it is contiguous."""
+    """True if dimension 1 is innermost in memory; False: the result is contiguous."""
 
     def empty(self) -> Any:
-        """A tensor of this form whose values are not set."""
+        """Return an uninitialised tensor of this shape, dtype, device and memory format."""
         if not self.channels_last:
             return torch.empty(self.shape, dtype=self.dtype, device=self.device)
         n, c, *sizes = self.shape
@@ -46,17 +46,17 @@ class Result:
 
 
 def is_channels_last(x: Any) -> bool:
-    """Whether dimension 1 of a tensor is innermost in memory; where it might be either, no."""
+    """True if dimension 1 of a tensor is innermost in memory; False if the tensor is also contiguous."""
     return x.dim() > 2 and not x.is_contiguous() and bool(x.movedim(1, -1).is_contiguous())
 
 
 @dataclass(frozen=True)
 class Definition:
-    """An operator: its schema, what it computes, and what torch's transforms make of it.
+    """An operator: its schema, its computation, and its rules for autograd, vmap and autocast.
 
-    `check` raises for arguments that do not fit and gives the result's form: fake tensors and real ones go through it
-    alike. It may look at forms alone, not at values. `run` takes that form, then the arguments, and computes the result
-    of real tensors. It is learnt where it calls one kernel, with what functions of `torch.learning` give.
+    `check` raises for arguments that do not fit and returns the result's shape, dtype and device. It gets fake or real
+    tensors and must not read their values. `run` takes that `Result`, then the arguments, and computes the result of
+    real tensors. A call is learnt if it calls one kernel, with arrays from the functions of `torch.learning`.
     """
 
     name: str
@@ -65,58 +65,61 @@ class Definition:
     run: Callable[..., Any]
     backward: Backward | None = None
     keeps_output: bool = False
-    """Whether the backward reads the output."""
+    """True if the backward reads the output."""
     vmap: Callable[..., tuple[Any, Any]] | None = None
     """torch's rule `(info, in_dims, *args) -> (result, out_dim)`; None: one call for each element of the batch."""
     learns: bool = True
-    """Whether calls are learnt; False: each does more than the first one shows."""
+    """True if later calls may repeat the launch of an observed one; False: a call may do more than the first shows."""
     autocast: str | None = None
-    """"lower" casts floats to autocast's type, "f32" widens them; None leaves them."""
+    """"lower" casts floats to autocast's dtype, "f32" casts them to float32; None leaves them unchanged."""
     uncast: tuple[str, ...] = ()
-    """Arguments that autocast leaves as they are: they are in the type of sums already."""
+    """Names of arguments that autocast leaves unchanged, because they already have the accumulator's type."""
 
 
 class CheckedForms:
-    """A check of real tensors that is made once for arguments of the same forms.
+    """A check of real tensors that runs once for all arguments with equal `argument_key`.
 
     >>> seen = []
     >>> checked = CheckedForms(lambda x, n: seen.append(n) or Result((n,), x.dtype, x.device))
-    >>> [checked(form_of(args), args).shape for args in ((torch.ones(2), n) for n in (3, 3, 4))], seen
+    >>> [checked(argument_key(args), args).shape for args in ((torch.ones(2), n) for n in (3, 3, 4))], seen
     ([(3,), (3,), (4,)], [3, 4])
     """
 
     MOST = 4096
-    """Forms, at most, that are remembered; then all are forgotten."""
+    """The most results that are remembered; beyond that, all are forgotten."""
 
     def __init__(self, check: Callable[..., Result | tuple[Result, ...]]):
         self._check = check
         self._known: dict[Any, Result | tuple[Result, ...]] = {}
 
-    def __call__(self, form: Any, args: Sequence[Any]) -> Result | tuple[Result, ...]:
-        """The form of the result of arguments that have this `form_of`; raises for arguments that do not fit."""
-        expected = self._known.get(form)
+    def __call__(self, key: Any, args: Sequence[Any]) -> Result | tuple[Result, ...]:
+        """Return the shape, dtype and device of the result of `args`; raise if they do not fit. `key` is their key."""
+        expected = self._known.get(key)
         if expected is None:
             expected = self._check(*args)
             if len(self._known) >= self.MOST:
                 self._known.clear()
-            self._known[form] = expected
+            self._known[key] = expected
         return expected
 
 
-def form_of(args: Sequence[Any]) -> tuple[Any, ...]:
-    """Return all that a check may see of arguments, as a key."""
-    return tuple([_form(a) for a in args])
+def argument_key(args: Sequence[Any]) -> tuple[Any, ...]:
+    """Return a hashable key of all that a check may read of arguments: shapes, strides, dtypes, devices, and
+    numbers."""
+    return tuple([_value_key(a) for a in args])
 
 
-def _form(value: Any) -> Any:
+def _value_key(value: Any) -> Any:
+    """Return a hashable key of one argument: a tensor's shape, strides, dtype and device, or another value and its
+    type."""
     if isinstance(value, torch.Tensor):
         return value.shape, value.stride(), value.dtype, value.device
     return (list, *value) if isinstance(value, list | tuple) else (type(value), value)
 
 
 def define(definition: Definition) -> Any:
-    """The operator `torch.ops.tilewright.NAME`, registered with all its rules."""
-    name = _free_name(definition.name)
+    """Register the operator `torch.ops.tilewright.NAME` with all its rules, and return it."""
+    name = _require_unused_name(definition.name)
     qualified = f"{NAMESPACE}::{name}"
     torch.library.define(qualified, definition.schema, lib=LIBRARY, tags=_tags())
     packet = getattr(getattr(torch.ops, NAMESPACE), name)
@@ -124,31 +127,34 @@ def define(definition: Definition) -> Any:
     calls, checked = OperatorCalls(definition.learns), CheckedForms(definition.check)
 
     def run(*args: Any) -> Any:
+        """Return the operator's result on real tensors: by a learnt launch if one fits, else checked and computed."""
         result = calls.call_below(*args)
         if result is not UNLIKE:
             return result
-        key = form_of(args)
+        key = argument_key(args)
         expected = checked(key, args)
-        # torch.jit.trace follows the operator, not what it is made of.
+        # torch.jit.trace records the operator, not the calls inside it.
         with _Untraced():
             return calls.run(key, partial(definition.run, expected), args)
 
     def fake(*args: Any) -> Any:
+        """Return empty tensors like the operator's results, for fake or meta tensors."""
         expected = definition.check(*args)
-        return tuple(e.empty() for e in expected) if isinstance(expected, tuple) else expected.empty()
+        return tuple(form.empty() for form in expected) if isinstance(expected, tuple) else expected.empty()
 
     torch.library.impl(qualified, "CompositeExplicitAutograd", run, lib=LIBRARY)
     torch.library.register_fake(qualified, fake, lib=LIBRARY)
-    vmap = definition.vmap or looped(name, packet.default)
+    vmap = definition.vmap or loop_rule(name, packet.default)
     torch.library.register_vmap(qualified, vmap, lib=LIBRARY)
-    LIBRARY.impl(name, _differentiated(definition, packet.default, calls), "Autograd")
+    LIBRARY.impl(name, _autograd_kernel(definition, packet.default, calls), "Autograd")
     if definition.autocast is not None:
         for device, key in AUTOCAST.items():
-            LIBRARY.impl(name, _cast_before(packet.default, device, key, definition), key)
+            LIBRARY.impl(name, _autocast_kernel(packet.default, device, key, definition), key)
     return packet
 
 
-def _free_name(name: Any) -> str:
+def _require_unused_name(name: Any) -> str:
+    """Return `name` if it is an identifier that no operator of the library has yet; else raise ArgumentError."""
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*", name):
         raise ArgumentError(f"name={name!r}: an operator's name is letters, digits and _, as in name='row_sums'")
     if hasattr(getattr(torch.ops, NAMESPACE), name):
@@ -157,7 +163,7 @@ def _free_name(name: Any) -> str:
 
 
 def _tags() -> tuple[Any, ...]:
-    """Results lie in memory as arguments do: compilers keep the strides that were traced."""
+    """Return torch's tags for every operator: results depend on strides, so compilers must keep the traced strides."""
     exact = getattr(torch.Tag, "needs_exact_strides", None) or torch.Tag.needs_fixed_stride_order
     return (torch.Tag.pt2_compliant_tag, exact)
 
@@ -165,14 +171,15 @@ def _tags() -> tuple[Any, ...]:
 # -- autograd ---------------------------------------------------------------------------------------------
 
 
-def _differentiated(definition: Definition, operator: Any, calls: OperatorCalls) -> Callable[..., Any]:
-    """The kernel of the dispatch key Autograd: it records the operator where a gradient may be asked for.
+def _autograd_kernel(definition: Definition, operator: Any, calls: OperatorCalls) -> Callable[..., Any]:
+    """Return the operator's kernel for the dispatch key Autograd, which records the call if a gradient may be needed.
 
-    torch.library.register_autograd would do, but for torch.func.grad and its kin, which refuse what it registers. They
-    call this kernel once for each of their levels: what it records is of one level.
+    torch.library.register_autograd would do, but torch.func.grad and similar transforms reject operators registered
+    with it. They call this kernel once for each of their levels, and each call records one level.
     """
 
     def forward(*args: Any) -> Any:
+        """Return the operator's result, computed below autograd."""
         with torch._C._AutoDispatchBelowAutograd():
             return operator(*args)
 
@@ -181,8 +188,8 @@ def _differentiated(definition: Definition, operator: Any, calls: OperatorCalls)
         (torch.autograd.function._SingleLevelFunction,),
         {
             "forward": staticmethod(forward),
-            "setup_context": staticmethod(_saving(definition)),
-            "backward": staticmethod(_backward(definition)),
+            "setup_context": staticmethod(_context_setup(definition)),
+            "backward": staticmethod(_backward_function(definition)),
         },
     )
 
@@ -190,12 +197,13 @@ def _differentiated(definition: Definition, operator: Any, calls: OperatorCalls)
     count_modes, current_transform = torch._C._len_torch_dispatch_stack, torch._C._functorch.peek_interpreter_stack
 
     def call(*args: Any) -> Any:
+        """Return the operator's result; record the call for the backward if an argument requires a gradient."""
         if forward_ad._current_level >= 0:
-            _refuse_tangents(definition.name, args)
+            _refuse_forward_mode(definition.name, args)
         if any_requires_grad(*args) and torch.is_grad_enabled():
             with enable_single_level_autograd_function():
                 return function.apply(*args)  # type: ignore[attr-defined]
-        if not (is_tracing() or count_modes() or current_transform()):  # plain tensors would only get to `run`
+        if not (is_tracing() or count_modes() or current_transform()):  # no tracing or transforms: skip the dispatcher
             result = calls.call_below(*args)
             if result is not UNLIKE:
                 return result
@@ -205,8 +213,8 @@ def _differentiated(definition: Definition, operator: Any, calls: OperatorCalls)
     return call
 
 
-def _refuse_tangents(name: str, args: Sequence[Any]) -> None:
-    """Raises where torch follows derivatives forward, in which those of an operator would be lost."""
+def _refuse_forward_mode(name: str, args: Sequence[Any]) -> None:
+    """Raise MissingBackward if an argument carries a forward-mode derivative (jvp), which the operator would drop."""
     if not torch._C._is_fwd_grad_enabled():
         return
     for value in args:
@@ -216,8 +224,12 @@ def _refuse_tangents(name: str, args: Sequence[Any]) -> None:
             )
 
 
-def _saving(definition: Definition) -> Callable[..., None]:
+def _context_setup(definition: Definition) -> Callable[..., None]:
+    """Return the function `setup_context` of an operator's autograd Function."""
+
     def setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Save in `ctx` the tensors and other arguments that the backward needs, and the output if the backward
+        reads it."""
         tensors = [a for a in inputs if isinstance(a, torch.Tensor)]
         outputs = output if isinstance(output, tuple) else (output,)
         ctx.count = len(inputs)
@@ -229,22 +241,27 @@ def _saving(definition: Definition) -> Callable[..., None]:
     return setup
 
 
-def _backward(definition: Definition) -> Callable[..., Any]:
+def _backward_function(definition: Definition) -> Callable[..., Any]:
+    """Return the function `backward` of an operator's autograd Function; it raises if the operator has none."""
     arguments = torch._C.parse_schema(f"{NAMESPACE}::{definition.name}{definition.schema}").arguments
 
     def backward(ctx: Any, *gradients: Any) -> Any:
+        """Return a gradient or None for each argument that was passed in the call.
+
+        `gradients` are with respect to the outputs; arguments that were left out get their default values.
+        """
         if definition.backward is None:
             raise MissingBackward(
                 f"torch.ops.{NAMESPACE}.{definition.name} has no backward: call it under torch.no_grad(), or use "
                 "torch's own function where gradients are needed"
             )
         saved = iter(ctx.saved_tensors)
-        given = [next(saved) if each is None else each[0] for each in ctx.others]
-        left_out = arguments[len(given) :]
-        inputs = (*given, *(a.default_value for a in left_out))
-        rest = tuple(saved)
-        output = None if not rest else rest if ctx.is_tuple else rest[0]
-        needed = [*ctx.needs_input_grad, *[False] * len(left_out)]
+        passed = [next(saved) if other is None else other[0] for other in ctx.others]
+        defaulted = arguments[len(passed) :]
+        inputs = (*passed, *(a.default_value for a in defaulted))
+        saved_outputs = tuple(saved)
+        output = None if not saved_outputs else saved_outputs if ctx.is_tuple else saved_outputs[0]
+        needed = [*ctx.needs_input_grad, *[False] * len(defaulted)]
         gradients_of_inputs = definition.backward(gradients if ctx.is_tuple else gradients[0], inputs, output, needed)
         return tuple(gradients_of_inputs)[: ctx.count]
 
@@ -254,12 +271,14 @@ def _backward(definition: Definition) -> Callable[..., Any]:
 # -- autocast ---------------------------------------------------------------------------------------------
 
 
-def _cast_before(operator: Any, device: str, key: str, definition: Definition) -> Callable[..., Any]:
-    """The operator on arguments that are cast as autocast says."""
+def _autocast_kernel(operator: Any, device: str, key: str, definition: Definition) -> Callable[..., Any]:
+    """Return the operator's kernel for the autocast dispatch key `key` of `device`: it casts the tensors, then
+    calls."""
     excluded = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
     uncast = {n for n, a in enumerate(operator._schema.arguments) if a.name in definition.uncast}
 
     def call(*args: Any) -> Any:
+        """Return the operator's result on arguments that are cast as `definition.autocast` says."""
         dtype = torch.float32 if definition.autocast == "f32" else torch.get_autocast_dtype(device)
         with torch._C._ExcludeDispatchKeyGuard(excluded):
             return operator(*(a if n in uncast else _cast(a, dtype, device) for n, a in enumerate(args)))
@@ -268,6 +287,8 @@ def _cast_before(operator: Any, device: str, key: str, definition: Definition) -
 
 
 def _cast(value: Any, dtype: torch.dtype, device: str) -> Any:
+    """Return a floating-point tensor on `device` cast to `dtype`; float64 tensors and all other values are
+    unchanged."""
     if not isinstance(value, torch.Tensor) or not value.is_floating_point() or value.device.type != device:
         return value
     return value if value.dtype is torch.float64 else value.to(dtype)
@@ -277,7 +298,7 @@ def _cast(value: Any, dtype: torch.dtype, device: str) -> Any:
 
 
 class _Untraced:
-    """While it is entered, torch.jit.trace records nothing."""
+    """A context in which torch.jit.trace records nothing."""
 
     def __enter__(self) -> None:
         self._state = torch._C._get_tracing_state()

@@ -1,9 +1,8 @@
 """Modules with the parameters, options and `state_dict` of `torch.nn`, computed by Tilewright's kernels.
 
-Each derives from torch's module of the same name, and differs in what computes it. Where no gradient of the weights can
-be asked for, as under torch.no_grad(), weights are packed once and packed anew when torch counts a write to them; it
-counts none through `tensor.data`. Norms, softmax and attention have no backward: they compute, and refuse to be
-differentiated.
+Each derives from torch's module of the same name, but its forward calls Tilewright's kernels. If no gradient of the
+weights can be asked for, as under torch.no_grad(), weights are packed once, and again after each write that torch
+counts; it counts none through `tensor.data`. Norms, softmax and attention have no backward: asking for one raises.
 """
 
 from __future__ import annotations
@@ -15,29 +14,32 @@ import torch
 from tilewright.kernels.elementwise import known_activation
 from tilewright.torch import functional
 from tilewright.torch.multihead import MultiheadAttention
-from tilewright.torch.packed import stays_packed
+from tilewright.torch.packed import may_keep_packed
 
 
 class Activated:
-    """The option `activation` of modules that multiply: "relu", "gelu", "gelu_tanh", "silu" or None.
+    """Base of modules with an epilogue: the option `activation` is "relu", "gelu", "gelu_tanh", "silu" or None.
 
-    A call may say another for itself, and add a residual before it.
+    A call may pass another activation, and a residual that is added before it.
     """
 
     activation: str | None = None
 
-    def _ending(self: Any, residual: Any, activation: str | None) -> dict[str, Any]:
-        """Return the arguments of a call's epilogue: activation, residual, and whether packed weights are kept."""
-        applied = self.activation if activation is None else activation
-        return {"activation": applied, "residual": residual, "keep_packed": stays_packed(self.weight)}
+    def _epilogue(self: Any, residual: Any, activation: str | None) -> dict[str, Any]:
+        """Return keyword arguments for the functional call: activation, residual, and whether weights stay packed.
 
-    def _with_activation(self, told: str) -> str:
-        """Return the module's description, its activation too."""
-        return told if self.activation is None else f"{told}, activation={self.activation!r}"
+        `activation` None stands for the module's own.
+        """
+        applied = self.activation if activation is None else activation
+        return {"activation": applied, "residual": residual, "keep_packed": may_keep_packed(self.weight)}
+
+    def _with_activation(self, description: str) -> str:
+        """Return `description`, the options that torch prints, followed by the activation if there is one."""
+        return description if self.activation is None else f"{description}, activation={self.activation!r}"
 
 
 class Linear(Activated, torch.nn.Linear):
-    """`torch.nn.Linear`, with a residual and an `activation` that are applied before sums are rounded.
+    """`torch.nn.Linear`, with a residual and an `activation` applied before the accumulator is rounded.
 
     >>> Linear(3, 2, activation="relu")
     Linear(in_features=3, out_features=2, bias=True, activation='relu')
@@ -48,23 +50,29 @@ class Linear(Activated, torch.nn.Linear):
         self.activation = known_activation(activation)
 
     def forward(self, input: Any, residual: Any = None, activation: str | None = None) -> Any:
-        """activation(input * weight + bias + residual)."""
-        return functional.linear(input, self.weight, self.bias, **self._ending(residual, activation))
+        """Return activation(input[..., k] * weight[n, k] + bias[n] + residual[..., n]).
+
+        `activation` None stands for the module's own.
+        """
+        return functional.linear(input, self.weight, self.bias, **self._epilogue(residual, activation))
 
     def extra_repr(self) -> str:
-        """Sizes and options."""
+        """Return the module's sizes and options, with the activation, as its printed form shows them."""
         return self._with_activation(super().extra_repr())
 
 
 class _Convolution(Activated):
-    """The common parts of convolutions over any number of axes."""
+    """The forward and the printed form of convolutions over any number of axes."""
 
     def __init__(self, *args: Any, activation: str | None = None, **options: Any):
         super().__init__(*args, **options)
         self.activation = known_activation(activation)
 
     def forward(self: Any, input: Any, residual: Any = None, activation: str | None = None) -> Any:
-        """activation(convolution of input and weight + bias + residual)."""
+        """Return activation(convolution of `input` with the weight + bias + residual).
+
+        `activation` None stands for the module's own.
+        """
         padding = self.padding
         if self.padding_mode != "zeros":
             input = torch.nn.functional.pad(input, self._reversed_padding_repeated_twice, mode=self.padding_mode)
@@ -77,20 +85,20 @@ class _Convolution(Activated):
             padding,
             self.dilation,
             self.groups,
-            **self._ending(residual, activation),
+            **self._epilogue(residual, activation),
         )
 
     def extra_repr(self: Any) -> str:
-        """Sizes and options."""
+        """Return the module's sizes and options, with the activation, as its printed form shows them."""
         return str(self._with_activation(torch.nn.modules.conv._ConvNd.extra_repr(self)))
 
 
 class Conv1d(_Convolution, torch.nn.Conv1d):
-    """`torch.nn.Conv1d`, with a residual and an `activation` that are applied before sums are rounded."""
+    """`torch.nn.Conv1d`, with a residual and an `activation` applied before the accumulator is rounded."""
 
 
 class Conv2d(_Convolution, torch.nn.Conv2d):
-    """`torch.nn.Conv2d`, with a residual and an `activation` that are applied before sums are rounded.
+    """`torch.nn.Conv2d`, with a residual and an `activation` applied before the accumulator is rounded.
 
     >>> Conv2d(3, 8, 3, stride=2, activation="silu")
     Conv2d(3, 8, kernel_size=(3, 3), stride=(2, 2), activation='silu')
@@ -98,14 +106,14 @@ class Conv2d(_Convolution, torch.nn.Conv2d):
 
 
 class Conv3d(_Convolution, torch.nn.Conv3d):
-    """`torch.nn.Conv3d`, with a residual and an `activation` that are applied before sums are rounded."""
+    """`torch.nn.Conv3d`, with a residual and an `activation` applied before the accumulator is rounded."""
 
 
 class LayerNorm(torch.nn.LayerNorm):
     """`torch.nn.LayerNorm`, without a backward."""
 
     def forward(self, input: Any) -> Any:
-        """The input, normalised over its last dimensions."""
+        """Return `input` normalised over its last dimensions, `normalized_shape`."""
         return functional.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
 
 
@@ -113,7 +121,7 @@ class RMSNorm(torch.nn.RMSNorm):
     """`torch.nn.RMSNorm`, without a backward."""
 
     def forward(self, input: Any) -> Any:
-        """The input, divided by the root of its mean square over the last dimensions."""
+        """Return `input` divided by its root mean square over its last dimensions, `normalized_shape`."""
         return functional.rms_norm(input, self.normalized_shape, self.weight, self.eps)
 
 
@@ -121,7 +129,7 @@ class GroupNorm(torch.nn.GroupNorm):
     """`torch.nn.GroupNorm`, without a backward."""
 
     def forward(self, input: Any) -> Any:
-        """The input, normalised over groups of channels."""
+        """Return `input` [n, c, ...] normalised over groups of channels."""
         return functional.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
 
 
@@ -129,9 +137,9 @@ class Softmax(torch.nn.Softmax):
     """`torch.nn.Softmax`, without a backward; `dim` must be given."""
 
     def forward(self, input: Any) -> Any:
-        """The softmax of the input along a dimension."""
+        """Return the softmax of `input` along the module's `dim`; if that is None, torch computes it and warns."""
         if self.dim is None:
-            return super().forward(input)  # torch guesses one, and warns
+            return super().forward(input)  # torch chooses a dimension, and warns
         return functional.softmax(input, self.dim)
 
 
@@ -139,6 +147,6 @@ SWAPS: dict[type, type] = {
     getattr(torch.nn, ours.__name__): ours
     for ours in (Linear, Conv1d, Conv2d, Conv3d, LayerNorm, RMSNorm, GroupNorm, Softmax, MultiheadAttention)
 }
-"""Modules of torch, and those here that compute the same."""
+"""For each class of torch's modules, the class here that computes the same."""
 WITHOUT_BACKWARD = (LayerNorm, RMSNorm, GroupNorm, Softmax, MultiheadAttention)
-"""Modules here that cannot be trained."""
+"""Classes here that have no backward, and so cannot be trained."""

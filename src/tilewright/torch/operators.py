@@ -1,4 +1,4 @@
-"""`operator(kernel, name=...)`: any kernel as an operator of torch."""
+"""`operator(kernel, name=...)`: registers any kernel as an operator of torch."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tilewright.compiler.text import TextExecutable
 from tilewright.errors import ArgumentError
 from tilewright.limits import written
 from tilewright.runtime.tensors import torch_dtype
-from tilewright.torch.batching import expanded, looped
-from tilewright.torch.checks import dtype_named, kind_of, require_rank, require_together
+from tilewright.torch.batching import expand_batch, loop_rule
+from tilewright.torch.checks import element_type_of, require_rank, require_same_device, torch_dtype_of
 from tilewright.torch.library import Backward, Definition, Result, define
 from tilewright.torch.signatures import KernelArgument, Signature
 
@@ -26,19 +26,21 @@ def operator(
     backward: Callable[..., Any] | Mapping[str, Any] | None = None,
     batch: str | None = None,
 ) -> Any:
-    """A kernel as the operator `torch.ops.tilewright.NAME`: one node for torch.compile, export and make_fx.
+    """Register a kernel as the operator `torch.ops.tilewright.NAME` and return it.
 
-    `kernel` is what `tilewright.compile` gives or takes; a kernel that is not compiled yet is compiled for the device
-    of its tensors. The operator takes the kernel's inputs, and returns its outputs: fresh, contiguous tensors.
+    torch.compile, export and make_fx keep it as one node. `kernel` is what `tilewright.compile` takes or returns; one
+    that is not compiled yet is compiled for the device of its tensors. The operator takes the kernel's inputs and
+    returns its outputs: new, contiguous tensors. `name` None: the kernel's name.
 
-    `backward` is a function: `backward(gradient, *inputs)` gives a gradient or None for each input, by torch's
-    functions or other operators. A parameter called `output` receives what the operator returned. Where the kernel has
-    several outputs, `gradient` and `output` are tuples. Or it is a dictionary: for inputs, by name, kernels of their
-    gradients, whose arguments are found by name: inputs and outputs of this kernel, and of an output y its gradient,
-    dy. A gradient that is asked for and has no backward is an error.
+    `backward` may be a function: `backward(gradient, *inputs)` returns a gradient or None for each input, computed by
+    torch's functions or other operators. If it has a parameter `output`, it gets the operator's result there. If the
+    kernel has several outputs, `gradient` and `output` are tuples. Or `backward` is a dictionary from names of inputs
+    to kernels of their gradients. The arguments of such a kernel are found by name: this kernel's inputs and outputs,
+    and `dy` for the gradient of an output `y`. Asking for a gradient that has no backward is an error.
 
-    `batch` names the first dimension of arguments along which the kernel computes every element by itself: torch.vmap
-    then makes one call. Otherwise it makes one for each element of its batch, and warns.
+    `batch` names a dimension that is the first one of some inputs and of all outputs, and along which the kernel
+    computes each element independently: torch.vmap then makes one call. Without it, vmap makes one call for each
+    element of its batch, and warns.
 
     >>> import tilewright.kernels
     >>> row_sums = operator(tilewright.kernels.reduction("sum"), "row_sums_of_docstring",
@@ -55,7 +57,7 @@ def operator(
         if torch_dtype(torch, a.dtype) is None:
             raise ArgumentError(f"{signature.name}: the output {a.name} holds {a.dtype}, for which torch has no type")
     called = signature.name if name is None else name
-    gradients, keeps_output = _gradients(signature, called, backward)
+    gradients, keeps_output = _normalise_backward(signature, called, backward)
     return define(
         Definition(
             called,
@@ -65,86 +67,100 @@ def operator(
             gradients,
             keeps_output=keeps_output,
             learns=executables.on_host.launches is not None,
-            vmap=None if batch is None else _batches(signature, called, batch),
+            vmap=None if batch is None else _batch_rule(signature, called, batch),
         )
     )
 
 
 class _Executables:
-    """A kernel, compiled for the devices that calls bring; or the one that was compiled already."""
+    """A kernel's executables: one for each type of device that calls use, or the single executable that was passed."""
 
     def __init__(self, kernel: Any):
         self._kernel = kernel
         self._by_device: dict[str, Any] = {}
-        self._given = kernel if isinstance(kernel, Executable | TextExecutable) else None
-        self.on_host = self._for("cpu")
+        self._compiled = kernel if isinstance(kernel, Executable | TextExecutable) else None
+        self.on_host = self._executable_for("cpu")
         self.signature = Signature(self.on_host)
 
-    def _for(self, device: str) -> Any:
-        if self._given is not None:
-            return self._given
+    def _executable_for(self, device: str) -> Any:
+        """Return the executable for a type of device ("cpu", "cuda"), compiled at its first use."""
+        if self._compiled is not None:
+            return self._compiled
         if device not in self._by_device:
             self._by_device[device] = compile(self._kernel, target=device)
         return self._by_device[device]
 
     def run(self, _: Result | tuple[Result, ...], *args: Any) -> Any:
-        """The outputs for tensors and numbers."""
+        """Return the kernel's outputs for tensors and numbers in the order of its inputs.
+
+        The first parameter, the outputs' shapes and dtypes, is not used: the executable allocates the outputs.
+        """
         tensors = [a for a in args if isinstance(a, torch.Tensor)]
         inputs = iter(a.detach() if isinstance(a, torch.Tensor) else a for a in args)
-        executable = self._for(tensors[0].device.type)
+        executable = self._executable_for(tensors[0].device.type)
         return executable(**{a.name: next(inputs) for a in self.signature.inputs})
 
 
 def _check(signature: Signature, args: Sequence[Any]) -> Result | tuple[Result, ...]:
+    """Return the shape, dtype and device of each output for the arguments of a call; raise if they do not fit the
+    kernel."""
     named = list(zip(signature.inputs, args, strict=True))
     tensors = {a.name: value for a, value in named if a.is_tensor}
-    require_together(tensors)
+    require_same_device(tensors)
     for a, value in named:
         if a.is_tensor:
             where = f"{signature.name}: argument {a.name}"
             require_rank(value, where, len(a.extents or ()))
-            if kind_of(value, where) is not a.dtype:
-                raise ArgumentError(f"{where} holds {kind_of(value, where)}; it must hold {a.dtype}")
+            if element_type_of(value, where) is not a.dtype:
+                raise ArgumentError(f"{where} holds {element_type_of(value, where)}; it must hold {a.dtype}")
     device = next(iter(tensors.values())).device
     shapes = signature.shapes(args)
-    results = tuple(Result(s, dtype_named(a.dtype), device) for s, a in zip(shapes, signature.outputs, strict=True))
+    results = tuple(Result(s, torch_dtype_of(a.dtype), device) for s, a in zip(shapes, signature.outputs, strict=True))
     return results[0] if len(results) == 1 else results
 
 
 # -- backward ---------------------------------------------------------------------------------------------
 
 
-def _gradients(
-    signature: Signature, called: str, backward: Callable[..., Any] | Mapping[str, Any] | None
+def _normalise_backward(
+    signature: Signature, name: str, backward: Callable[..., Any] | Mapping[str, Any] | None
 ) -> tuple[Backward | None, bool]:
-    """(the backward as the library takes it, whether it reads the output)."""
+    """Return (`backward` as a `Backward` function for the library or None, True if it reads the operator's output).
+
+    `backward` is a function or a dictionary, as `operator` takes it; `name` is the operator's.
+    """
     if backward is None:
         return None, False
     if isinstance(backward, Mapping):
-        return _by_kernels(signature, called, backward)
+        return _backward_by_kernels(signature, name, backward)
     if not callable(backward):
         raise ArgumentError(f"backward={written(backward, 80)}: a function, or a dictionary of inputs and kernels")
     parameters = inspect.signature(backward)
-    keeps_output, names = "output" in parameters.parameters, [a.name for a in signature.inputs]
-    count = len(names)
+    keeps_output, input_names = "output" in parameters.parameters, [a.name for a in signature.inputs]
+    count = len(input_names)
     try:
-        parameters.bind(None, *names, **({"output": None} if keeps_output else {}))
+        parameters.bind(None, *input_names, **({"output": None} if keeps_output else {}))
     except TypeError as fault:
         raise ArgumentError(
-            f"backward of {called} is called with (gradient, {', '.join(names)}), and takes {parameters}: {fault}"
+            f"backward of {name} is called with (gradient, {', '.join(input_names)}), and takes {parameters}: {fault}"
         ) from None
 
     def by_function(gradient: Any, inputs: tuple[Any, ...], output: Any, needed: Sequence[bool]) -> Sequence[Any]:
+        """Return the gradients that the author's function returns, as a tuple with one for each input."""
         result = backward(gradient, *inputs, output=output) if keeps_output else backward(gradient, *inputs)
-        every = tuple(result) if isinstance(result, tuple | list) else (result,)
-        if len(every) != count:
-            raise ArgumentError(f"backward of {called} gave {len(every)} gradients; {called} has {count} inputs")
-        return every
+        gradients = tuple(result) if isinstance(result, tuple | list) else (result,)
+        if len(gradients) != count:
+            raise ArgumentError(f"backward of {name} gave {len(gradients)} gradients; {name} has {count} inputs")
+        return gradients
 
     return by_function, keeps_output
 
 
-def _by_kernels(signature: Signature, called: str, kernels: Mapping[str, Any]) -> tuple[Backward, bool]:
+def _backward_by_kernels(signature: Signature, called: str, kernels: Mapping[str, Any]) -> tuple[Backward, bool]:
+    """Return (backward function that calls the kernels in `kernels`, True if one of them reads an output).
+
+    `kernels` maps names of inputs to the kernels of their gradients; each is registered as an operator of its own.
+    """
     names = [a.name for a in signature.inputs]
     outputs = [a.name for a in signature.outputs]
     known = {*names, *outputs, *(f"d{name}" for name in outputs)}
@@ -152,48 +168,55 @@ def _by_kernels(signature: Signature, called: str, kernels: Mapping[str, Any]) -
     for name, kernel in kernels.items():
         if name not in names:
             raise ArgumentError(f"backward: {called} has no input {name!r}; it has {', '.join(names)}")
-        asked = [a.name for a in _Executables(kernel).signature.inputs]
-        unknown = [a for a in asked if a not in known]
+        argument_names = [a.name for a in _Executables(kernel).signature.inputs]
+        unknown = [a for a in argument_names if a not in known]
         if unknown:
             raise ArgumentError(
                 f"backward of {name}: its kernel takes {unknown[0]!r}; there are {', '.join(sorted(known))}"
             )
-        operators[name] = operator(kernel, f"{called}_d{name}"), asked
+        operators[name] = operator(kernel, f"{called}_d{name}"), argument_names
 
-    def by_kernels(gradient: Any, inputs: tuple[Any, ...], output: Any, needed: Sequence[bool]) -> Sequence[Any]:
-        of_outputs, results = ((v if isinstance(v, tuple) else (v,)) for v in (gradient, output))
+    def call_kernels(gradient: Any, inputs: tuple[Any, ...], output: Any, needed: Sequence[bool]) -> Sequence[Any]:
+        """Return the gradient of each input, computed by its kernel; None for inputs that need none."""
+        output_gradients, results = ((v if isinstance(v, tuple) else (v,)) for v in (gradient, output))
         values = dict(zip(names, inputs, strict=True))
         values |= dict(zip(outputs, results, strict=False))
-        values |= {f"d{name}": g for name, g in zip(outputs, of_outputs, strict=True)}
-        of_inputs = []
-        for name, wanted in zip(names, needed, strict=True):
-            if wanted and name not in operators:
+        values |= {f"d{name}": g for name, g in zip(outputs, output_gradients, strict=True)}
+        gradients = []
+        for name, is_needed in zip(names, needed, strict=True):
+            if is_needed and name not in operators:
                 raise ArgumentError(f"backward of {called} has no kernel for the gradient of {name}; give it one")
-            call, asked = operators.get(name, (None, []))
-            of_inputs.append(call(*(values[a] for a in asked)) if wanted and call is not None else None)
-        return of_inputs
+            call, argument_names = operators.get(name, (None, []))
+            gradients.append(call(*(values[a] for a in argument_names)) if is_needed and call is not None else None)
+        return gradients
 
-    return by_kernels, any(a in outputs for _, asked in operators.values() for a in asked)
+    return call_kernels, any(a in outputs for _, argument_names in operators.values() for a in argument_names)
 
 
 # -- vmap -------------------------------------------------------------------------------------------------
 
 
-def _batches(signature: Signature, called: str, batch: str) -> Callable[..., tuple[Any, Any]]:
-    """The rule of a kernel with a batch dimension, which takes further batches in its stead."""
+def _batch_rule(signature: Signature, called: str, batch: str) -> Callable[..., tuple[Any, Any]]:
+    """Return the vmap rule of an operator whose kernel has the batch dimension named `batch`.
 
-    def has(a: KernelArgument) -> bool:
+    The vmap dimension is merged with that dimension, so that one call computes the batch. Arguments without the
+    dimension fall back to one call for each element.
+    """
+
+    def has_batch(a: KernelArgument) -> bool:
+        """True if the first dimension of a kernel's argument is the one named `batch`."""
         return bool(a.extents) and str((a.extents or (None,))[0]) == batch
 
-    if not any(map(has, signature.inputs)) or not all(map(has, signature.outputs)):
+    if not any(map(has_batch, signature.inputs)) or not all(map(has_batch, signature.outputs)):
         raise ArgumentError(f"batch={batch!r}: no input, or not every output of {called} has it as first dimension")
 
     def rule(info: Any, in_dims: Sequence[int | None], *args: Any) -> tuple[Any, Any]:
+        """Return (outputs with the vmap dimension first, 0 for each output) of a batch under torch.vmap."""
         call = getattr(torch.ops.tilewright, called).default
-        if any(d is not None and not has(a) for a, d in zip(signature.inputs, in_dims, strict=True)):
-            return looped(called, call)(info, in_dims, *args)
+        if any(d is not None and not has_batch(a) for a, d in zip(signature.inputs, in_dims, strict=True)):
+            return loop_rule(called, call)(info, in_dims, *args)
         flat = [
-            expanded(value, d, info.batch_size).flatten(0, 1) if has(a) else value
+            expand_batch(value, d, info.batch_size).flatten(0, 1) if has_batch(a) else value
             for a, value, d in zip(signature.inputs, args, in_dims, strict=True)
         ]
         results = call(*flat)

@@ -22,7 +22,7 @@ View = Callable[[Any], Any]
 """Gives a weight in the order of dimensions that a layer takes; no element is copied."""
 
 
-def stays_packed(weight: Any) -> bool:
+def may_keep_packed(weight: Any) -> bool:
     """True if weights stay as they are between calls: none asks for their gradient now."""
     return not (torch.is_grad_enabled() and weight.requires_grad)
 

@@ -11,17 +11,17 @@ import torch
 from tilewright.errors import ArgumentError
 from tilewright.kernels.elementwise import known_activation
 from tilewright.ops import products as ops
-from tilewright.torch.activations import activated, before_activation
-from tilewright.torch.batching import batch_first, expanded, looped
+from tilewright.torch.activations import activation_gradient, apply_activation
+from tilewright.torch.batching import batch_first, expand_batch, loop_rule
 from tilewright.torch.checks import (
-    kind_of,
+    element_type_of,
     require_bias,
     require_rank,
+    require_same_device,
     require_same_dtype,
     require_shape,
-    require_together,
 )
-from tilewright.torch.learning import as_called
+from tilewright.torch.learning import as_kernel_argument
 from tilewright.torch.library import Definition, Result, define
 from tilewright.torch.packed import layer_of
 
@@ -39,14 +39,14 @@ class LinearOptions(NamedTuple):
 def _check_linear(x: Any, weight: Any, bias: Any = None, *given: Any) -> Result:
     activation, _, residual = LinearOptions(*given)
     known_activation(activation)
-    require_together({"x": x, "weight": weight, "bias": bias, "residual": residual})
+    require_same_device({"x": x, "weight": weight, "bias": bias, "residual": residual})
     require_rank(x, "x", least=1)
     require_rank(weight, "weight", 2)
     require_same_dtype({"x": x, "weight": weight, "residual": residual})
     n, k = weight.shape
     if x.shape[-1] != k:
         raise ArgumentError(f"x has shape {tuple(x.shape)}, weight {tuple(weight.shape)}: they do not fit")
-    require_bias(bias, "bias", kind_of(x, "x"), (n,), "one for each row of weight")
+    require_bias(bias, "bias", element_type_of(x, "x"), (n,), "one for each row of weight")
     require_shape(residual, "residual", (*x.shape[:-1], n), "as the result")
     return Result((*x.shape[:-1], n), x.dtype, x.device)
 
@@ -56,7 +56,7 @@ def _run_linear(expected: Result, x: Any, weight: Any, bias: Any = None, *given:
     if not weight.numel() or not x.numel():  # no sums, or sums of nothing
         return _of_nothing(x.new_zeros(expected.shape), bias, activation, residual)
     layer = layer_of(weight, bias, ("linear", activation), partial(ops.Linear, activation=activation), keep_packed)
-    rows, added = (None if t is None else as_called(t if t.dim() > 1 else t[None]) for t in (x, residual))
+    rows, added = (None if t is None else as_kernel_argument(t if t.dim() > 1 else t[None]) for t in (x, residual))
     return layer(rows, added).view(expected.shape)
 
 
@@ -65,12 +65,12 @@ def _of_nothing(zeros: Any, bias: Any, activation: str | None, residual: Any = N
     with torch.no_grad():
         for added in (bias, residual):
             zeros = zeros if added is None else (zeros + added).to(zeros.dtype)
-        return activated(activation, zeros)
+        return apply_activation(activation, zeros)
 
 
 def _linear_gradients(gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Sequence[bool]) -> Sequence[Any]:
     x, weight, bias, activation, _keep, residual = inputs
-    g = before_activation(
+    g = activation_gradient(
         activation, gradient, lambda: torch.ops.tilewright.linear(x, weight, bias, None, False, residual)
     )
     rows = _as_rows(g)
@@ -94,11 +94,14 @@ def _linear_batches(
     if of_weight is None and of_bias is None:
         if options.residual is None:
             return torch.ops.tilewright.linear(batch_first(x, of_x), weight, bias, *options), 0
-        rows, residuals = expanded(x, of_x, info.batch_size), expanded(options.residual, of_residual, info.batch_size)
+        rows, residuals = (
+            expand_batch(x, of_x, info.batch_size),
+            expand_batch(options.residual, of_residual, info.batch_size),
+        )
         return torch.ops.tilewright.linear(rows, weight, bias, *options[:2], residuals), 0
     if of_bias is not None or options.residual is not None:  # the product has one bias for all of the batch
-        return looped("linear", torch.ops.tilewright.linear.default)(info, dims, x, weight, bias, *options)
-    rows = expanded(x, of_x, info.batch_size)
+        return loop_rule("linear", torch.ops.tilewright.linear.default)(info, dims, x, weight, bias, *options)
+    rows = expand_batch(x, of_x, info.batch_size)
     flat = rows[:, None] if rows.dim() == 2 else rows.flatten(1, -2)
     product = torch.ops.tilewright.matmul(flat, batch_first(weight, of_weight).mT, bias, options.activation)
     return product.reshape(*rows.shape[:-1], product.shape[-1]), 0
@@ -123,7 +126,7 @@ LINEAR = define(
 
 def _check_matmul(a: Any, b: Any, bias: Any = None, activation: str | None = None) -> Result:
     known_activation(activation)
-    require_together({"a": a, "b": b, "bias": bias})
+    require_same_device({"a": a, "b": b, "bias": bias})
     require_rank(a, "a", least=2)
     require_rank(b, "b", least=2)
     require_same_dtype({"a": a, "b": b})
@@ -133,20 +136,20 @@ def _check_matmul(a: Any, b: Any, bias: Any = None, activation: str | None = Non
         raise ArgumentError(
             f"a has shape {tuple(a.shape)}, b {tuple(b.shape)}: their batches must be equal, or b one matrix: expand"
         )
-    require_bias(bias, "bias", kind_of(a, "a"), (b.shape[-1],), "one for each column of b")
+    require_bias(bias, "bias", element_type_of(a, "a"), (b.shape[-1],), "one for each column of b")
     return Result((*a.shape[:-1], b.shape[-1]), a.dtype, a.device)
 
 
 def _run_matmul(expected: Result, a: Any, b: Any, bias: Any = None, activation: str | None = None) -> Any:
     if not a.numel() or not b.numel():
         return _of_nothing(a.new_zeros(expected.shape), bias, activation)
-    tensors = [as_called(t) for t in ((a, b) if bias is None else (a, b, bias))]
+    tensors = [as_kernel_argument(t) for t in ((a, b) if bias is None else (a, b, bias))]
     return ops.matmul(*tensors, activation=activation)
 
 
 def _matmul_gradients(gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Sequence[bool]) -> Sequence[Any]:
     a, b, bias, activation = inputs
-    g = before_activation(activation, gradient, lambda: torch.ops.tilewright.matmul(a, b, bias))
+    g = activation_gradient(activation, gradient, lambda: torch.ops.tilewright.matmul(a, b, bias))
     da = torch.ops.tilewright.matmul(g, b.mT) if needed[0] else None
     db = None
     if needed[1]:
@@ -162,10 +165,10 @@ def _matmul_batches(
     of_a, of_b, of_bias = (*in_dims, None)[:3]
     if of_bias is not None:
         dims = (of_a, of_b, of_bias, None)
-        return looped("matmul", torch.ops.tilewright.matmul.default)(info, dims, a, b, bias, activation)
+        return loop_rule("matmul", torch.ops.tilewright.matmul.default)(info, dims, a, b, bias, activation)
     if of_b is None and b.dim() == 2:
         return torch.ops.tilewright.matmul(batch_first(a, of_a), b, bias, activation), 0
-    left, right = expanded(a, of_a, info.batch_size), expanded(b, of_b, info.batch_size)
+    left, right = expand_batch(a, of_a, info.batch_size), expand_batch(b, of_b, info.batch_size)
     if right.dim() < left.dim():  # b was one matrix for all products of a
         right = right[(slice(None), *(None,) * (left.dim() - right.dim()))]
         right = right.expand(*left.shape[:-2], *right.shape[-2:])

@@ -13,7 +13,7 @@ from tilewright.errors import ArgumentError
 from tilewright.limits import written
 from tilewright.torch import nn
 from tilewright.torch.flow import Flow, has_hooks
-from tilewright.torch.rewriting import activation_of_module, rewritten
+from tilewright.torch.rewriting import activation_of_module, rewrite_module
 
 _NORMS: dict[Any, Any] = {
     torch.nn.Conv1d: torch.nn.BatchNorm1d,
@@ -86,11 +86,11 @@ def replace(model: Any, *, inplace: bool = False) -> Report:
     for path in [path for path, why in swaps.items() if why is None]:
         module = modules[path]
         tied = any(uses[id(p)] > 1 for p in module.parameters(recurse=False))
-        following = flow.after(path)
+        following = flow.only_consumer(path)
         if following is not None and not tied and _is_foldable(module, modules[following]):
             _fold(module, modules[following])
             report.folded[following] = path
-            following = flow.after(following)
+            following = flow.only_consumer(following)
         activation = None if following is None else _activation(module, modules[following])
         if activation is not None and following is not None:
             report.fused[following] = path
@@ -112,7 +112,7 @@ def _rewrite(report: Report) -> set[str]:
     """Rewrites the code of modules, inner ones first, and gives the paths of modules that are called no longer."""
     uncalled: set[str] = set()
     for path in sorted(dict(report.model.named_modules()), key=lambda path: -len(path.split(".")) if path else 0):
-        block = rewritten(report.model.get_submodule(path))
+        block = rewrite_module(report.model.get_submodule(path))
         if block is None:
             continue
         _put(report, path, block.module)

@@ -16,7 +16,7 @@ import torch
 import torch.fx
 
 from tilewright.torch import nn
-from tilewright.torch.flow import IN_PLACE, FlowTracer, has_hooks, traced
+from tilewright.torch.flow import IN_PLACE, FlowTracer, has_hooks, trace_module
 
 _SUMS = (operator.add, operator.iadd, torch.add, "add", "add_")
 """Functions, and names of methods, that add two tensors."""
@@ -54,7 +54,7 @@ class Rewritten:
     """Paths of modules that the code called, and calls no longer."""
 
 
-def rewritten(module: Any) -> Rewritten | None:
+def rewrite_module(module: Any) -> Rewritten | None:
     """The module with its code rewritten; None where nothing is to be fused, or torch.fx may not see all that it does.
 
     >>> class Block(torch.nn.Module):
@@ -63,7 +63,7 @@ def rewritten(module: Any) -> Rewritten | None:
     ...         self.layer = nn.Linear(2, 2)
     ...     def forward(self, x):
     ...         return torch.relu(x + self.layer(x))
-    >>> block = rewritten(Block().eval())
+    >>> block = rewrite_module(Block().eval())
     >>> block.fused
     {'add, relu': 'layer'}
     >>> print(block.module.code.strip())
@@ -73,7 +73,7 @@ def rewritten(module: Any) -> Rewritten | None:
     """
     if module.training or not _is_followable(module):
         return None
-    graph, _ = traced(module)
+    graph, _ = trace_module(module)
     # A tensor that no argument goes into, as a random one, was made once and stands in the graph.
     if graph is None or any(n.op == "get_attr" and "_tensor_constant" in n.target for n in graph.nodes):
         return None

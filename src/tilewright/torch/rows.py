@@ -12,9 +12,9 @@ from tilewright.compiler.kernels import compile
 from tilewright.errors import ArgumentError
 from tilewright.kernels import norm
 from tilewright.kernels.softmax import softmax as softmax_kernel
-from tilewright.torch.batching import batch_first, looped
-from tilewright.torch.checks import require_float, require_rank, require_same_dtype, require_shape, require_together
-from tilewright.torch.learning import constant, packed, reshaped
+from tilewright.torch.batching import batch_first, loop_rule
+from tilewright.torch.checks import require_float, require_rank, require_same_device, require_same_dtype, require_shape
+from tilewright.torch.learning import as_contiguous, as_reshaped_argument, constant
 from tilewright.torch.library import Definition, Result, define, is_channels_last
 
 
@@ -30,14 +30,14 @@ def _softmax_kernel(kind: str, target: str) -> Any:
 
 def _or_constant(tensor: Any, like: Any, shape: tuple[int, ...], value: float) -> Any:
     """A weight or bias in a shape; the value that changes nothing where it is left out."""
-    return constant(like, shape, value) if tensor is None else reshaped(tensor, shape)
+    return constant(like, shape, value) if tensor is None else as_reshaped_argument(tensor, shape)
 
 
 # -- layer norm and RMS norm ------------------------------------------------------------------------------
 
 
 def _check_rows(x: Any, normalized_shape: Sequence[Any], tensors: dict[str, Any]) -> Result:
-    require_together({"x": x, **tensors})
+    require_same_device({"x": x, **tensors})
     require_float(x, "x")
     require_same_dtype({"x": x, **tensors})
     last = tuple(normalized_shape)
@@ -60,14 +60,16 @@ def _run_layer_norm(
     n = torch.Size(normalized_shape).numel()
     kernel = _norm_kernel(norm.layer_norm, require_float(x, "x").name, eps, x.device.type)
     scale, shift = _or_constant(weight, x, (n,), 1), _or_constant(bias, x, (n,), 0)
-    return kernel(reshaped(x, (-1, n)), scale, shift).view(x.shape)
+    return kernel(as_reshaped_argument(x, (-1, n)), scale, shift).view(x.shape)
 
 
 def _layer_norm_batches(
     info: Any, in_dims: Sequence[int | None], x: Any, shape: Sequence[int], weight: Any, bias: Any, eps: float
 ) -> tuple[Any, Any]:
     if in_dims[2] is not None or in_dims[3] is not None:
-        return looped("layer_norm", torch.ops.tilewright.layer_norm.default)(info, in_dims, x, shape, weight, bias, eps)
+        return loop_rule("layer_norm", torch.ops.tilewright.layer_norm.default)(
+            info, in_dims, x, shape, weight, bias, eps
+        )
     return torch.ops.tilewright.layer_norm(batch_first(x, in_dims[0]), shape, weight, bias, eps), 0
 
 
@@ -92,14 +94,14 @@ def _run_rms_norm(expected: Result, x: Any, normalized_shape: Sequence[int], wei
         return expected.empty()
     n = torch.Size(normalized_shape).numel()
     kernel = _norm_kernel(norm.rms_norm, require_float(x, "x").name, eps, x.device.type)
-    return kernel(reshaped(x, (-1, n)), _or_constant(weight, x, (n,), 1)).view(x.shape)
+    return kernel(as_reshaped_argument(x, (-1, n)), _or_constant(weight, x, (n,), 1)).view(x.shape)
 
 
 def _rms_norm_batches(
     info: Any, in_dims: Sequence[int | None], x: Any, shape: Sequence[int], weight: Any, eps: float
 ) -> tuple[Any, Any]:
     if in_dims[2] is not None:
-        return looped("rms_norm", torch.ops.tilewright.rms_norm.default)(info, in_dims, x, shape, weight, eps)
+        return loop_rule("rms_norm", torch.ops.tilewright.rms_norm.default)(info, in_dims, x, shape, weight, eps)
     return torch.ops.tilewright.rms_norm(batch_first(x, in_dims[0]), shape, weight, eps), 0
 
 
@@ -119,7 +121,7 @@ RMS_NORM = define(
 
 
 def _check_group_norm(x: Any, num_groups: int, weight: Any, bias: Any, eps: float) -> Result:
-    require_together({"x": x, "weight": weight, "bias": bias})
+    require_same_device({"x": x, "weight": weight, "bias": bias})
     require_float(x, "x")
     require_rank(x, "x", least=2)
     require_same_dtype({"x": x, "weight": weight, "bias": bias})
@@ -139,7 +141,7 @@ def _run_group_norm(expected: Result, x: Any, num_groups: int, weight: Any, bias
     of_group = (num_groups, channels // num_groups)
     kernel = _norm_kernel(norm.group_norm, require_float(x, "x").name, eps, x.device.type)
     scale, shift = _or_constant(weight, x, of_group, 1), _or_constant(bias, x, of_group, 0)
-    kernel(reshaped(x, (n, *of_group, -1)), scale, shift, result.view(n, *of_group, -1))
+    kernel(as_reshaped_argument(x, (n, *of_group, -1)), scale, shift, result.view(n, *of_group, -1))
     return result
 
 
@@ -147,7 +149,7 @@ def _group_norm_batches(
     info: Any, in_dims: Sequence[int | None], x: Any, num_groups: int, weight: Any, bias: Any, eps: float
 ) -> tuple[Any, Any]:
     if in_dims[2] is not None or in_dims[3] is not None:
-        return looped("group_norm", torch.ops.tilewright.group_norm.default)(
+        return loop_rule("group_norm", torch.ops.tilewright.group_norm.default)(
             info, in_dims, x, num_groups, weight, bias, eps
         )
     images = batch_first(x, in_dims[0])
@@ -171,7 +173,7 @@ GROUP_NORM = define(
 
 
 def _check_softmax(x: Any, dim: int) -> Result:
-    require_together({"x": x})
+    require_same_device({"x": x})
     require_float(x, "x")
     require_rank(x, "x", least=1)
     if not -x.dim() <= dim < x.dim():
@@ -184,8 +186,8 @@ def _run_softmax(expected: Result, x: Any, dim: int) -> Any:
         return expected.empty()
     rows = x.detach().movedim(dim, -1)
     kernel = _softmax_kernel(require_float(x, "x").name, x.device.type)
-    result = kernel(reshaped(rows, (-1, rows.shape[-1])))
-    return packed(result.view(rows.shape).movedim(-1, dim))
+    result = kernel(as_reshaped_argument(rows, (-1, rows.shape[-1])))
+    return as_contiguous(result.view(rows.shape).movedim(-1, dim))
 
 
 def _softmax_batches(info: Any, in_dims: Sequence[int | None], x: Any, dim: int) -> tuple[Any, Any]:

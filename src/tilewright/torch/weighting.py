@@ -14,7 +14,7 @@ import torch
 from tilewright.torch.attention import check
 
 
-def attention_by_weights(
+def attention_with_weights(
     q: Any, k: Any, v: Any, bias: Any, is_causal: bool, scale: float | None, dropout_p: float
 ) -> tuple[Any, Any]:
     """Return (what the operator `attention` would, its weights [b, h, m, n]), weights dropped by a probability.
@@ -23,7 +23,7 @@ def attention_by_weights(
     NaN: the caller sets them.
 
     >>> q, k, v = torch.zeros(1, 1, 2, 4), torch.zeros(1, 1, 64, 4), torch.ones(1, 1, 64, 1)
-    >>> means, weights = attention_by_weights(q, k, v, None, False, None, 0.5)
+    >>> means, weights = attention_with_weights(q, k, v, None, False, None, 0.5)
     >>> weights.unique()  # 1/64 is kept, and doubled, or dropped
     tensor([0.0000, 0.0312])
     """
@@ -32,7 +32,7 @@ def attention_by_weights(
         lower = torch.get_autocast_dtype(device)
         with torch.autocast(device, enabled=False):
             q, k, v = (t if t.dtype is torch.float64 else t.to(lower) for t in (q, k, v))
-            return attention_by_weights(q, k, v, bias, is_causal, scale, dropout_p)
+            return attention_with_weights(q, k, v, bias, is_causal, scale, dropout_p)
     check(q, k, v, bias, is_causal, scale)
     matmul = torch.ops.tilewright.matmul
     factor = max(q.shape[-1], 1) ** -0.5 if scale is None else scale

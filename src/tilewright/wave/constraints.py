@@ -1,4 +1,7 @@
-"""Constraints: how an author says that work is cut. Meaning for grid programs, hints for logical ones."""
+"""Constraints: how an author divides work among workgroups, waves and loops.
+
+They are part of the meaning of grid programs (kernels that use workgroup ids), and hints to the planner in all others.
+"""
 
 from __future__ import annotations
 
@@ -17,53 +20,59 @@ from tilewright.lang.symbols import WORKGROUPS
 
 
 def _record(name: str, **attrs: Any) -> Op:
+    """Return the record (header line of a tile program) called `name`; attributes that are None are left out."""
     spec = TILE.records[name]
     return Op(spec, (), plain_attrs(spec.attrs, {k: v for k, v in attrs.items() if v is not None}))
 
 
 def elements_of_a_thread(what: str, of: str, count: Expr) -> Op:
-    """The record of `elements_per_thread`, an argument of reads, writes and indices."""
+    """Return the header record of an `elements_per_thread` hint.
+
+    `what` is the operation (`read`, `write`, `self_index`), `of` the memory or dimension it is applied to, and `count`
+    the number of elements that a thread should handle at once.
+    """
     return _record("elements", what=what, of=of, count=count)
 
 
-def _maybe(e: ExprLike | None) -> Expr | None:
+def _as_expr_or_none(e: ExprLike | None) -> Expr | None:
+    """Return `e` as an expression; None stays None."""
     return None if e is None else as_expr(e)
 
 
-def _counts(given: Any) -> tuple[Expr, ...] | None:
-    """Numbers along the dimensions of a grid, given as a sequence or as one number."""
-    if given is None:
+def _as_exprs(values: Any) -> tuple[Expr, ...] | None:
+    """Return `values`, a sequence or a single number, as a tuple of expressions; None stays None."""
+    if values is None:
         return None
-    return tuple(map(as_expr, given if isinstance(given, list | tuple) else (given,)))
+    return tuple(map(as_expr, values if isinstance(values, list | tuple) else (values,)))
 
 
 BITS_OF_A_LOAD = 128
-"""Wave's default of `max_bits_per_load`, which says nothing."""
+"""Wave's default of `max_bits_per_load`; a constraint that has it is no hint."""
 
 
 class Constraint:
     """The base of all constraints."""
 
     def records(self) -> list[Op]:
-        """What the constraint adds to a program's header."""
+        """Return the records (header lines) that the constraint adds to a tile program."""
         return []
 
 
 @dataclass(frozen=True)
 class Applied:
-    """A function of one symbol as what it gives: how an `apply_fn`, most often a lambda, is copied and pickled."""
+    """A function of one symbol, stored as its result expression so that it can be pickled; a lambda cannot."""
 
     symbol: Symbol
     gives: Expr
 
     def __call__(self, argument: ExprLike) -> Expr:
-        """What the function gives for an argument."""
+        """Return the result expression with `symbol` replaced by `argument`."""
         return self.gives.subs({self.symbol: argument})
 
 
 @dataclass(eq=False)
 class WorkgroupConstraint(Constraint):
-    """Workgroup `workgroup_dim` takes tiles of `dim`; `apply_fn` says where a workgroup starts."""
+    """Tiles of `dim` go to workgroups along grid dimension `workgroup_dim`; `apply_fn` maps their ids to starts."""
 
     dim: Expr
     tile_size: ExprLike
@@ -80,6 +89,9 @@ class WorkgroupConstraint(Constraint):
         return {**self.__dict__, "apply_fn": Applied(workgroup, as_expr(self.apply_fn(workgroup)))}
 
     def records(self) -> list[Op]:
+        """Return a `workgroup` record: grid dimension, tile size and start of the tile of `dim` that a workgroup
+        computes.
+        """
         start = None
         if self.apply_fn is not None:
             start = as_expr(self.apply_fn(WORKGROUPS[self.workgroup_dim]))
@@ -90,7 +102,7 @@ class WorkgroupConstraint(Constraint):
                 tile=as_expr(self.tile_size),
                 grid=self.workgroup_dim,
                 start=start,
-                iters=_maybe(self.iters),
+                iters=_as_expr_or_none(self.iters),
                 primary=None if self.primary else False,
             )
         ]
@@ -98,19 +110,20 @@ class WorkgroupConstraint(Constraint):
 
 @dataclass(eq=False)
 class WaveConstraint(Constraint):
-    """Waves of a workgroup take tiles of `dim`; which wave takes which, `wave_id`, is left to the compiler."""
+    """Tiles of `dim` go to the waves of a workgroup; `wave_id`, which wave gets which tile, is ignored."""
 
     dim: Expr
     tile_size: ExprLike
     wave_id: Any = None
 
     def records(self) -> list[Op]:
+        """Return a `wave` record: the tile size of `dim` that one wave of a workgroup computes."""
         return [_record("wave", dim=as_expr(self.dim), tile=as_expr(self.tile_size))]
 
 
 @dataclass(eq=False)
 class TilingConstraint(Constraint):
-    """`iterate(dim)` goes in tiles of this size; `start` and `iters` bound the loop."""
+    """The tile size of loops `iterate(dim)`; `start` is the first tile, `iters` the number of iterations."""
 
     dim: Expr
     tile_size: ExprLike | None = None
@@ -119,15 +132,22 @@ class TilingConstraint(Constraint):
     start: ExprLike | None = None
 
     def records(self) -> list[Op]:
+        """Return a `tiling` record: the tile size, first tile and iteration count of the loop over `dim`."""
         start = None if self.start is None or as_expr(self.start) is ZERO else as_expr(self.start)
         return [
-            _record("tiling", dim=as_expr(self.dim), tile=_maybe(self.tile_size), iters=_maybe(self.iters), start=start)
+            _record(
+                "tiling",
+                dim=as_expr(self.dim),
+                tile=_as_expr_or_none(self.tile_size),
+                iters=_as_expr_or_none(self.iters),
+                start=start,
+            )
         ]
 
 
 @dataclass(eq=False)
 class HardwareConstraint(Constraint):
-    """Wave's description of the hardware; a hint for plans, no part of the meaning."""
+    """Wave's description of the hardware; a hint to the planner, even in grid programs."""
 
     threads_per_wave: int | None = None
     waves_per_block: Any = None
@@ -138,6 +158,9 @@ class HardwareConstraint(Constraint):
     n_service_waves: int = 0
 
     def records(self) -> list[Op]:
+        """Return a `hardware` record: threads and waves, MMA instruction, vector widths and load width that the author
+        named.
+        """
         vectors = None
         if self.vector_shapes:
             vectors = tuple((as_expr(d), as_expr(size)) for d, size in self.vector_shapes.items())
@@ -146,8 +169,8 @@ class HardwareConstraint(Constraint):
             _record(
                 "hardware",
                 threads=self.threads_per_wave,
-                waves=_counts(self.waves_per_block),
-                cluster=_counts(self.workgroups_per_cluster),
+                waves=_as_exprs(self.waves_per_block),
+                cluster=_as_exprs(self.workgroups_per_cluster),
                 mma=mma,
                 vectors=vectors,
                 load_bits=self.max_bits_per_load if self.max_bits_per_load != BITS_OF_A_LOAD else None,
@@ -158,7 +181,7 @@ class HardwareConstraint(Constraint):
 
 @dataclass(eq=False)
 class IteratorBindings(Constraint):
-    """Iterator symbols and the dimensions they run over, for `source=` and `target=`."""
+    """Iterator symbols and the dimension that each runs over, for `source=` and `target=` of reads and writes."""
 
     bindings: Mapping[Symbol, Expr]
 
@@ -171,16 +194,20 @@ class ReorderingConstraint(Constraint):
     workgroup_dim: int
 
     def records(self) -> list[Op]:
+        """Return a `reordering` record: the expression that replaces the workgroup id along grid dimension
+        `workgroup_dim`.
+        """
         return [_record("reordering", value=as_expr(self.reordered_equation), grid=self.workgroup_dim)]
 
 
 @dataclass(eq=False)
 class GridConstraint(Constraint):
-    """A fixed number of workgroups, which share the work among themselves."""
+    """A fixed number of workgroups, among which the tasks are distributed."""
 
     grid_size: Any
 
     def records(self) -> list[Op]:
+        """Return a `grid` record: the fixed number of workgroups; of a sequence of counts, only the first is used."""
         count = self.grid_size[0] if isinstance(self.grid_size, list | tuple) else self.grid_size
         return [_record("grid", count=as_expr(count))]
 
@@ -192,6 +219,7 @@ class Assumption(Constraint):
     expr: Expr
 
     def records(self) -> list[Op]:
+        """Return an `assume` record: the condition on symbols that the author promises to hold."""
         return [_record("assume", that=as_expr(self.expr))]
 
 
@@ -199,8 +227,8 @@ class Assumption(Constraint):
 class SymbolicAlias(Constraint):
     """A dimension whose size follows from another's: source == source_to_target(target), as in Wave.
 
-    Where `target` is cut into workgroups, and these into waves, a wave has a tile of it and, of `source`, what follows
-    from the tile: a reduction along `target` is then each wave's own.
+    If `target` is divided into workgroups and these into waves, a wave has a tile of `target` and the tile of `source`
+    that follows from it: each wave then reduces along `target` by itself.
     """
 
     source: Symbol
@@ -208,18 +236,24 @@ class SymbolicAlias(Constraint):
     source_to_target: Callable[[Any], ExprLike]
 
     def divided(self, records: list[Op]) -> list[Op]:
-        """The records of all constraints, with waves along the target as workgroups of their own."""
+        """Return the constraint records of a kernel with the workgroups along `target` divided into one workgroup per
+        wave.
+
+        Each `workgroup` record of `target` gets the tile size of the `wave` record of `target`. A `workgroup` record of
+        `source` follows it, whose tile size is `source_to_target` of that size. All other records are returned
+        unchanged.
+        """
         waves = {r.attrs["dim"]: r.attrs["tile"] for r in records if r.name == "wave"}
-        found = []
+        divided_records = []
         for r in records:
             if r.name == "workgroup" and r.attrs["dim"] is self.target:
                 tile = waves.get(self.target, r.attrs["tile"])
-                along = _record("workgroup", **{**r.attrs, "dim": self.source, "primary": False})
-                along.attrs["tile"] = as_expr(self.source_to_target(tile))
-                found += [_record("workgroup", **{**r.attrs, "tile": tile}), along]
+                source_record = _record("workgroup", **{**r.attrs, "dim": self.source, "primary": False})
+                source_record.attrs["tile"] = as_expr(self.source_to_target(tile))
+                divided_records += [_record("workgroup", **{**r.attrs, "tile": tile}), source_record]
             else:
-                found.append(r)
-        return found
+                divided_records.append(r)
+        return divided_records
 
     def __getstate__(self) -> dict[str, Any]:
         applied = Applied(self.target, as_expr(self.source_to_target(self.target)))
@@ -227,7 +261,7 @@ class SymbolicAlias(Constraint):
 
 
 def DeviceConstraint(*args: Any, **options: Any) -> Constraint:  # noqa: N802 - Wave's name
-    """Several devices: out of scope."""
+    """Raise `OutOfScope`: kernels that span several devices are not supported."""
     raise OutOfScope("DeviceConstraint: kernels for several devices are out of scope", author_location())
 
 

@@ -39,36 +39,40 @@ class Kernel(FoundByName):
         self.__doc__ = function.__doc__
 
     def bound(self, symbols: Mapping[Any, Any]) -> Kernel:
-        """The kernel with symbols bound to integers or expressions, as `compile(kernel, symbols)` would bind them."""
-        made = object.__new__(type(self))  # a copy of a kernel is the kernel itself
-        made.__dict__.update(self.__dict__)
-        made.symbols = {**self.symbols, **{as_expr(s): as_expr(e) for s, e in symbols.items()}}
-        return made
+        """Return a copy of the kernel whose `symbols` are also bound, to integers or expressions.
+
+        It compiles as `compile(kernel, symbols)` would. A symbol that the kernel already binds is bound anew.
+        """
+        copy = object.__new__(type(self))  # copy.copy would return the kernel itself
+        copy.__dict__.update(self.__dict__)
+        copy.symbols = {**self.symbols, **{as_expr(s): as_expr(e) for s, e in symbols.items()}}
+        return copy
 
     def trace(self, *, as_wave: bool = False) -> Program:
-        """The tile program, traced anew: verified, and the same each time.
+        """Call the Python function on symbolic arguments and return the verified tile program that its operations make.
 
-        With `as_wave` two things mean what they mean in Wave: % on tiles takes the dividend's sign (otherwise the
-        divisor's, as in Python), and what a read with a mapping finds outside memory is 0 (otherwise an error).
+        Every call traces anew and gives the same program. With `as_wave`, two rules are Wave's: % on tiles takes the
+        sign of the dividend (otherwise of the divisor, as in Python), and a read with a mapping returns 0 for
+        out-of-bounds elements (otherwise they are an error). Raise `NothingWritten` if the kernel writes no memory.
         """
         location = of_function(self.function)
         iterators: dict[Symbol, Expr] = {}
         for constraint in self.constraints:
             if isinstance(constraint, IteratorBindings):
                 iterators |= {s: as_expr(d) for s, d in constraint.bindings.items()}
-        trace = Tracer(iterators, as_wave)
-        with trace, building():
-            values, arguments = self._arguments(trace)
+        tracer = Tracer(iterators, as_wave)
+        with tracer, building():
+            values, arguments = self._arguments(tracer)
             self.function(*arguments)
         records = [record for constraint in self.constraints for record in constraint.records()]
-        records += [elements_of_a_thread(*hint) for hint in trace.hints]
+        records += [elements_of_a_thread(*hint) for hint in tracer.hints]
         bindings: dict[Expr, Any] = dict(self.symbols)
         for constraint in self.constraints:
             if isinstance(constraint, SymbolicAlias):
                 bindings[constraint.source] = as_expr(constraint.source_to_target(constraint.target))
                 records = constraint.divided(records)
-        (body,) = trace.builder.blocks
-        program = Program(TILE, self.__name__, tuple(values), body, records, bindings, location, trace.hooks)
+        (body,) = tracer.builder.blocks
+        program = Program(TILE, self.__name__, tuple(values), body, records, bindings, location, tracer.hooks)
         if not any(op.name in WRITES for op in program.walk()):
             raise NothingWritten(
                 f"the kernel {self.__name__} never writes: it would compute nothing anyone can see. "
@@ -80,37 +84,48 @@ class Kernel(FoundByName):
 
     @property
     def mentioned(self) -> frozenset[Symbol]:
-        """The symbols that its Python text names, also where they mean nothing: vector widths, address spaces."""
-        found = {e for kind in self.annotations.values() for e in [getattr(kind, "space", None)]}
-        found |= set(_values(self.function))
-        return frozenset(e for e in found if isinstance(e, Symbol))
+        """Return the symbols that the kernel's Python source names, whether or not its tile program uses them.
+
+        These include names that only matter to Wave, such as vector widths and address spaces.
+        """
+        symbols = {e for annotation in self.annotations.values() for e in [getattr(annotation, "space", None)]}
+        symbols |= set(_symbols_named_in(self.function))
+        return frozenset(e for e in symbols if isinstance(e, Symbol))
 
     def _arguments(self, trace: Tracer) -> tuple[list[Value], list[Any]]:
+        """Return (program arguments, the `MemoryArgument` or `Tile` passed for each) for the function's parameters, in
+        order.
+
+        A parameter's type is its annotation: `tkl.Memory[...]`, an element type, or `tkl.SymbolBind[...]`. A scalar of
+        the last kind is also bound to a symbol of its name, by a `set_symbol` emitted to `trace`.
+        """
         annotations = self.annotations
         values: list[Value] = []
         arguments: list[Any] = []
         for name, parameter in inspect.signature(self.function).parameters.items():
-            kind = annotations.get(name)
+            annotation = annotations.get(name)
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.KEYWORD_ONLY):
                 raise DtypeMismatch(
                     f"the kernel {self.__name__} has the parameter {parameter}: its arguments are counted, and each "
                     "has a type, as in x: tkl.Memory[...]",
                     of_function(self.function),
                 )
-            if isinstance(kind, Memory):
-                value = Value(MemoryType(kind.dtype, kind.dims, "global", kind.extents), name)
+            if isinstance(annotation, Memory):
+                value = Value(MemoryType(annotation.dtype, annotation.dims, "global", annotation.extents), name)
                 arguments.append(MemoryArgument(value))
-            elif (dtype := kind.dtype if isinstance(kind, SymbolBind) else as_element_type(kind)) is not None:
+            elif (
+                dtype := annotation.dtype if isinstance(annotation, SymbolBind) else as_element_type(annotation)
+            ) is not None:
                 value = Value(TileType(dtype), name)
                 arguments.append(Tile(value))
             else:
                 raise DtypeMismatch(
-                    f"argument {name} of the kernel {self.__name__} has the type {kind!r}; it must be tkl.Memory[...], "
-                    "an element type such as tkl.i32, or tkl.SymbolBind[...]",
+                    f"argument {name} of the kernel {self.__name__} has the type {annotation!r}; it must be "
+                    "tkl.Memory[...], an element type such as tkl.i32, or tkl.SymbolBind[...]",
                     of_function(self.function),
                 )
             values.append(value)
-            if isinstance(kind, SymbolBind):
+            if isinstance(annotation, SymbolBind):
                 trace.emit("set_symbol", [value], {"symbol": symbol(name, 0)})
         return values, arguments
 
@@ -126,24 +141,24 @@ class Kernel(FoundByName):
         return f"<kernel {self.__name__}>"
 
 
-def _values(function: Callable[..., Any]) -> list[Any]:
-    """What the names in a function's text stand for, those in functions within it too."""
+def _symbols_named_in(function: Callable[..., Any]) -> list[Any]:
+    """Return the symbols to which the global and closure names in `function`'s code (with nested functions) refer."""
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-    around = {name: cell.cell_contents for name, cell in cells if cell != _EMPTY}
+    closure_values = {name: cell.cell_contents for name, cell in cells if cell != _EMPTY}
     codes, names = [function.__code__], set()
     while codes:
         code = codes.pop()
         names |= {*code.co_names, *code.co_freevars}
-        codes += [part for part in code.co_consts if isinstance(part, CodeType)]
-    reachable = {**function.__globals__, **around}
-    return [reachable[name] for name in names if name in reachable and isinstance(reachable[name], Symbol)]
+        codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    values = {**function.__globals__, **closure_values}
+    return [values[name] for name in names if name in values and isinstance(values[name], Symbol)]
 
 
 _EMPTY = CellType()
 
 
 def wave(constraints: Sequence[Constraint] | None = None) -> Callable[[Callable[..., Any]], Kernel]:
-    """Marks a function as a kernel.
+    """Return a decorator that turns a Python function into a `Kernel`; `constraints` say how its work is tiled.
 
     >>> import tilewright.lang as tkl, tilewright.wave as tkw
     >>> M, N = tkl.sym.M, tkl.sym.N

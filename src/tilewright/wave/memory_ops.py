@@ -1,4 +1,4 @@
-"""Reading and writing memory, as functions that kernels call: which element each element of a tile is."""
+"""Operations on memory, as functions that kernels call: read, write, atomics, and the access (index map) of each."""
 
 from __future__ import annotations
 
@@ -31,14 +31,20 @@ def read(
     otherwise: float | None = None,
     tag: str | None = None,
 ) -> Tile:
-    """The tile of memory's elements; with a mapping, of those that it names.
+    """Emit a read of `memory` (a kernel argument) and return its elements as a tile.
 
-    `otherwise` is the value of elements outside memory: it says padding. Without it a read must not leave memory.
+    Without a `mapping` the tile has the memory's dimensions. A `mapping` gives the memory coordinates of each tile
+    element; its dynamic values are `mapping_dynamic_vals`. `source` (memory coordinates) and `target` (iterators) do
+    the same by the kernel's IteratorBindings. `bounds` is {tile dimension: size}: elements at or past the size are not
+    accessed. `otherwise` is the value of out-of-bounds elements (padding); without it no coordinate may be out of
+    bounds. `elements_per_thread` is a hint to the planner; `flags` and `tag` are ignored.
     """
     value = memory_of(memory, "read")
-    kind: MemoryType = value.type
+    memory_type: MemoryType = value.type
     tracer("read").hint("read", value.name, elements_per_thread)
-    attrs, extra, dims = _access("read", kind, mapping, mapping_dynamic_vals, bounds, source, target, reading=True)
+    attrs, dynamic_values, dims = _access_of(
+        "read", memory_type, mapping, mapping_dynamic_vals, bounds, source, target, reading=True
+    )
     if otherwise is None and "at" in attrs and tracer("read").as_wave:
         otherwise = 0
     if otherwise is not None:
@@ -46,8 +52,10 @@ def read(
         if not isinstance(number, int | float):
             raise DtypeMismatch(f"read: otherwise={written(number, 60)} is no number", author_location())
         attrs["otherwise"] = number
-    made = tracer("read").emit("read", (value, *extra), attrs, (TileType(kind.dtype, dims or kind.dims),))
-    return Tile(made.result)
+    op = tracer("read").emit(
+        "read", (value, *dynamic_values), attrs, (TileType(memory_type.dtype, dims or memory_type.dims),)
+    )
+    return Tile(op.result)
 
 
 def write(
@@ -62,11 +70,13 @@ def write(
     target: Sequence[Any] | None = None,
     tag: str | None = None,
 ) -> None:
-    """Writes a tile to memory; elements outside memory are not written. A narrowing write rounds, and is reported.
+    """Emit a write of the tile `register_` to `memory`; elements that are out of bounds are not written.
 
-    Without a mapping, a tile that lacks dimensions of the memory is written at every coordinate of these.
+    A write to a narrower element type rounds, and is reported. Without a `mapping`, a tile that lacks dimensions of the
+    memory is written at every coordinate along them. The other parameters are those of `read`, with `source` the
+    iterators and `target` the memory coordinates.
     """
-    _store("write", register_, memory, mapping, mapping_dynamic_vals, bounds, source, target, elements_per_thread)
+    _emit_store("write", register_, memory, mapping, mapping_dynamic_vals, bounds, source, target, elements_per_thread)
 
 
 def atomic_add(
@@ -78,8 +88,11 @@ def atomic_add(
     bounds: dict[Any, ExprLike] | None = None,
     tag: str | None = None,
 ) -> Tile:
-    """Adds each element of the tile to memory; several may meet at one place. Gives what was there before."""
-    return _atomic("atomic_add", register_, memory, mapping, mapping_dynamic_vals, bounds, elements_per_thread)
+    """Atomically add each element of `register_` to its element of `memory`; return the old memory values as a tile.
+
+    Several elements may be mapped to one memory element. The other parameters are those of `read`.
+    """
+    return _emit_atomic("atomic_add", register_, memory, mapping, mapping_dynamic_vals, bounds, elements_per_thread)
 
 
 def atomic_min(
@@ -91,8 +104,11 @@ def atomic_min(
     bounds: dict[Any, ExprLike] | None = None,
     tag: str | None = None,
 ) -> Tile:
-    """Lowers each place of memory to the smallest element that meets it. Gives what was there before."""
-    return _atomic("atomic_min", register_, memory, mapping, mapping_dynamic_vals, bounds, elements_per_thread)
+    """Atomically set each element of `memory` to the minimum of it and the elements of `register_` mapped to it.
+
+    Return the old memory values as a tile. The other parameters are those of `read`.
+    """
+    return _emit_atomic("atomic_min", register_, memory, mapping, mapping_dynamic_vals, bounds, elements_per_thread)
 
 
 def scatter_add(
@@ -105,30 +121,33 @@ def scatter_add(
     bounds: dict[Any, ExprLike] | None = None,
     tag: str | None = None,
 ) -> None:
-    """Adds each element of a tile to memory where `dim`'s coordinate is the element of `register_idx` beside it.
+    """Atomically add element e of `register_src` to `memory`, at the coordinate `register_idx[e]` along `dim`.
 
-    `dim` is a dimension of the memory, or its number. The other coordinates are the element's own, or what a mapping
-    (turned as for a write) says.
+    `dim` is a dimension of the memory, or its position. The other coordinates are those of e in its tile, or follow
+    from `mapping` (with the tile as input and the memory as output). `elements_per_thread`: 1 is no hint. `tag` is
+    ignored.
     """
-    value, places = tile_of(register_src, "scatter_add"), tile_of(register_idx, "scatter_add")
-    kind = memory_of(memory, "scatter_add").type
-    numbered = isinstance(dim, int) and -len(kind.dims) <= dim < len(kind.dims)
-    along = kind.dims[dim] if numbered else as_expr(dim)
-    if along not in kind.dims:
-        raise BadMapping(f"scatter_add: the memory {dims_text(kind.dims)} has no dimension {along}", author_location())
+    value, indices = tile_of(register_src, "scatter_add"), tile_of(register_idx, "scatter_add")
+    memory_type = memory_of(memory, "scatter_add").type
+    is_position = isinstance(dim, int) and -len(memory_type.dims) <= dim < len(memory_type.dims)
+    scatter_dim = memory_type.dims[dim] if is_position else as_expr(dim)
+    if scatter_dim not in memory_type.dims:
+        raise BadMapping(
+            f"scatter_add: the memory {dims_text(memory_type.dims)} has no dimension {scatter_dim}", author_location()
+        )
     dims = value.type.dims
     iterators = {d: IndexMapping.iterator(n) for n, d in enumerate(dims)}
     if mapping is not None:
         inputs, outputs = mapping.inputs, dict(mapping.outputs)
     else:
-        inputs, outputs = dict(iterators), {d: iterators[d] for d in kind.dims if d in iterators}
-    by_dim = {d: inputs[d] for d in places.type.dims if d in inputs}
-    index = IndexMapping(len(dims), inputs, {**outputs, along: IndexMapping.dynamic_val(0)}, by_dim)
-    said = None if isinstance(elements_per_thread, int) and elements_per_thread == 1 else elements_per_thread
-    _store("atomic_add", register_src, memory, index, (register_idx,), bounds, elements=said)
+        inputs, outputs = dict(iterators), {d: iterators[d] for d in memory_type.dims if d in iterators}
+    by_dim = {d: inputs[d] for d in indices.type.dims if d in inputs}
+    index = IndexMapping(len(dims), inputs, {**outputs, scatter_dim: IndexMapping.dynamic_val(0)}, by_dim)
+    hint = None if isinstance(elements_per_thread, int) and elements_per_thread == 1 else elements_per_thread
+    _emit_store("atomic_add", register_src, memory, index, (register_idx,), bounds, elements=hint)
 
 
-def _atomic(
+def _emit_atomic(
     name: str,
     tile: Any,
     memory: Any,
@@ -137,16 +156,21 @@ def _atomic(
     bounds: dict[Any, ExprLike] | None,
     elements: Any,
 ) -> Tile:
-    """An atomic; its mapping may be turned as for a write or, as Wave does, as for a read."""
+    """Emit the atomic operation `name` on `memory` with the elements of `tile`, and return the old memory values as a
+    tile.
+
+    `mapping` may have the tile as input, like a write's, or as output, like a read's: Wave allows both. `dynamic` are
+    the values of its dynamic symbols, `elements` is the `elements_per_thread` hint.
+    """
     if isinstance(mapping, IndexMapping) and all(e in mapping.iterators for e in mapping.outputs.values()):
-        turned = IndexMapping(mapping.num_iterators, mapping.outputs, mapping.inputs, mapping.dynamic_val_mappings)
-        if set(turned.inputs) == set(tile_of(tile, name).type.dims):
-            mapping = turned
-    made = _store(name, tile, memory, mapping, dynamic, bounds, elements=elements)
-    return Tile(made.result)
+        inverse = IndexMapping(mapping.num_iterators, mapping.outputs, mapping.inputs, mapping.dynamic_val_mappings)
+        if set(inverse.inputs) == set(tile_of(tile, name).type.dims):
+            mapping = inverse
+    op = _emit_store(name, tile, memory, mapping, dynamic, bounds, elements=elements)
+    return Tile(op.result)
 
 
-def _store(
+def _emit_store(
     name: str,
     tile: Any,
     memory: Any,
@@ -157,32 +181,40 @@ def _store(
     target: Sequence[Any] | None = None,
     elements: Any = None,
 ) -> Op:
-    value, place = tile_of(tile, name), memory_of(memory, name)
-    tracer(name).hint(name, place.name, elements)
-    attrs, extra, dims = _access(name, place.type, mapping, dynamic, bounds, source, target, reading=False)
+    """Emit the write or atomic operation `name` from `tile` to `memory` and return it.
+
+    `dynamic` are the tiles whose elements stand for the mapping's dynamic values; `elements` is the
+    `elements_per_thread` hint. A tile filled with one number is filled anew over the mapping's dimensions if its own
+    differ.
+    """
+    value, memory_value = tile_of(tile, name), memory_of(memory, name)
+    tracer(name).hint(name, memory_value.name, elements)
+    attrs, dynamic_values, dims = _access_of(
+        name, memory_value.type, mapping, dynamic, bounds, source, target, reading=False
+    )
     if dims is not None and set(dims) != set(value.type.dims):
-        value = _filled_over(value, dims)
+        value = _broadcast_fill(value, dims)
     if dims is not None and (set(dims) != set(value.type.dims) or len(dims) != len(value.type.dims)):
         raise DimensionMismatch(
             f"{name}: the mapping is over {dims_text(dims)}, the tile has {dims_text(value.type.dims)}",
             author_location(2),
         )
     if dims is not None and tuple(dims) != value.type.dims:
-        by_dim = dict(zip(dims, attrs["over"], strict=True))
-        attrs["over"] = tuple(by_dim[d] for d in value.type.dims)
-    return tracer(name).emit(name, (value, place, *extra), attrs)
+        iterator_of = dict(zip(dims, attrs["over"], strict=True))
+        attrs["over"] = tuple(iterator_of[d] for d in value.type.dims)
+    return tracer(name).emit(name, (value, memory_value, *dynamic_values), attrs)
 
 
-def _filled_over(value: Value, dims: tuple[Expr, ...]) -> Value:
-    """A register that is filled with one number, filled over other dimensions; any other tile as it is."""
+def _broadcast_fill(value: Value, dims: tuple[Expr, ...]) -> Value:
+    """Return `value` filled anew over `dims` if it is the result of a `fill` operation; any other value unchanged."""
     trace = tracer("write")
-    made = next((op for block in trace.builder.blocks for op in block.ops if value in op.results), None)
-    if made is None or made.name != "fill":
+    producer = next((op for block in trace.builder.blocks for op in block.ops if value in op.results), None)
+    if producer is None or producer.name != "fill":
         return value
-    return trace.emit("fill", (), dict(made.attrs), (TileType(value.type.dtype, dims),)).result
+    return trace.emit("fill", (), dict(producer.attrs), (TileType(value.type.dtype, dims),)).result
 
 
-def _access(
+def _access_of(
     what: str,
     memory: MemoryType,
     mapping: IndexMapping | None,
@@ -193,39 +225,47 @@ def _access(
     *,
     reading: bool,
 ) -> tuple[dict[str, Any], list[Value], tuple[Expr, ...] | None]:
-    """(attributes, dynamic values, the tile's dimensions) of an access; dimensions are None without a mapping."""
+    """Return (attributes, dynamic values, tile dimensions) of an access by operation `what` to `memory`.
+
+    The attributes are `over` (iterators), `at` (memory coordinates as expressions of them), `lookups` (coordinates at
+    which each dynamic value is read) and `bounds`. Without a mapping the tile dimensions are None: they are the
+    memory's own. `dynamic` are the mapping's dynamic values, `reading` is True for reads (the tile is the mapping's
+    output).
+    """
     attrs: dict[str, Any] = {}
-    for name, given, kinds, wanted in (
+    for name, argument, types, expected in (
         ("mapping", mapping, (IndexMapping,), "an IndexMapping"),
         ("bounds", bounds, (Mapping,), "a dictionary of dimensions and sizes"),
         ("mapping_dynamic_vals", dynamic, (list, tuple), "a list of tiles"),
         ("source", source, (list, tuple), "a list of coordinates"),
         ("target", target, (list, tuple), "a list of iterators"),
     ):
-        if given is not None and not isinstance(given, kinds):
-            raise BadMapping(f"{what}: {name}={written(given, 60)} is not {wanted}", author_location(2))
+        if argument is not None and not isinstance(argument, types):
+            raise BadMapping(f"{what}: {name}={written(argument, 60)} is not {expected}", author_location(2))
     if bounds:
         attrs["bounds"] = tuple((as_expr(d), as_expr(e)) for d, e in bounds.items())
     if source is not None or target is not None:
-        return _by_iterators(what, attrs, memory, source, target, reading=reading)
+        return _access_by_iterators(what, attrs, memory, source, target, reading=reading)
     if mapping is None:
         if dynamic:
             raise BadMapping(f"{what}: mapping_dynamic_vals come with a mapping", author_location(2))
         return attrs, [], None
     tile_side, memory_side = (mapping.outputs, mapping.inputs) if reading else (mapping.inputs, mapping.outputs)
-    renamed = _by_symbol(memory_side, memory.dims)
-    tile_side = {renamed.get(d, d): e for d, e in tile_side.items()}
-    memory_side = {renamed.get(d, d): e for d, e in memory_side.items()}
+    dim_of_symbol = _dims_named_by_symbol(memory_side, memory.dims)
+    tile_side = {dim_of_symbol.get(d, d): e for d, e in tile_side.items()}
+    memory_side = {dim_of_symbol.get(d, d): e for d, e in memory_side.items()}
     dims, iterators = mapping.tile_side(tile_side, what)
     attrs["over"] = iterators
     attrs["at"] = mapping.memory_side(memory_side, memory.dims, what)
-    extra = [operand(v, dtypes.i32, what) for v in dynamic]
-    rows = _lookups(mapping, extra)
-    looked_up = tuple(e for row in rows for e in row.values())
-    dims = _iterated(dims, iterators, (*attrs["at"], *looked_up))
-    dims = _along_values(dims, iterators, (*attrs["at"], *looked_up), zip(extra, rows, strict=True))
+    dynamic_values = [operand(v, dtypes.i32, what) for v in dynamic]
+    coordinates_of = _lookup_coordinates(mapping, dynamic_values)
+    looked_up = tuple(e for row in coordinates_of for e in row.values())
+    dims = _dims_of_assigned_symbols(dims, iterators, (*attrs["at"], *looked_up))
+    dims = _dims_of_dynamic_values(
+        dims, iterators, (*attrs["at"], *looked_up), zip(dynamic_values, coordinates_of, strict=True)
+    )
     lookups = []
-    for number, (value, row) in enumerate(zip(extra, rows, strict=True)):
+    for number, (value, row) in enumerate(zip(dynamic_values, coordinates_of, strict=True)):
         at = []
         for dim in value.type.dims:
             if dim in row:
@@ -241,57 +281,70 @@ def _access(
         lookups.append((IndexMapping.dynamic_val(number), tuple(at)))
     if lookups:
         attrs["lookups"] = tuple(lookups)
-    return attrs, extra, dims
+    return attrs, dynamic_values, dims
 
 
-def _by_symbol(side: dict[Expr, Expr], dims: tuple[Expr, ...]) -> dict[Expr, Expr]:
-    """Which dimensions a mapping names by their symbol, K for the memory's K/2, as Wave allows."""
-    open_ = [d for d in dims if d not in side and len(d.symbols) == 1]
-    return {s: d for d in open_ for s in d.symbols if s in side and s not in dims}
+def _dims_named_by_symbol(side: dict[Expr, Expr], dims: tuple[Expr, ...]) -> dict[Expr, Expr]:
+    """Return {symbol: memory dimension} for dimensions that a mapping names by a symbol, as Wave allows.
+
+    If the mapping gives a coordinate for K, and the memory has the dimension K/2 and no K, it is {K: K/2}. `side` has
+    the mapping's coordinates by dimension, `dims` are the memory's dimensions.
+    """
+    unnamed = [d for d in dims if d not in side and len(d.symbols) == 1]
+    return {s: d for d in unnamed for s in d.symbols if s in side and s not in dims}
 
 
-def _iterated(dims: tuple[Expr, ...], iterators: tuple[Expr, ...], at: tuple[Expr, ...]) -> tuple[Expr, ...]:
-    """The tile's dimensions; one that is a symbol set from a tile goes along a dimension of that tile.
+def _dims_of_assigned_symbols(
+    dims: tuple[Expr, ...], iterators: tuple[Expr, ...], at: tuple[Expr, ...]
+) -> tuple[Expr, ...]:
+    """Return the tile dimensions `dims`, with a symbol set by `set_symbol` replaced by the dimension of the tile it was
+    set to.
 
-    That is so where no coordinate, of memory or of a dynamic value, uses the dimension's iterator: the symbol itself
-    says which element is meant.
+    A dimension is replaced only if it is such a symbol and no coordinate in `at` uses its iterator (the one at the same
+    position in `iterators`): the symbol itself selects the element.
     """
     assigned = tracer("read").assigned
     used = {s for e in at for s in e.symbols}
-    found = list(dims)
-    for place, d in enumerate(dims):
-        if isinstance(d, Symbol) and d in assigned and iterators[place] not in used:
-            missing = [of for of in assigned[d] if of not in dims]
+    new_dims = list(dims)
+    for position, d in enumerate(dims):
+        if isinstance(d, Symbol) and d in assigned and iterators[position] not in used:
+            missing = [dim for dim in assigned[d] if dim not in dims]
             if len(missing) == 1:
-                found[place] = missing[0]
-    return tuple(found)
+                new_dims[position] = missing[0]
+    return tuple(new_dims)
 
 
-def _lookups(mapping: IndexMapping, values: Sequence[Value]) -> list[dict[Expr, Expr]]:
-    """The coordinates at which each dynamic value is looked up, by its own dimensions; others are ignored."""
-    rows = [mapping.dynamic[n] if n < len(mapping.dynamic) else {} for n in range(len(values))]
-    return [{d: e for d, e in row.items() if d in v.type.dims} for v, row in zip(values, rows, strict=True)]
+def _lookup_coordinates(mapping: IndexMapping, values: Sequence[Value]) -> list[dict[Expr, Expr]]:
+    """Return, for each dynamic value (a tile whose elements are used as indices), {dimension: coordinate expression}.
+
+    The coordinates are those at which the mapping looks it up, for its own dimensions; empty if the mapping gives none.
+    """
+    coordinates = [mapping.dynamic[n] if n < len(mapping.dynamic) else {} for n in range(len(values))]
+    return [{d: e for d, e in row.items() if d in v.type.dims} for v, row in zip(values, coordinates, strict=True)]
 
 
-def _along_values(
+def _dims_of_dynamic_values(
     dims: tuple[Expr, ...],
     iterators: tuple[Expr, ...],
     at: tuple[Expr, ...],
     values: Iterable[tuple[Value, dict[Expr, Expr]]],
 ) -> tuple[Expr, ...]:
-    """The tile's dimensions; an iterator that no coordinate uses goes along a dimension that only a dynamic value has.
+    """Return the tile dimensions `dims`, with an unused iterator's dimension replaced by one that only a dynamic value
+    has.
 
-    So a scatter whose places are a tile happens once for each of them, as in Wave, where each thread has one.
+    An iterator is unused if no coordinate in `at` contains it. `values` are (dynamic value, its lookup coordinates).
+    Nothing is replaced unless exactly one iterator is unused and exactly one dimension is missing. So a scatter to
+    indices held in a tile runs once per index, as in Wave, where each thread has one index.
     """
     missing = list(dict.fromkeys(d for v, row in values for d in v.type.dims if d not in dims and d not in row))
     used = {s for e in at for s in e.symbols}
-    unused = [place for place, iterator in enumerate(iterators) if iterator not in used]
+    unused = [position for position, iterator in enumerate(iterators) if iterator not in used]
     if len(missing) != 1 or len(unused) != 1:
         return dims
-    return tuple(missing[0] if place == unused[0] else d for place, d in enumerate(dims))
+    return tuple(missing[0] if position == unused[0] else d for position, d in enumerate(dims))
 
 
-def _by_iterators(
+def _access_by_iterators(
     what: str,
     attrs: dict[str, Any],
     memory: MemoryType,
@@ -300,28 +353,32 @@ def _by_iterators(
     *,
     reading: bool,
 ) -> tuple[dict[str, Any], list[Value], tuple[Expr, ...]]:
-    """The access that `source=` and `target=` say, by the IteratorBindings of the kernel."""
-    bound = tracer(what).iterators
+    """Return (attributes, dynamic values, tile dimensions) of an access given by `source=` and `target=`.
+
+    One of the two lists the tile's iterators (`target` if `reading`), the other the memory coordinates. The iterators'
+    dimensions come from the kernel's IteratorBindings. `attrs` are the attributes known so far.
+    """
+    dim_of_iterator = tracer(what).iterators
     tile_side, memory_side = (target, source) if reading else (source, target)
     if tile_side is None or memory_side is None:
         raise BadMapping(f"{what}: source= and target= come together", author_location(2))
     for s in tile_side:
-        if s not in bound:
+        if s not in dim_of_iterator:
             raise BadMapping(
-                f"{what}: {s} is no iterator; the kernel's IteratorBindings name {dims_text(tuple(bound))}",
+                f"{what}: {s} is no iterator; the kernel's IteratorBindings name {dims_text(tuple(dim_of_iterator))}",
                 author_location(2),
             )
-    dims = tuple(bound[s] for s in tile_side)
-    extra: list[Value] = []
+    dims = tuple(dim_of_iterator[s] for s in tile_side)
+    dynamic_values: list[Value] = []
     lookups = []
     at: list[Expr] = []
     for entry in memory_side:
         if isinstance(entry, Tile):
-            place = tuple(next(s for s, d in bound.items() if d is dim) for dim in entry.type.dims)
-            number = IndexMapping.dynamic_val(len(extra))
-            lookups.append((number, place))
-            extra.append(entry.value)
-            at.append(number)
+            lookup = tuple(next(s for s, d in dim_of_iterator.items() if d is dim) for dim in entry.type.dims)
+            dynamic_symbol = IndexMapping.dynamic_val(len(dynamic_values))
+            lookups.append((dynamic_symbol, lookup))
+            dynamic_values.append(entry.value)
+            at.append(dynamic_symbol)
         else:
             at.append(as_expr(entry))
     if len(at) != len(memory.dims):
@@ -331,7 +388,7 @@ def _by_iterators(
     attrs |= {"over": tuple(tile_side), "at": tuple(at)}
     if lookups:
         attrs["lookups"] = tuple(lookups)
-    return attrs, extra, dims
+    return attrs, dynamic_values, dims
 
 
 def allocate(
@@ -345,14 +402,21 @@ def allocate(
     tail_padding: int = 0,
     tag: str | None = None,
 ) -> MemoryArgument:
-    """Memory shared by the threads of one workgroup."""
-    kind = MemoryType(element_type(dtype), dims_of(shape), "shared")
-    made = tracer("allocate").emit("allocate", (), {"tile": dims_of(distributed_shape)}, (kind,))
-    return MemoryArgument(made.result)
+    """Emit an allocation of memory shared by the threads of a workgroup and return it as a `MemoryArgument`.
+
+    `distributed_shape` is the tile of `shape` that one workgroup holds. `address_space` and the later parameters are
+    accepted for Wave and ignored.
+    """
+    memory_type = MemoryType(element_type(dtype), dims_of(shape), "shared")
+    op = tracer("allocate").emit("allocate", (), {"tile": dims_of(distributed_shape)}, (memory_type,))
+    return MemoryArgument(op.result)
 
 
 def shared_memory_barrier(*args: Any, **options: Any) -> None:
-    """Orders accesses to allocated memory before and after it."""
+    """Emit a workgroup barrier: accesses to allocated memory before it complete before those after it.
+
+    Arguments are ignored.
+    """
     tracer("shared_memory_barrier").emit("barrier")
 
 

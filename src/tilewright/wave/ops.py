@@ -1,7 +1,8 @@
 """The operations of the tile language on tiles, as functions that kernels call; `memory_ops` has those on memory.
 
-Each one adds an operation to the kernel being traced; arguments that only place work mean nothing on the tile level:
-`elements_per_thread` is recorded, and `explain()` says where a plan does not follow it; `flags` and `tag` are accepted.
+Each one adds an operation to the kernel being traced and returns its result as a tile. `elements_per_thread` is a hint
+to the planner; `explain()` says where a plan does not follow it. Arguments for Wave's compiler, such as `tag`, are
+accepted and ignored.
 """
 
 from __future__ import annotations
@@ -44,10 +45,12 @@ def iterate(
     any_tile: bool = False,
     tag: str | None = None,
 ) -> Callable[[Callable[..., Any]], Any]:
-    """A loop over consecutive tiles of a dimension; the decorated function's name becomes the result.
+    """Return a decorator that traces a function as a loop over consecutive tiles of `axis`, and returns the loop's
+    results.
 
-    The function takes the carried values and returns the next ones. With `start` and `condition` it is a while loop:
-    `axis` starts at that scalar, and the body sets it by `tkw.set_symbol(axis, next)`.
+    The function takes the carried values, first `init_args`, and returns the next ones. With `start` and `condition` it
+    is a while loop: `axis` begins at the scalar `start`, and the body sets it by `tkw.set_symbol(axis, next)`.
+    `any_tile` promises that the results do not depend on the tile size. `step` and `tag` are ignored.
     """
     where = author_location()
 
@@ -57,12 +60,12 @@ def iterate(
             raise DtypeMismatch(f"iterate: init_args={init_args!r}: give a list of tiles, init_args=[...]", where)
         carried = [operand(a, dtypes.f32, "iterate") for a in init_args]
 
-        def ends(returned: Any) -> None:
-            trace.emit("yield", _returned(returned, len(carried), "iterate"))
+        def emit_yield(returned: Any) -> None:
+            trace.emit("yield", _yielded_values(returned, len(carried), "iterate"))
 
         attrs: dict[str, Any] = {"axis": dim_of(axis, "iterate")}
         with trace.along(attrs["axis"]):
-            block = trace.body(body, [Value(v.type) for v in carried], ends)
+            block = trace.body(body, [Value(v.type) for v in carried], emit_yield)
         operands = carried
         if start is not None:
             attrs["start"] = True
@@ -73,35 +76,39 @@ def iterate(
             attrs["any_tile"] = True
         if (start is None) != (condition is None):
             raise ProgramError("iterate: start and condition come together, for a while loop", author_location(1))
-        made = trace.emit("iterate", operands, attrs, None, (block,))
-        for result, name in zip(made.results, block.args, strict=True):
+        op = trace.emit("iterate", operands, attrs, None, (block,))
+        for result, name in zip(op.results, block.args, strict=True):
             result.name = name.name
-        tiles = tuple(Tile(r) for r in made.results)
+        tiles = tuple(Tile(r) for r in op.results)
         return tiles[0] if len(tiles) == 1 else tiles
 
     return decorate
 
 
-def _returned(returned: Any, count: int, what: str) -> list[Value]:
-    """The values that a traced function returned, as a list."""
+def _yielded_values(returned: Any, count: int, what: str) -> list[Value]:
+    """Return `returned`, the result of a traced body (None, one tile or a sequence), as a list of values.
+
+    Raise `DimensionMismatch`, which names the operation `what`, unless there are `count` of them.
+    """
     if returned is None:
-        found: tuple[Any, ...] = ()
+        results: tuple[Any, ...] = ()
     elif isinstance(returned, tuple | list):
-        found = tuple(returned)
+        results = tuple(returned)
     else:
-        found = (returned,)
-    if len(found) != count:
+        results = (returned,)
+    if len(results) != count:
         raise DimensionMismatch(
-            f"{what}: {count} values are carried, but the body returns {len(found)}", author_location(2)
+            f"{what}: {count} values are carried, but the body returns {len(results)}", author_location(2)
         )
-    return [tile_of(x, what) for x in found]
+    return [tile_of(x, what) for x in results]
 
 
 def conditional(condition: Any, else_return: Any = None, tag: str | None = None) -> Callable[[Callable[..., Any]], Any]:
-    """The decorated function, run where the condition holds: for a tile, element by element.
+    """Return a decorator that traces a function as a branch executed where `condition` holds; a tile is tested per
+    element.
 
-    With `else_return`, the function's name becomes its result where the condition holds, those values elsewhere. The
-    function may take these values as its arguments, one each, or none at all.
+    With `else_return` (values, one or several) the decorator returns the function's results where the condition holds
+    and those values elsewhere; the function takes these values as arguments, or none. `tag` is ignored.
     """
 
     def decorate(body: Callable[..., Any]) -> Any:
@@ -112,36 +119,38 @@ def conditional(condition: Any, else_return: Any = None, tag: str | None = None)
             operands.append(condition.value)
         elif isinstance(condition, Expr | bool | int):
             attrs["when"] = as_expr(int(condition) if isinstance(condition, bool) else condition)
-            refuse_threads(attrs["when"])  # before its body, which may fail for the same reason
+            refuse_threads(attrs["when"])  # before tracing the body, which may fail for the same reason
         else:
             raise DtypeMismatch(f"conditional on {condition!r}: give a tile or an expression", author_location(1))
         otherwise = (
             [] if else_return is None else list(else_return if isinstance(else_return, tuple | list) else [else_return])
         )
 
-        def ends(returned: Any) -> None:
+        def emit_yield(returned: Any) -> None:
             if otherwise:
                 trace.emit(
                     "yield",
-                    _returned(returned, len(otherwise), f"conditional(..., else_return={written(otherwise, 80)})"),
+                    _yielded_values(
+                        returned, len(otherwise), f"conditional(..., else_return={written(otherwise, 80)})"
+                    ),
                 )
 
-        given = [Tile(tile_of(x, "conditional")) for x in otherwise]
-        block = trace.body(_without_arguments(body, given), [], ends)
-        operands += [tile.value for tile in given]
-        made = trace.emit("conditional", operands, attrs, None, (block,))
-        tiles = tuple(Tile(r) for r in made.results)
+        else_tiles = [Tile(tile_of(x, "conditional")) for x in otherwise]
+        block = trace.body(_bind_arguments(body, else_tiles), [], emit_yield)
+        operands += [tile.value for tile in else_tiles]
+        op = trace.emit("conditional", operands, attrs, None, (block,))
+        tiles = tuple(Tile(r) for r in op.results)
         return None if not tiles else tiles[0] if len(tiles) == 1 else tiles
 
     return decorate
 
 
-def _without_arguments(body: Callable[..., Any], given: list[Tile]) -> Callable[[], Any]:
-    """A conditional's body as a function of nothing; one that has parameters is called with the values given."""
+def _bind_arguments(body: Callable[..., Any], values: list[Tile]) -> Callable[[], Any]:
+    """Return `body` as a function without parameters: `values` are its arguments, unless it has no parameters."""
     if not inspect.signature(body).parameters:
         return body
-    require_call(body, len(given), "of else_return")
-    return lambda: body(*given)
+    require_call(body, len(values), "of else_return")
+    return lambda: body(*values)
 
 
 # -- multiplication and reductions ------------------------------------------------------------------------
@@ -156,62 +165,67 @@ def mma(
     tag: str | None = None,
     accumulate: str | None = None,
 ) -> Tile:
-    """acc + the sum of lhs * rhs over the dimensions that both factors have and the accumulator has not.
+    """Emit acc + sum(lhs * rhs), summed over the dimensions that both operands have and the accumulator `acc` lacks.
 
-    Dimensions go by name, in any order; those that all three have are batch dimensions. f32 means f32:
-    `precision="tf32"` is the only way to tf32: factors keep ten bits of fraction, rounded to the nearest, or cut where
-    the machine's own products do that. Sums are carried in f32 and wider: `accumulate="f16"`, of factors and an
-    accumulator of f16, is the only way to sums in f16, which may be rounded after every product.
+    Dimensions go by name, in any order; those that all three have are batch dimensions. By default f32 operands are
+    multiplied as f32, and accumulators are f32 or wider. `precision="tf32"` reduces f32 operands to ten bits of
+    fraction, rounded to nearest, or truncated if the machine's MMA truncates. `accumulate="f16"`, for f16 operands and
+    `acc`, allows sums in f16, which may be rounded after every product. `mma_type` and `tag` are ignored.
     """
     if precision not in (None, "tf32"):
         raise DtypeMismatch(f'mma: precision={precision!r}; "tf32" or nothing', author_location())
-    asked = {"precision": precision, "accumulate": accumulate}
-    attrs = {name: value for name, value in asked.items() if value is not None}
+    options = {"precision": precision, "accumulate": accumulate}
+    attrs = {name: value for name, value in options.items() if value is not None}
     return Tile(tracer("mma").emit("mma", [tile_of(x, "mma") for x in (lhs, rhs, acc)], attrs).result)
 
 
 GROUP = 32
-"""How many neighbours along the summed dimension share a scale."""
+"""The number of consecutive elements along K that share a scale."""
 
 
 def scaled_mma(
     lhs: Any, lhs_scale: Any, rhs: Any, rhs_scale: Any, acc: Any, mma_type: Any = None, tag: str | None = None
 ) -> Tile:
-    """acc + the sum of products of microscaled factors: 32 neighbours along the summed dimension K share a scale.
+    """Emit acc + sum(lhs * rhs) for microscaled operands (MXFP4, MXFP8): 32 consecutive elements along K share a scale.
 
-    A scale is a tile over K/32 in place of K, of any float type (f8e8m0fnu for MXFP4 and MXFP8). Products are those of
-    the scaled numbers, in f32.
+    `lhs_scale` and `rhs_scale` are tiles of any float type, with a dimension K/32 in place of K. Operands are
+    multiplied by their scales in f32, then by each other. `mma_type` and `tag` are ignored.
     """
-    total = tile_of(acc, "scaled_mma").type.dims
-    factors = []
-    for name, factor, scale in (("lhs", lhs, lhs_scale), ("rhs", rhs, rhs_scale)):
-        tile, by = tile_of(factor, "scaled_mma"), tile_of(scale, "scaled_mma")
-        pairs = [(d, g) for d in tile.type.dims if d not in total for g in by.type.dims if g * GROUP is d]
+    acc_dims = tile_of(acc, "scaled_mma").type.dims
+    operands = []
+    for name, x, scale in (("lhs", lhs, lhs_scale), ("rhs", rhs, rhs_scale)):
+        tile, scale_tile = tile_of(x, "scaled_mma"), tile_of(scale, "scaled_mma")
+        pairs = [(d, g) for d in tile.type.dims if d not in acc_dims for g in scale_tile.type.dims if g * GROUP is d]
         if len(pairs) != 1:
             raise DimensionMismatch(
                 f"scaled_mma: {name} has the dimensions {dims_text(tile.type.dims)} and its scale "
-                f"{dims_text(by.type.dims)}; the scale must have K/{GROUP} where {name} has the summed dimension K",
+                f"{dims_text(scale_tile.type.dims)}; the scale must have K/{GROUP} where {name} has the summed "
+                "dimension K",
                 author_location(),
             )
         ((dim, group),) = pairs
         attrs = {"dim": group, "to": dim, "times": GROUP}
-        spread = Tile(tracer("scaled_mma").emit("repeat", [cast(scale, dtypes.f32).value], attrs).result)
-        factors.append(cast(factor, dtypes.f32) * spread)
-    left, right = factors
+        scales = Tile(tracer("scaled_mma").emit("repeat", [cast(scale, dtypes.f32).value], attrs).result)
+        operands.append(cast(x, dtypes.f32) * scales)
+    left, right = operands
     return mma(left, right, acc)
 
 
-def _reduction(name: str) -> Any:
+def _make_reduction(name: str) -> Any:
+    """Return the function `tkw.<name>` that reduces tiles over one or several dimensions; `name` is sum, max, min
+    or prod.
+    """
+
     def reduce(src: Any, acc: Any = None, dim: Any = None, block: bool = False, tag: str | None = None) -> Tile:
         sources = [tile_of(x, name) for x in (src if isinstance(src, tuple | list) else [src])]
         if not sources:
             raise DtypeMismatch(f"{name} of nothing: give a tile, or a list of tiles", author_location())
         trace, dtype = tracer(name), sources[0].type.dtype
-        *before, last = _reduced_dims(sources[0], dim, name)
-        if before and dtype.is_narrow and name in ("sum", "prod"):  # rounded once, as one reduction is
+        *leading_dims, last_dim = _reduced_dims(sources[0], dim, name)
+        if leading_dims and dtype.is_narrow and name in ("sum", "prod"):  # rounded once, as one reduction is
             sources = [cast(Tile(x), dtype.accumulator).value for x in sources]
-        for each in before:
-            sources = [trace.emit(name, sources, {"dim": each}).result]
+        for leading_dim in leading_dims:
+            sources = [trace.emit(name, sources, {"dim": leading_dim}).result]
         if acc is not None:
             carried = operand(acc, dtype, name)
             if carried.type.dtype is not dtype:
@@ -220,20 +234,21 @@ def _reduction(name: str) -> Any:
                     f"one, for instance tkw.cast(x, tkl.{carried.type.dtype})",
                     author_location(),
                 )
-            return Tile(trace.emit(name, [*sources, carried], {"dim": last, "acc": True}).result)
-        reduced = Tile(trace.emit(name, sources, {"dim": last}).result)
+            return Tile(trace.emit(name, [*sources, carried], {"dim": last_dim, "acc": True}).result)
+        reduced = Tile(trace.emit(name, sources, {"dim": last_dim}).result)
         return reduced if reduced.type.dtype is dtype else cast(reduced, dtype)
 
     reduce.__name__ = name
-    reduce.__doc__ = f"The {name} over a dimension, or a list of them, of tiles, with an accumulator if given."
+    reduce.__doc__ = f"The {name} of tiles over a dimension, or a list of them, starting from `acc` if given."
     return reduce
 
 
 def _reduced_dims(value: Value, dim: Any, what: str) -> list[Expr]:
-    """The dimensions of a reduction in the order in which they are reduced.
+    """Return the dimensions of a reduction of `value`, in the order in which they are reduced; None is the last
+    dimension.
 
-    That is the tile's last one first, whatever the order they are given in. In a loop the loop's own comes last: it is
-    the one that is accumulated over.
+    The order is the tile's from last to first, whatever the order in `dim`. The axes of enclosing loops come after all
+    others, since the reduction accumulates over them. `what` names the operation in errors.
     """
     if dim is None:
         return [_last_dim(value, what)]
@@ -248,23 +263,30 @@ def _reduced_dims(value: Value, dim: Any, what: str) -> list[Expr]:
     for d in dims:
         if d not in value.type.dims or dims.count(d) > 1:
             has = f"the tile has the dimensions {dims_text(value.type.dims)}"
-            wrong = f"{d} stands there twice" if d in value.type.dims else f"{has}, and {d} is none of them"
-            raise DimensionMismatch(f"{what} over {dims_text(tuple(dims))}: {wrong}", author_location(2))
+            problem = f"{d} stands there twice" if d in value.type.dims else f"{has}, and {d} is none of them"
+            raise DimensionMismatch(f"{what} over {dims_text(tuple(dims))}: {problem}", author_location(2))
     axes = tracer(what).axes
     return sorted(dims, key=lambda d: (axes.index(d) if d in axes else -1, -value.type.dims.index(d)))
 
 
 def _last_dim(value: Value, what: str) -> Expr:
+    """Return the last dimension of `value`; raise `DimensionMismatch`, which names the operation `what`, if it has
+    none.
+    """
     if not value.type.dims:
         raise DimensionMismatch(f"{what} of {value.type}: it has no dimensions", author_location(2))
-    found: Expr = value.type.dims[-1]
-    return found
+    last: Expr = value.type.dims[-1]
+    return last
 
 
-sum, max, min, prod = (_reduction(name) for name in ("sum", "max", "min", "prod"))  # noqa: A001
+sum, max, min, prod = (_make_reduction(name) for name in ("sum", "max", "min", "prod"))  # noqa: A001
 
 
-def _scan(name: str) -> Any:
+def _make_scan(name: str) -> Any:
+    """Return the function `tkw.<name>` that scans a tile along a dimension; `name` is cumsum, cumprod, cummax or
+    cummin.
+    """
+
     def scan(src: Any, acc: Any = None, dim: Any = None, block: bool = False, tag: str | None = None) -> Tile:
         value = tile_of(src, name)
         attrs = {"dim": _last_dim(value, name) if dim is None else dim_of(dim, name)}
@@ -276,52 +298,59 @@ def _scan(name: str) -> Any:
     return scan
 
 
-cumsum, cumprod, cummax, cummin = (_scan(name) for name in SCANS)
+cumsum, cumprod, cummax, cummin = (_make_scan(name) for name in SCANS)
 
 
-def _extreme_place(name: str, reduction: str) -> Any:
+def _make_arg_reduction(name: str, reduction: str) -> Any:
+    """Return the function `tkw.<name>`, argmax or argmin; `reduction` is max or min.
+
+    It emits the index of the first extreme element along a dimension, as i32. A NaN counts as the extreme.
+    """
+
     def place(src: Any, dim: Any = None, tag: str | None = None) -> Tile:
         tile = Tile(tile_of(src, name))
-        along = _last_dim(tile.value, name) if dim is None else dim_of(dim, name)
-        if along not in tile.type.dims:
+        reduced_dim = _last_dim(tile.value, name) if dim is None else dim_of(dim, name)
+        if reduced_dim not in tile.type.dims:
             raise DimensionMismatch(
-                f"{name} over {along}: the tile has the dimensions {dims_text(tile.type.dims)}", author_location()
+                f"{name} over {reduced_dim}: the tile has the dimensions {dims_text(tile.type.dims)}", author_location()
             )
         trace = tracer(name)
-        extreme = trace.emit(reduction, [tile.value], {"dim": along}).result
-        hits = tile == Tile(extreme)
-        if tile.type.dtype.is_float:  # where one is no number, so is the extreme, which equals nothing
-            hits = hits | (tile != tile)
-        places = select(hits, self_index(along), _NO_PLACE)
-        return Tile(trace.emit("min", [places.value], {"dim": along}).result)
+        extreme = trace.emit(reduction, [tile.value], {"dim": reduced_dim}).result
+        is_extreme = tile == Tile(extreme)
+        if tile.type.dtype.is_float:  # the extreme of a tile with a NaN is NaN, which equals nothing
+            is_extreme = is_extreme | (tile != tile)
+        indices = select(is_extreme, self_index(reduced_dim), _NO_INDEX)
+        return Tile(trace.emit("min", [indices.value], {"dim": reduced_dim}).result)
 
     place.__name__ = name
     place.__doc__ = (
-        f"The i32 place of the {reduction} along a dimension, the first of several; a NaN is the {reduction}, as "
-        "PyTorch has it."
+        f"Emit the i32 index of the first {reduction} along a dimension (None: the last one); a NaN is the "
+        f"{reduction}, as in PyTorch."
     )
     return place
 
 
-_NO_PLACE = 2**31 - 1
-"""What stands for the places of elements that are not the extreme: no tile has so many."""
-argmax, argmin = _extreme_place("argmax", "max"), _extreme_place("argmin", "min")
+_NO_INDEX = 2**31 - 1
+"""The index given to elements that are not the extreme; it is larger than any index of a tile."""
+argmax, argmin = _make_arg_reduction("argmax", "max"), _make_arg_reduction("argmin", "min")
 
 
 def topk(src: Any, k_dim: Any, dim: Any, tag: str | None = None) -> tuple[Tile, Tile]:
-    """The largest elements along a dimension, largest first, and their i32 places.
+    """Return (values, i32 indices) of the `k_dim` largest elements of `src` along `dim`, in descending order.
 
-    The lower place wins a tie. A NaN is larger than any number, as `max` and PyTorch have it.
+    The lower index wins a tie. A NaN is larger than any number, as in `max` and PyTorch. `tag` is ignored.
     """
     attrs = {"dim": dim_of(dim, "topk"), "count": dim_of(k_dim, "topk")}
-    values, places = tracer("topk").emit("topk", [tile_of(src, "topk")], attrs).results
-    return Tile(values), Tile(places)
+    values, indices = tracer("topk").emit("topk", [tile_of(src, "topk")], attrs).results
+    return Tile(values), Tile(indices)
 
 
 # -- element by element -----------------------------------------------------------------------------------
 
 
-def _unary(name: str) -> Any:
+def _make_unary(name: str) -> Any:
+    """Return the function `tkw.<name>` that applies the operation `name` to a tile, element by element."""
+
     def operate(src: Any, tag: str | None = None) -> Tile:
         return Tile(tracer(name).emit(name, [tile_of(src, name)]).result)
 
@@ -330,12 +359,16 @@ def _unary(name: str) -> Any:
     return operate
 
 
-def _binary(name: str) -> Any:
+def _make_binary(name: str) -> Any:
+    """Return the function `tkw.<name>` that applies the operation `name` to two tiles or numbers, element by
+    element.
+    """
+
     def operate(lhs: Any, rhs: Any, tag: str | None = None) -> Tile:
-        known = lhs if isinstance(lhs, Tile) else rhs
-        dtype = tile_of(known, name).type.dtype
-        pair = [operand(x, dtype, name) for x in (lhs, rhs)]
-        return Tile(tracer(name).emit(name, pair).result)
+        typed_operand = lhs if isinstance(lhs, Tile) else rhs
+        dtype = tile_of(typed_operand, name).type.dtype
+        operands = [operand(x, dtype, name) for x in (lhs, rhs)]
+        return Tile(tracer(name).emit(name, operands).result)
 
     operate.__name__ = name
     operate.__doc__ = f"{name}, element by element; dimensions broadcast by name."
@@ -343,31 +376,37 @@ def _binary(name: str) -> Any:
 
 
 def powf(lhs: Any, rhs: Any, tag: str | None = None) -> Tile:
-    """The power, element by element, as the operator ** has it; dimensions broadcast by name."""
-    known = lhs if isinstance(lhs, Tile) else rhs
-    base = operand(lhs, tile_of(known, "powf").type.dtype, "powf")
+    """Return `lhs` ** `rhs`, element by element; dimensions broadcast by name. `tag` is ignored.
+
+    A small integer exponent becomes multiplications, as with the operator `**`.
+    """
+    typed_operand = lhs if isinstance(lhs, Tile) else rhs
+    base = operand(lhs, tile_of(typed_operand, "powf").type.dtype, "powf")
     power: Tile = Tile(base) ** rhs
     return power
 
 
-globals().update({name: _unary(name) for name in (*UNARY_FLOAT, *UNARY_ANY)})
+globals().update({name: _make_unary(name) for name in (*UNARY_FLOAT, *UNARY_ANY)})
 globals().update(
-    {name: _binary(name) for name in (*BINARY, *COMPARISONS, "and_", "or_", "xor", "shl", "shr") if name != "powf"}
+    {name: _make_binary(name) for name in (*BINARY, *COMPARISONS, "and_", "or_", "xor", "shl", "shr") if name != "powf"}
 )
-tanh_approx = _unary("tanh")
+tanh_approx = _make_unary("tanh")
 
 
 def softsign(
     src: Any, logit_cap: float = 30.0, apply_scaling: bool = False, head_dim: int | None = None, tag: str | None = None
 ) -> Tile:
-    """X / (1 + |x| / cap); the cap is `logit_cap`, divided by the root of `head_dim` with `apply_scaling`."""
+    """Return x / (1 + |x| / cap) for the elements x of `src`.
+
+    The cap is `logit_cap`, divided by sqrt(`head_dim`) with `apply_scaling`. `tag` is ignored.
+    """
     if type(apply_scaling) is not bool:
         raise DtypeMismatch(f"softsign: apply_scaling={written(apply_scaling, 80)}: True or False", author_location())
     if apply_scaling and head_dim is None:
         raise DtypeMismatch("softsign: apply_scaling=True needs head_dim", author_location())
-    for name, number in (("logit_cap", logit_cap), ("head_dim", 1 if head_dim is None else head_dim)):
-        if not isinstance(number, int | float) or not number > 0:
-            raise DtypeMismatch(f"softsign: {name}={written(number, 80)}: a number above 0", author_location())
+    for name, value in (("logit_cap", logit_cap), ("head_dim", 1 if head_dim is None else head_dim)):
+        if not isinstance(value, int | float) or not value > 0:
+            raise DtypeMismatch(f"softsign: {name}={written(value, 80)}: a number above 0", author_location())
     cap = logit_cap * (head_dim or 1) ** -0.5 if apply_scaling else logit_cap
     tile = Tile(tile_of(src, "softsign"))
     quotient: Tile = tile / (abs(tile) * (1.0 / cap) + 1.0)
@@ -375,9 +414,9 @@ def softsign(
 
 
 def select(cond: Any, if_true: Any, if_false: Any, tag: str | None = None) -> Tile:
-    """if_true where the condition (a bool tile) holds, if_false elsewhere.
+    """Return a tile with the elements of `if_true` where the bool tile `cond` holds, and of `if_false` elsewhere.
 
-    One of them may be a number, which then has the other's element type.
+    One of the two may be a number, which takes the element type of the other. `tag` is ignored.
     """
     if not isinstance(cond, Tile | MemoryArgument):
         raise DtypeMismatch(
@@ -392,51 +431,58 @@ def select(cond: Any, if_true: Any, if_false: Any, tag: str | None = None) -> Ti
             f"{written(if_false, 60)})",
             author_location(),
         )
-    known = if_true if isinstance(if_true, Tile) else if_false
-    dtype = tile_of(known, "select").type.dtype
+    typed_operand = if_true if isinstance(if_true, Tile) else if_false
+    dtype = tile_of(typed_operand, "select").type.dtype
     values = [tile_of(cond, "select"), operand(if_true, dtype, "select"), operand(if_false, dtype, "select")]
     return Tile(tracer("select").emit("select", values).result)
 
 
 def cast(src: Any, dtype: DTypeLike, tag: str | None = None) -> Tile:
-    """The same numbers in another element type.
+    """Return `src` converted to the element type `dtype`. `tag` is ignored.
 
-    Floats round to nearest even; floats become integers towards zero, kept within the range of the type (what is no
-    number becomes 0); integers wrap.
+    Floats round to nearest even. Floats become integers by truncation, clamped to the range of the type; NaN becomes 0.
+    Integers wrap.
     """
     attrs = {"dtype": element_type(dtype, "cast: dtype")}
     return Tile(tracer("cast").emit("cast", [tile_of(src, "cast")], attrs).result)
 
 
 def bitcast(src: Any, dtype: DTypeLike, tag: str | None = None) -> Tile:
-    """The same bits in another element type; the last dimension changes with the width."""
+    """Return the bits of `src` as elements of type `dtype`, with another extent of the last dimension if widths differ.
+
+    f32[M, N] becomes f16[M, 2*N]. `tag` is ignored.
+    """
     attrs = {"dtype": element_type(dtype, "bitcast: dtype")}
     return Tile(tracer("bitcast").emit("bitcast", [tile_of(src, "bitcast")], attrs).result)
 
 
-def _to_dims(name: str, src: Any, target_shape: Any) -> Tile:
+def _emit_with_dims(name: str, src: Any, target_shape: Any) -> Tile:
+    """Emit the operation `name` (broadcast, permute or reshape) of `src` to the dimensions `target_shape`."""
     return Tile(tracer(name).emit(name, [tile_of(src, name)], {"to": dims_of(target_shape)}).result)
 
 
 def broadcast(src: Any, target_shape: Any, tag: str | None = None) -> Tile:
-    """The tile repeated along the dimensions that it lacks."""
-    return _to_dims("broadcast", src, target_shape)
+    """Return `src` repeated along those dimensions of `target_shape` that it lacks. `tag` is ignored."""
+    return _emit_with_dims("broadcast", src, target_shape)
 
 
 def permute(src: Any, target_shape: Any, tag: str | None = None) -> Tile:
-    """The tile with its dimensions in another order."""
-    return _to_dims("permute", src, target_shape)
+    """Return `src` with its dimensions in the order of `target_shape`. `tag` is ignored."""
+    return _emit_with_dims("permute", src, target_shape)
 
 
 def reshape(src: Any, target_shape: Any, tag: str | None = None) -> Tile:
-    """The tile's elements, last dimension fastest, over other dimensions."""
-    return _to_dims("reshape", src, target_shape)
+    """Return the elements of `src`, in row-major order, as a tile of the dimensions `target_shape`.
+
+    `tag` is ignored.
+    """
+    return _emit_with_dims("reshape", src, target_shape)
 
 
 def register(shape: Any, dtype: DTypeLike, value: Any, tag: str | None = None) -> Tile:
-    """A tile over these dimensions, every element `value`: `Register[*shape, dtype](value)` as a function."""
-    filled: Tile = Register(dims_of(shape), element_type(dtype))(value)
-    return filled
+    """Return a tile of dimensions `shape` whose elements are all `value`, like `Register[*shape, dtype](value)`."""
+    tile: Tile = Register(dims_of(shape), element_type(dtype))(value)
+    return tile
 
 
 # -- indices and scalars ----------------------------------------------------------------------------------
@@ -445,33 +491,40 @@ def register(shape: Any, dtype: DTypeLike, value: Any, tag: str | None = None) -
 def self_index(
     dim: Any, dtype: DTypeLike = dtypes.i32, elements_per_thread: Any = None, tag: str | None = None
 ) -> Tile:
-    """The coordinates along a dimension, as a tile over it."""
+    """Return the coordinates along `dim`, as a one-dimensional tile of type `dtype` over `dim`.
+
+    `elements_per_thread` is a hint to the planner, `tag` is ignored.
+    """
     attrs = {"dim": dim_of(dim, "self_index"), "dtype": element_type(dtype, "self_index: dtype")}
-    along = str(attrs["dim"]) if isinstance(attrs["dim"], Symbol) else "an expression"
-    tracer("self_index").hint("self_index", along, elements_per_thread)
+    dim_text = str(attrs["dim"]) if isinstance(attrs["dim"], Symbol) else "an expression"
+    tracer("self_index").hint("self_index", dim_text, elements_per_thread)
     return Tile(tracer("self_index").emit("self_index", (), attrs).result)
 
 
 def apply_expr(value: Any, expr: Callable[..., ExprLike], tag: str | None = None) -> Tile:
-    """An expression of the elements of one tile, or of several given as a list."""
+    """Return `expr` applied to the elements of `value`, a tile or a list of tiles, one argument per tile.
+
+    `expr` is a Python function that returns an integer expression of symbols; a condition gives a bool tile. `tag` is
+    ignored.
+    """
     tiles = [tile_of(x, "apply_expr") for x in (value if isinstance(value, tuple | list) else [value])]
-    names = tuple(symbol(f"arg{i}") for i in range(len(tiles)))
+    arguments = tuple(symbol(f"arg{i}") for i in range(len(tiles)))
     if not callable(expr) or isinstance(expr, Expr):  # calling an expression evaluates it
         raise DtypeMismatch(f"apply_expr: {expr!r} is no function of {len(tiles)} symbols", author_location())
     require_call(expr, len(tiles))
     try:
-        result = as_expr(expr(*names))
+        result = as_expr(expr(*arguments))
     except TypeError as fault:
-        what = f"apply_expr: {written(expr, 80)} of {len(tiles)} symbols raised TypeError: {fault}"
-        raise DtypeMismatch(f"{what}; it must give an integer expression of them", author_location()) from fault
-    attrs: dict[str, Any] = {"over": names, "value": result}
+        message = f"apply_expr: {written(expr, 80)} of {len(tiles)} symbols raised TypeError: {fault}"
+        raise DtypeMismatch(f"{message}; it must give an integer expression of them", author_location()) from fault
+    attrs: dict[str, Any] = {"over": arguments, "value": result}
     if isinstance(result, AtLeastZero | IsZero | And | Or):  # a condition makes a bool tile
         attrs["dtype"] = dtypes.bool_
     return Tile(tracer("apply_expr").emit("apply", tiles, attrs).result)
 
 
 def set_symbol(symbol_: Symbol, value: Any, tag: str | None = None) -> None:
-    """From here on, the symbol stands for the tile's value at the current element."""
+    """Make `symbol_` stand for the element of the tile `value` at the current coordinates, in all later operations."""
     if not isinstance(symbol_, Symbol):
         raise DtypeMismatch(f"set_symbol: {symbol_!r} is no symbol", author_location())
     tile = operand(value, dtypes.i32, "set_symbol")
@@ -481,12 +534,12 @@ def set_symbol(symbol_: Symbol, value: Any, tag: str | None = None) -> None:
 
 
 def scalar(value: Any, dtype: DTypeLike, tag: str | None = None) -> Tile:
-    """A number or an expression as a tile without dimensions."""
+    """Return a number or expression as a tile without dimensions. `tag` is ignored."""
     return Tile(operand(value, element_type(dtype, "scalar: dtype"), "scalar"))
 
 
 def extract(src: Any, offset: Any, tag: str | None = None) -> Tile:
-    """One element of a tile, at these coordinates."""
+    """Return one element of `src`, at the coordinates `offset`, as a tile. `tag` is ignored."""
     return Tile(tracer("extract").emit("extract", [tile_of(src, "extract")], {"offset": dims_of(offset)}).result)
 
 
@@ -499,18 +552,20 @@ def debug_log(
     handler: Any = None,
     tag: str | None = None,
 ) -> None:
-    """Keeps the tile's values for the caller (`kernel(..., debug_logs=logs)`); the result does not change.
+    """Record the elements of the tile `src` for the caller (`kernel(..., debug_logs=logs)`); the result does not
+    change.
 
-    After the call, `logs[label]["value"]` is the tile, put together over all loops and workgroups. `printer(label,
+    After the call, `logs[label]["value"]` is the whole tile, collected over all loops and workgroups. `printer(label,
     value)` and `handler(logs)` are called then. `extra_iteration_dimensions=[(name, axis, count)]` keeps the first
-    iterations of the loop over an axis apart, along a new first dimension.
+    `count` iterations of the loop over `axis` separate, along a new first dimension. `mapping` maps the tile to the
+    logged array.
     """
     trace = tracer("debug_log")
     if label is not None and not isinstance(label, str):
         raise DtypeMismatch(f"debug_log: label={label!r} is no text", author_location())
-    rows = extra_iteration_dimensions if isinstance(extra_iteration_dimensions, list | tuple) else ()
+    iteration_dims = extra_iteration_dimensions if isinstance(extra_iteration_dimensions, list | tuple) else ()
     if extra_iteration_dimensions is not None and not (
-        rows and all(isinstance(row, list | tuple) and len(row) == 3 for row in rows)
+        iteration_dims and all(isinstance(row, list | tuple) and len(row) == 3 for row in iteration_dims)
     ):
         raise DtypeMismatch(
             f"debug_log: extra_iteration_dimensions={extra_iteration_dimensions!r}: a list of (name, axis, count)",
@@ -521,9 +576,11 @@ def debug_log(
     name = label or f"debug_log_output_{len(trace.hooks)}"
     trace.hooks[name] = (printer, handler)
     attrs: dict[str, Any] = {"label": name}
-    if rows:
-        attrs["iterations"] = tuple((dim_of(axis, "debug_log"), dim_of(count, "debug_log")) for _, axis, count in rows)
-        attrs["names"] = tuple(dim_of(name, "debug_log") for name, _, _ in rows)
+    if iteration_dims:
+        attrs["iterations"] = tuple(
+            (dim_of(axis, "debug_log"), dim_of(count, "debug_log")) for _, axis, count in iteration_dims
+        )
+        attrs["names"] = tuple(dim_of(name, "debug_log") for name, _, _ in iteration_dims)
     value = tile_of(src, "debug_log")
     if mapping is not None:
         dims, iterators = mapping.tile_side(mapping.inputs, "debug_log")

@@ -1,4 +1,4 @@
-"""Powers of a tile by a small integer: products of it, so that x ** 2 is x * x bit for bit."""
+"""Powers of a tile by a small integer, computed by multiplications, so that x ** 2 is x * x bit for bit."""
 
 from __future__ import annotations
 
@@ -11,54 +11,58 @@ from tilewright.ir.dtypes import plain_number
 from tilewright.ir.location import author_location
 
 LARGEST = 8
-"""The largest exponent of a floating-point tile whose power is a product: each product rounds once more."""
+"""The largest |exponent| for which a float tile is multiplied out: each multiplication rounds once more."""
 LARGEST_INTEGER = 2**63 - 1
-"""The same of an integer tile: products are exact modulo its range, whatever the exponent."""
+"""The same limit for an integer tile: its multiplications are exact modulo the range of its type."""
 
 Emit = Callable[..., Any]
-"""Adds an operation to the kernel that is traced: its name, operands, attributes and result types."""
+"""`Tracer.emit`: (operation name, operands, attributes, result types) -> the operation added to the traced kernel."""
 
 
 def as_products(base: Value, exponent: Any, emit: Emit) -> Value | None:
-    """The power of a tile by an integer, as products: x^n is the square of x^(n // 2), times x where n is odd.
+    """Emit the multiplications for `base` ** `exponent` and return the result, or None if `powf` has to compute it.
 
-    x^0 is 1 everywhere, x^1 is x, and x^-n is 1 / x^n. None where the exponent is no integer, or where it lies beyond
-    what products are taken for: `powf` computes these.
+    Squares are reused: x^n = (x^(n // 2))^2, times x if n is odd. x^0 is 1, x^1 is x and x^-n is 1 / x^n. None means
+    that `exponent` is no integer or too large. Raise `DtypeMismatch` for a negative power of an integer tile.
     """
-    kind: TileType = base.type
-    number = _integer(exponent, kind)
-    if number is None or abs(number) > (LARGEST if kind.dtype.is_float else LARGEST_INTEGER):
+    tile_type: TileType = base.type
+    n = _as_integer(exponent, tile_type)
+    if n is None or abs(n) > (LARGEST if tile_type.dtype.is_float else LARGEST_INTEGER):
         return None
-    if number < 0 and not kind.dtype.is_float:
+    if n < 0 and not tile_type.dtype.is_float:
         raise DtypeMismatch(
-            f"** {number} of a tile of {kind.dtype}: a negative power of an integer is no integer; cast the tile, for "
+            f"** {n} of a tile of {tile_type.dtype}: a negative power of an integer is no integer; cast the tile, for "
             "instance tkw.cast(x, tkl.f32)",
             author_location(2),
         )
-    if number == 0:
-        return _result(emit("fill", (), {"value": 1.0 if kind.dtype.is_float else 1}, (kind,)))
-    power = _product(base, abs(number), emit)
-    if number > 0:
+    if n == 0:
+        return _result_of(emit("fill", (), {"value": 1.0 if tile_type.dtype.is_float else 1}, (tile_type,)))
+    power = _power_by_squaring(base, abs(n), emit)
+    if n > 0:
         return power
-    return _result(emit("div", (_result(emit("scalar", (), {"value": 1.0, "dtype": kind.dtype})), power)))
+    return _result_of(emit("div", (_result_of(emit("scalar", (), {"value": 1.0, "dtype": tile_type.dtype})), power)))
 
 
-def _integer(exponent: Any, kind: TileType) -> int | None:
-    """An exponent that is an integer; 2.0 is one beside a floating-point tile."""
+def _as_integer(exponent: Any, tile_type: TileType) -> int | None:
+    """Return `exponent` as an int, or None if it is not integral; 2.0 counts as 2 if the tile has floating-point
+    elements.
+    """
     number = plain_number(exponent)
-    if isinstance(number, float) and kind.dtype.is_float and number.is_integer():
+    if isinstance(number, float) and tile_type.dtype.is_float and number.is_integer():
         return int(number)
     return number if isinstance(number, int) and not isinstance(number, bool) else None
 
 
-def _product(base: Value, number: int, emit: Emit) -> Value:
-    if number == 1:
+def _power_by_squaring(base: Value, exponent: int, emit: Emit) -> Value:
+    """Emit multiplications for `base` ** `exponent` (at least 1) and return the resulting tile."""
+    if exponent == 1:
         return base
-    half = _product(base, number // 2, emit)
-    square = _result(emit("mul", (half, half)))
-    return _result(emit("mul", (square, base))) if number % 2 else square
+    root = _power_by_squaring(base, exponent // 2, emit)
+    square = _result_of(emit("mul", (root, root)))
+    return _result_of(emit("mul", (square, base))) if exponent % 2 else square
 
 
-def _result(op: Any) -> Value:
+def _result_of(op: Any) -> Value:
+    """Return the only result of an operation."""
     value: Value = op.result
     return value

@@ -1,4 +1,4 @@
-"""Names of Wave's that Tilewright does not offer: each says so, by name, when it is used."""
+"""Names of Wave that Tilewright does not implement; calling one raises an error that says why."""
 
 from __future__ import annotations
 
@@ -56,7 +56,11 @@ _REASONS = {
 
 
 def out_of_scope(name: str) -> Any:
-    """What stands for a name that is not offered: an error when it is called; AttributeError for unknown names."""
+    """Return a function that raises `OutOfScope` with the reason, for a name of Wave that Tilewright does not
+    implement.
+
+    Raise `AttributeError` if Wave has no such name either.
+    """
     reason = _REASONS.get(name)
     if reason is None:
         raise AttributeError(f"module 'tilewright.wave' has no attribute {name!r}")
@@ -69,5 +73,5 @@ def out_of_scope(name: str) -> Any:
 
 
 def tag(value: Any, name: str | None = None) -> Any:
-    """The value itself: tags serve manual schedules."""
+    """Return `value` unchanged; Wave tags operations for manual schedules, which are ignored here."""
     return value

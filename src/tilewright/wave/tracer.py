@@ -1,4 +1,6 @@
-"""Tracing: a kernel's Python function is called once, and what it does becomes a tile program."""
+"""Tracing: a kernel's Python function is called once on symbolic tiles, and the operations it calls form a tile
+program.
+"""
 
 from __future__ import annotations
 
@@ -35,19 +37,19 @@ _current: ContextVar[Tracer | None] = ContextVar("tracer", default=None)
 
 
 class Tracer:
-    """One kernel being traced: the blocks that are open, and the iterators' dimensions."""
+    """The state of one kernel's tracing: the open blocks, the loop axes, the hints and the iterators' dimensions."""
 
     def __init__(self, iterators: dict[Symbol, Expr], as_wave: bool = False):
         self.builder = Builder(TILE)
         self.iterators = iterators
         self.as_wave = as_wave
-        """Whether % on tiles takes the dividend's sign, and reads outside memory give 0."""
+        """Whether % on tiles takes the sign of the dividend, and out-of-bounds reads return 0, as in Wave."""
         self.assigned: dict[Symbol, tuple[Expr, ...]] = {}
         self.hooks: dict[str, tuple[Any, Any]] = {}
         self.axes: list[Expr] = []
-        """The axes of the loops around, outermost first."""
+        """The axes of the enclosing loops, outermost first."""
         self.hints: dict[tuple[str, str, Expr], None] = {}
-        """(operation, what it is of, elements of a thread): what `elements_per_thread` says, in order."""
+        """An ordered set of (operation, its memory or dimension, `elements_per_thread`)."""
 
     def emit(
         self,
@@ -57,26 +59,36 @@ class Tracer:
         types: tuple[Any, ...] | None = None,
         blocks: tuple[Block, ...] = (),
     ) -> Op:
-        """A new operation at the author's line."""
+        """Append an operation at the author's current line and return it.
+
+        `attrs` are its attributes, `types` its result types (None: inferred from the operands), `blocks` its nested
+        bodies. Raise `OutOfScope` if an attribute names a thread.
+        """
         for value in (attrs or {}).values():
             refuse_threads(value)
         return self.builder.emit(name, tuple(operands), attrs, types, blocks, author_location(2))
 
     def hint(self, what: str, of: str | None, elements: Any) -> None:
-        """Notes an operation's `elements_per_thread`, which is no part of the meaning, for `explain()`."""
+        """Record an `elements_per_thread` hint for `explain()`; it does not change what the program computes.
+
+        `what` is the operation, `of` its memory or dimension, and `elements` the hint; None records nothing.
+        """
         if elements is not None:
             self.hints[what, of or "allocated memory", dim_of(elements, f"{what}: elements_per_thread")] = None
 
-    def body(self, function: Callable[..., Any], args: Sequence[Value], ends: Callable[[Any], Any]) -> Block:
-        """The block that calling `function` with these values makes; `ends` is told what it returns, within it."""
+    def body(self, function: Callable[..., Any], args: Sequence[Value], emit_yield: Callable[[Any], Any]) -> Block:
+        """Trace `function` on `args` as the body of a loop or branch, and return it as a block.
+
+        `emit_yield` is called inside the block with the function's return value; it emits the block's `yield`.
+        """
         require_call(function, len(args))
         with self.builder.within(tuple(args)) as block:
-            ends(function(*[Tile(v) for v in args]))
+            emit_yield(function(*[Tile(v) for v in args]))
         return block
 
     @contextmanager
     def along(self, axis: Expr) -> Iterator[None]:
-        """Within it, what is traced is the body of a loop over an axis."""
+        """Return a context in which operations are traced as the body of a loop over `axis`."""
         self.axes.append(axis)
         try:
             yield
@@ -92,7 +104,10 @@ class Tracer:
 
 
 def require_call(function: Callable[..., Any], count: int, which: str = "that are carried") -> None:
-    """Raises where a body does not take as many values as it is called with; `which` says what values these are."""
+    """Raise `DimensionMismatch` if `function` cannot be called with `count` positional arguments.
+
+    `which` describes these arguments in the error text.
+    """
     try:
         inspect.signature(function).bind(*[None] * count)
     except TypeError as fault:
@@ -103,7 +118,9 @@ def require_call(function: Callable[..., Any], count: int, which: str = "that ar
 
 
 def refuse_threads(value: Any) -> None:
-    """Raises where an expression names a thread: a tile program has none."""
+    """Raise `OutOfScope` if `value`, an expression or nested tuple of them, names a thread id: tile programs have no
+    threads.
+    """
     if isinstance(value, tuple):
         for entry in value:
             refuse_threads(entry)
@@ -114,15 +131,20 @@ def refuse_threads(value: Any) -> None:
 
 
 def tracer(what: str) -> Tracer:
-    """The kernel being traced; an error that names `what` if there is none."""
-    found = _current.get()
-    if found is None:
+    """Return the tracer of the kernel being traced; raise `ProgramError`, which names the operation `what`, outside a
+    kernel.
+    """
+    current = _current.get()
+    if current is None:
         raise ProgramError(f"{what} only has a meaning inside a kernel", author_location(2))
-    return found
+    return current
 
 
-def _refused(what: str) -> Any:
-    """An operator that memory does not have."""
+def _unsupported_on_memory(what: str) -> Any:
+    """Return an operator method for `MemoryArgument` that raises `DtypeMismatch`: memory must be read first.
+
+    `what` describes the operator in the error text.
+    """
 
     def refuse(self: MemoryArgument, *others: Any) -> Any:
         raise DtypeMismatch(
@@ -143,8 +165,10 @@ _ATTRIBUTES = {
 }
 
 
-def _missing(self: MemoryArgument | Tile, name: str) -> Any:
-    """What arrays have and this has not: the error says what to write instead."""
+def _raise_no_attribute(self: MemoryArgument | Tile, name: str) -> Any:
+    """Raise `NoSuchAttribute` for an attribute of arrays that tiles and memory lack; the text says what to write
+    instead.
+    """
     hint = _ATTRIBUTES.get(name, "tkw has functions of tiles: tkw.exp, tkw.sum, tkw.reshape, ...")
     raise NoSuchAttribute(f"{self!r} has no attribute {name}: {hint}", author_location(2))
 
@@ -154,31 +178,39 @@ class MemoryArgument:
 
     __slots__ = ("value",)
     __hash__ = object.__hash__
-    __array_ufunc__ = _refused("a function of numpy's")
-    __getattr__ = _missing
+    __array_ufunc__ = _unsupported_on_memory("a function of numpy's")
+    __getattr__ = _raise_no_attribute
 
     def __init__(self, value: Value):
         self.value = value
 
-    __getitem__ = __setitem__ = _refused("an element")
-    __iter__ = __len__ = __bool__ = _refused("Python's use")
-    __lt__ = __le__ = __gt__ = __ge__ = _refused("a comparison")
-    __neg__ = __abs__ = __invert__ = _refused("an operator")
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refused("an operator")
-    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = __matmul__ = _refused("an operator")
-    __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __lshift__ = __rshift__ = _refused("an operator")
+    __getitem__ = __setitem__ = _unsupported_on_memory("an element")
+    __iter__ = __len__ = __bool__ = _unsupported_on_memory("Python's use")
+    __lt__ = __le__ = __gt__ = __ge__ = _unsupported_on_memory("a comparison")
+    __neg__ = __abs__ = __invert__ = _unsupported_on_memory("an operator")
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _unsupported_on_memory(
+        "an operator"
+    )
+    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = __matmul__ = _unsupported_on_memory(
+        "an operator"
+    )
+    __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __lshift__ = __rshift__ = _unsupported_on_memory(
+        "an operator"
+    )
 
     @property
     def type(self) -> MemoryType:
-        """Its dimensions and element type."""
-        found: MemoryType = self.value.type
-        return found
+        """The dimensions, element type and address space of the memory."""
+        memory_type: MemoryType = self.value.type
+        return memory_type
 
     def __repr__(self) -> str:
         return f"<memory {self.value.name}: {self.type}>"
 
 
-def _binary(name: str, *, reflected: bool = False) -> Any:
+def _binary_operator(name: str, *, reflected: bool = False) -> Any:
+    """Return an operator method of `Tile` that emits the operation `name`; `reflected` swaps the operands."""
+
     def operate(self: Tile, other: Any) -> Any:
         other = operand(other, self.type.dtype, name)
         pair = (other, self.value) if reflected else (self.value, other)
@@ -187,15 +219,18 @@ def _binary(name: str, *, reflected: bool = False) -> Any:
     return operate
 
 
-def _power(self: Tile, exponent: Any) -> Any:
-    """The operator **: products, where the exponent is a small integer."""
-    found = as_products(self.value, exponent, tracer("powf").emit)
-    return _binary("powf")(self, exponent) if found is None else Tile(found)
+def _power_operator(self: Tile, exponent: Any) -> Any:
+    """Return `self` ** `exponent`: multiplications if the exponent is a small integer, otherwise a `powf` operation."""
+    power = as_products(self.value, exponent, tracer("powf").emit)
+    return _binary_operator("powf")(self, exponent) if power is None else Tile(power)
 
 
-def _modulo(*, reflected: bool = False) -> Any:
-    """The operator %: -7 % 3 is 2, as Python has it; -1 where the tracer is to follow Wave."""
-    floored = _binary("mod", reflected=reflected)
+def _modulo_operator(*, reflected: bool = False) -> Any:
+    """Return the method for % of tiles, or with `reflected` for a tile on the right: -7 % 3 is 2, as in Python.
+
+    If the tracer follows Wave (`as_wave`), the result has the sign of the dividend: -7 % 3 is -1.
+    """
+    floored = _binary_operator("mod", reflected=reflected)
 
     def operate(self: Tile, other: Any) -> Any:
         other = operand(other, self.type.dtype, "mod")
@@ -218,13 +253,13 @@ class Tile:
 
     __slots__ = ("value",)
     __hash__ = object.__hash__
-    __getattr__ = _missing
+    __getattr__ = _raise_no_attribute
 
     def __init__(self, value: Value):
         self.value = value
 
     def __array_ufunc__(self, function: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        """A number of numpy's beside a tile is a number; numpy's functions have no tiles."""
+        """Emit an operator between a numpy number and a tile; raise `DtypeMismatch` for all other numpy functions."""
         operator = _OPERATORS.get(function.__name__) if method == "__call__" and len(inputs) == 2 else None
         if operator is None:
             raise DtypeMismatch(
@@ -246,23 +281,23 @@ class Tile:
 
     @property
     def type(self) -> TileType:
-        """Its dimensions and element type."""
-        found: TileType = self.value.type
-        return found
+        """The dimensions and element type of the tile."""
+        tile_type: TileType = self.value.type
+        return tile_type
 
-    __add__, __radd__ = _binary("add"), _binary("add", reflected=True)
-    __sub__, __rsub__ = _binary("sub"), _binary("sub", reflected=True)
-    __mul__, __rmul__ = _binary("mul"), _binary("mul", reflected=True)
-    __truediv__, __rtruediv__ = _binary("div"), _binary("div", reflected=True)
-    __floordiv__, __rfloordiv__ = _binary("floordiv"), _binary("floordiv", reflected=True)
-    __mod__, __rmod__ = _modulo(), _modulo(reflected=True)
-    __pow__, __rpow__ = _power, _binary("powf", reflected=True)
-    __and__, __rand__ = _binary("and_"), _binary("and_", reflected=True)
-    __or__, __ror__ = _binary("or_"), _binary("or_", reflected=True)
-    __xor__, __rxor__ = _binary("xor"), _binary("xor", reflected=True)
-    __lshift__, __rshift__ = _binary("shl"), _binary("shr")
-    __lt__, __le__, __gt__, __ge__ = (_binary(name) for name in ("lt", "le", "gt", "ge"))
-    __eq__, __ne__ = _binary("eq"), _binary("ne")
+    __add__, __radd__ = _binary_operator("add"), _binary_operator("add", reflected=True)
+    __sub__, __rsub__ = _binary_operator("sub"), _binary_operator("sub", reflected=True)
+    __mul__, __rmul__ = _binary_operator("mul"), _binary_operator("mul", reflected=True)
+    __truediv__, __rtruediv__ = _binary_operator("div"), _binary_operator("div", reflected=True)
+    __floordiv__, __rfloordiv__ = _binary_operator("floordiv"), _binary_operator("floordiv", reflected=True)
+    __mod__, __rmod__ = _modulo_operator(), _modulo_operator(reflected=True)
+    __pow__, __rpow__ = _power_operator, _binary_operator("powf", reflected=True)
+    __and__, __rand__ = _binary_operator("and_"), _binary_operator("and_", reflected=True)
+    __or__, __ror__ = _binary_operator("or_"), _binary_operator("or_", reflected=True)
+    __xor__, __rxor__ = _binary_operator("xor"), _binary_operator("xor", reflected=True)
+    __lshift__, __rshift__ = _binary_operator("shl"), _binary_operator("shr")
+    __lt__, __le__, __gt__, __ge__ = (_binary_operator(name) for name in ("lt", "le", "gt", "ge"))
+    __eq__, __ne__ = _binary_operator("eq"), _binary_operator("ne")
 
     def __neg__(self) -> Tile:
         return Tile(tracer("neg").emit("neg", (self.value,)).result)
@@ -282,6 +317,7 @@ class Tile:
         )
 
     def _as_number(self) -> Any:
+        """Raise `PythonControlFlow`: the elements of a tile are not known while the kernel is traced."""
         raise PythonControlFlow(
             f"{self!r} is no Python number: its elements are not known while the kernel is traced. tkw.cast(tile, "
             "element type) changes its element type, tkw.extract(tile, [...]) takes one element",
@@ -300,13 +336,13 @@ class Tile:
     def __len__(self) -> int:
         raise PythonControlFlow("a tile has no length while the kernel is traced", author_location())
 
-    def __getitem__(self, place: Any) -> Tile:
-        """One element, at a coordinate for each dimension."""
-        offset = place if isinstance(place, tuple) else (place,)
+    def __getitem__(self, coordinates: Any) -> Tile:
+        """Emit an `extract` of one element, at one coordinate for each dimension."""
+        offset = coordinates if isinstance(coordinates, tuple) else (coordinates,)
         numbers = all(isinstance(e, Expr | int | np.integer) and not isinstance(e, bool) for e in offset)
         if not numbers or len(offset) != len(self.type.dims):
             raise PythonControlFlow(
-                f"[{written(place, 80)}] of {self!r}: give a coordinate for each of its {len(self.type.dims)} "
+                f"[{written(coordinates, 80)}] of {self!r}: give a coordinate for each of its {len(self.type.dims)} "
                 "dimensions, integers or expressions, which take one element",
                 author_location(),
             )
@@ -326,11 +362,15 @@ _OURS = (
     *("and_", "or_", "xor", "shl", "shr"),
 )
 _OPERATORS = dict(zip(_NUMPY, _OURS, strict=True))
-"""numpy's functions behind Python's operators, and what they are called here."""
+"""{name of the numpy function behind a Python operator: name of the tile operation}."""
 
 
 def operand(x: Any, dtype: DType, what: str) -> Any:
-    """X as an operand beside a tile of this element type: numbers and expressions become scalars."""
+    """Return `x` as a value for an operation beside a tile of element type `dtype`: numbers and expressions become
+    scalars.
+
+    Raise `DtypeMismatch`, which names the operation `what`, for memory, other objects, or a fraction beside integers.
+    """
     if isinstance(x, Tile):
         return x.value
     if isinstance(x, MemoryArgument):
@@ -348,7 +388,7 @@ def operand(x: Any, dtype: DType, what: str) -> Any:
 
 
 def tile_of(x: Any, what: str) -> Value:
-    """The value of a tile; an error that names `what` otherwise."""
+    """Return the value of the tile `x`; raise `DtypeMismatch`, which names the operation `what`, if it is no tile."""
     if isinstance(x, Tile):
         return x.value
     if isinstance(x, MemoryArgument):
@@ -357,29 +397,35 @@ def tile_of(x: Any, what: str) -> Value:
 
 
 def memory_of(x: Any, what: str) -> Value:
-    """The value of a tensor in memory; an error that names `what` otherwise."""
+    """Return the value of the memory argument `x`; raise `BadMapping`, which names the operation `what`, if it is no
+    memory.
+    """
     if isinstance(x, MemoryArgument):
         return x.value
     raise BadMapping(f"{what} takes memory (an argument of the kernel, or tkw.allocate), not {x!r}", author_location(2))
 
 
-def _fill(register: Register, value: Any) -> Tile:
+def _filled_tile(register: Register, value: Any) -> Tile:
+    """Emit a tile of the dimensions and element type of `register`, filled with the number or expression `value`."""
     if not isinstance(value, Expr) and plain_number(value) is None:
         raise DtypeMismatch(f"{register}(...) is filled with a number, not {value!r}", author_location(2))
-    made = tracer("Register[...](value)").emit("fill", (), {"value": value}, (TileType(register.dtype, register.dims),))
-    return Tile(made.result)
+    op = tracer("Register[...](value)").emit("fill", (), {"value": value}, (TileType(register.dtype, register.dims),))
+    return Tile(op.result)
 
 
-Register.fill = staticmethod(_fill)
+Register.fill = staticmethod(_filled_tile)
 
 
 def dims_of(shape: Any) -> tuple[Expr, ...]:
-    """A shape as dimensions."""
+    """Return `shape`, a sequence or a single dimension, as a tuple of dimension expressions."""
     return tuple(dim_of(d, "a shape") for d in (shape if isinstance(shape, list | tuple) else (shape,)))
 
 
 def dim_of(dim: Any, what: str) -> Expr:
-    """A dimension, or a coordinate; an error that names `what` otherwise."""
+    """Return `dim`, a symbol, expression or integer, as an expression.
+
+    Raise `DimensionMismatch`, which names the operation `what`, for anything else.
+    """
     if isinstance(dim, Expr | int | np.integer) and not isinstance(dim, bool):
         return as_expr(dim)
     several = isinstance(dim, list | tuple) and all(isinstance(d, Expr) for d in dim)

@@ -1,4 +1,4 @@
-"""The expression to write where Python asked a tile for its truth value, made of the author's own."""
+"""The hint of the error for a tile used as a Python condition: the author's expression, rewritten with &, | and ~."""
 
 from __future__ import annotations
 
@@ -15,20 +15,23 @@ _ELSEWHERE = (
 
 
 def instead_of_truth(where: Location | None) -> str:
-    """The expression to write instead of the one at a place of the author's file.
+    """Return the hint to print when Python asked a tile for its truth value at `where`, the author's expression.
 
-    Of -1 < t < 1 this is (-1 < t) & (t < 1), of `a and b` it is a & b; of anything else it is the general rule.
+    It shows the expression rewritten: `-1 < t < 1` -> `(-1 < t) & (t < 1)`, `a and b` -> `a & b`, `not a` -> `~a`. For
+    any other expression, or if `where` is None, it is a general rule.
     """
-    expression = None if where is None else _expression(where)
-    if isinstance(expression, ast.Compare) and len(expression.ops) > 1 and not _asks_membership(expression):
+    expression = None if where is None else _expression_at(where)
+    if isinstance(expression, ast.Compare) and len(expression.ops) > 1 and not _is_membership_test(expression):
         terms = pairwise([expression.left, *expression.comparators])
         pairs: list[ast.expr] = [
             ast.Compare(left, [op], [right]) for (left, right), op in zip(terms, expression.ops, strict=True)
         ]
-        joined = _joined(pairs, ast.BitAnd())
+        joined = _join_conditions(pairs, ast.BitAnd())
         return f"Python reads {ast.unparse(expression)} as conditions joined by `and`: write {joined}"
     if isinstance(expression, ast.BoolOp):
-        joined = _joined(expression.values, ast.BitAnd() if isinstance(expression.op, ast.And) else ast.BitOr())
+        joined = _join_conditions(
+            expression.values, ast.BitAnd() if isinstance(expression.op, ast.And) else ast.BitOr()
+        )
         return f"For {ast.unparse(expression)} write {joined}, of bool tiles, which works element by element"
     if isinstance(expression, ast.UnaryOp) and isinstance(expression.op, ast.Not):
         inverted = ast.unparse(ast.UnaryOp(ast.Invert(), expression.operand))
@@ -36,17 +39,18 @@ def instead_of_truth(where: Location | None) -> str:
     return _ELSEWHERE
 
 
-def _joined(conditions: list[ast.expr], sign: ast.operator) -> str:
-    """Conditions joined by an operator, in parentheses where they need them."""
-    return ast.unparse(reduce(lambda a, b: ast.BinOp(a, sign, b), conditions))
+def _join_conditions(conditions: list[ast.expr], operator: ast.operator) -> str:
+    """Return the source text of `conditions` joined by `operator` (& or |), with parentheses as needed."""
+    return ast.unparse(reduce(lambda a, b: ast.BinOp(a, operator, b), conditions))
 
 
-def _asks_membership(expression: ast.Compare) -> bool:
+def _is_membership_test(expression: ast.Compare) -> bool:
+    """True if a comparison contains `in` or `not in`."""
     return any(isinstance(op, ast.In | ast.NotIn) for op in expression.ops)
 
 
-def _expression(where: Location) -> ast.expr | None:
-    """The author's expression at a place; None where its text is no expression."""
+def _expression_at(where: Location) -> ast.expr | None:
+    """Return the author's expression at `where` as a syntax tree; None if the source text is not an expression."""
     begin, end = where.columns
     try:
         return ast.parse(where.text[begin:end].strip(), mode="eval").body

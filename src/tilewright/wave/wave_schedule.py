@@ -24,5 +24,7 @@ class WaveSchedule:
 
 
 def wave_schedule(*args: Any, **options: Any) -> Callable[[Callable[..., Any]], WaveSchedule]:
-    """Marks a function as a schedule; it is never called."""
+    """Return a decorator that wraps a function as a `WaveSchedule`; the function is never called, all arguments are
+    ignored.
+    """
     return WaveSchedule

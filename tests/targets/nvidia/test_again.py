@@ -16,7 +16,7 @@ from test_driver import LAUNCH, Told, loaded_on
 from tilewright.errors import ArgumentError, TargetError
 from tilewright.runtime.device_arrays import DeviceArray, array_of, common_device
 from tilewright.targets.calls.table import UNLIKE
-from tilewright.targets.gpu.again import Again
+from tilewright.targets.gpu.again import GpuLaunchCache
 from tilewright.targets.gpu.emit import Emitted
 from tilewright.targets.nvidia import memory
 from tilewright.targets.nvidia.launch import Config, Launch
@@ -52,11 +52,11 @@ class Kernel:
         self.started.append(tuple(ctypes.c_uint64.from_address(p).value for p in places))
         return self.answer
 
-    def learnt(self, made: int = 0, tensors: tuple[Tensor, ...] = ()) -> Again:
+    def learnt(self, made: int = 0, tensors: tuple[Tensor, ...] = ()) -> GpuLaunchCache:
         """What is known after one call."""
         tensors = tensors or (tensor(0x1000), tensor(0x2000), tensor(0x3000))
         emitted = Emitted("", "kernel", 32, 0, 1, (), (False, False, True))
-        found = Again()
+        found = GpuLaunchCache()
         launch = Launch(self.loaded, emitted, [t.array for t in tensors], None)
         found.learn(tensors[: 3 - made], tensors[3 - made :], launch)
         return found
@@ -123,7 +123,7 @@ def test_a_launch_on_a_copy_is_not_started_at_the_tensor_it_was_copied_from(torc
         [tensor(pointer).array for pointer in (0x4000, 0x2000, 0x3000)],
         None,
     )
-    again = Again()
+    again = GpuLaunchCache()
     again.learn([gaps, tensor(0x2000)], [tensor(0x3000)], copied)
     assert again.call(gaps, tensor(0x2000)) is UNLIKE
     assert kernel.started == []

@@ -11,7 +11,7 @@ from lines import Lines
 
 from tilewright import kernels
 from tilewright.compiler.native import kernel_for
-from tilewright.targets.gpu.memory import _askew
+from tilewright.targets.gpu.memory import _load_misaligned
 
 
 @pytest.mark.parametrize("first", range(0, 16, 2))
@@ -19,7 +19,7 @@ def test_words_that_begin_anywhere(first: int) -> None:
     data = np.random.default_rng(first).integers(0, 1 << 16, 64).astype(np.uint16)
     lines = Lines(data.view(np.uint32).astype(np.int64))
     emitter: Any = SimpleNamespace(w=lines)
-    found = [lines.number(word) for word in _askew(emitter, str(32 + first))]
+    found = [lines.number(word) for word in _load_misaligned(emitter, str(32 + first))]
     wanted = data[16 + first // 2 : 24 + first // 2].view(np.uint32)
     assert found == list(map(int, wanted))
     assert all(32 <= address < 48 + first for address in lines.loads)  # no place of which nothing is needed

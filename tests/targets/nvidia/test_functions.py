@@ -18,7 +18,7 @@ from tilewright import compile_text, kernels
 from tilewright.compiler.native import kernel_for
 from tilewright.ir import dtypes
 from tilewright.ir.formula import BINARY, FUNCTIONS, Formula
-from tilewright.targets.gpu.formulas import needed
+from tilewright.targets.gpu.formulas import accuracy_of_part
 from tilewright.targets.nvidia import functions
 from tilewright.targets.registry import machine
 
@@ -120,15 +120,15 @@ def test_tanh_is_as_good_as_it_must_be_beside_one_and_beside_itself(off: int) ->
 def test_only_what_is_rounded_to_16_bits_in_the_end_is_coarse() -> None:
     x = Formula.operand(1)
     e = Formula("exp", (x,))
-    assert needed(Formula.cast(dtypes.bf16, e), e, "full") == "coarse"
-    assert needed(Formula.cast(dtypes.f32, e), e, "full") == "full"
+    assert accuracy_of_part(Formula.cast(dtypes.bf16, e), e, "full") == "coarse"
+    assert accuracy_of_part(Formula.cast(dtypes.f32, e), e, "full") == "full"
     for name in ("mul", "div"):
-        assert needed(Formula(name, (e, x)), e, "coarse") == "coarse"
-        assert needed(Formula(name, (e, x)), e, "full") == "full"
+        assert accuracy_of_part(Formula(name, (e, x)), e, "coarse") == "coarse"
+        assert accuracy_of_part(Formula(name, (e, x)), e, "full") == "full"
     for name in ("add", "sub", "maximum", "lt"):
-        assert needed(Formula(name, (e, x)), e, "coarse") == "full"
+        assert accuracy_of_part(Formula(name, (e, x)), e, "coarse") == "full"
     chosen = Formula("select", (e, e.parts[0], x))
-    assert [needed(chosen, part, "coarse") for part in chosen.parts] == ["full", "coarse", "coarse"]
+    assert [accuracy_of_part(chosen, part, "coarse") for part in chosen.parts] == ["full", "coarse", "coarse"]
 
 
 @pytest.mark.parametrize(
@@ -138,10 +138,10 @@ def test_an_addend_no_larger_than_a_number_is_as_good_as_that(factor: float, num
     for name in ("erf", "tanh"):
         part = Formula(name, (Formula.operand(1),))
         whole = Formula("fma", (Formula.number(factor), part, Formula.number(number)))
-        assert needed(whole, part, "coarse") == wanted
-        assert needed(whole, part, "full") == "full"
+        assert accuracy_of_part(whole, part, "coarse") == wanted
+        assert accuracy_of_part(whole, part, "full") == "full"
         for parts in ((Formula.number(number), part), (part, Formula.number(number))):
-            assert needed(Formula("add", parts), part, "coarse") == ("absolute" if number >= 1 else "full")
+            assert accuracy_of_part(Formula("add", parts), part, "coarse") == ("absolute" if number >= 1 else "full")
 
 
 def instructions(text: str) -> list[str]:

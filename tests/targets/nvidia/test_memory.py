@@ -309,7 +309,7 @@ def test_a_tile_kernel_is_not_bound_anew_for_tensors_like_those_before(
         made = run(*tensors)
         np.testing.assert_array_equal((tensors[-1] if given == 2 else made).values, tensors[0].values)
         if not n:
-            monkeypatch.setattr(run, "_bound", None)
+            monkeypatch.setattr(run, "_bind_kernel", None)
     monkeypatch.undo()
     assert sum(name == "launch" for name, *_ in told.calls) == 3
 

@@ -253,7 +253,7 @@ def doubled(
 def test_dynamic_sizes_of_tile_kernels(kernel: Any, dynamic: list[str], typical: dict[str, int], shapes: Any) -> None:
     run = tilewright.compile(kernel, target="gpu:hopper", dynamic=dynamic)
     made = run.of_sizes(typical)
-    assert made._main.kernel.emitted.sizes == tuple(dynamic)
+    assert made._launchable_main.kernel.emitted.sizes == tuple(dynamic)
     done, wanted = compile_text(made.text("host"), "interpreter"), tilewright.compile(kernel, target="executor")
     for each in shapes:
         chance = np.random.default_rng(4)
@@ -268,7 +268,7 @@ def test_what_is_summed_over_may_be_open() -> None:
     made = tilewright.compile(kernel, target="gpu:hopper", dynamic=["K"]).of_sizes({"M": 64, "N": 64, "K": 64})
     assert "axis K = (K 64?): loop 64" in made.text("plan")
     assert "mma by wgmma" in made.text("plan")
-    assert made._main.kernel.emitted.sizes == ("K",)
+    assert made._launchable_main.kernel.emitted.sizes == ("K",)
     wanted = tilewright.compile(kernel, target="executor")
     for k in (1, 63, 64, 65, 200):
         chance = np.random.default_rng(k)

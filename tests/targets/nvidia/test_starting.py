@@ -28,11 +28,11 @@ def test_threads_that_start_their_first_kernel_at_a_time_share_its_code(monkeypa
 
     monkeypatch.setattr(starting, "link", link)
     # another cache: what the builtins of this process know only the address of stays where it is
-    monkeypatch.setattr(starting, "_linked", cache(starting._linked.__wrapped__))
+    monkeypatch.setattr(starting, "_link_functions", cache(starting._link_functions.__wrapped__))
 
     def ask(_: int) -> int:
         together.wait()
-        return id(starting._methods())
+        return id(starting._linked_functions())
 
     with ThreadPoolExecutor(THREADS) as pool:
         found = set(pool.map(ask, range(THREADS)))

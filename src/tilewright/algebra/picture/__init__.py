@@ -10,9 +10,9 @@ Conflicts(column=32, row=1)
 |----------|---------------------------------------------------------------|
 | panels   | which mode runs down, which across, which from panel to panel |
 | banks    | memory banks, and the passes of simultaneous accesses         |
-| owners   | thread/value partitions: who holds which element of a tile    |
-| palette  | colours that differ for everybody, and the text on them       |
-| grid     | what is written in each cell, and its colour                  |
+| owners   | thread/value partitions: which thread holds which element     |
+| palette  | colours that everybody can distinguish, and the text on them  |
+| grid     | text and colour of each cell                                  |
 | svg      | the picture as an SVG document                                |
 | terminal | the picture in a terminal                                     |
 """

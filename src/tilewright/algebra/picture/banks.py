@@ -31,17 +31,17 @@ class Conflicts(NamedTuple):
 
 
 def bank_conflicts(offsets: Iterable[Any], element_bytes: int, bank_bytes: int = 4, banks: int = 32) -> int:
-    """The number of passes of one simultaneous access to elements at these offsets.
+    """Return how many passes one simultaneous access to elements at these offsets takes; 1 means no conflict.
 
-    That is the largest number of different words of `bank_bytes` that fall into one bank. Elements narrower
-    than a word share it, wider ones take several. 1 means no conflict; no access at all takes 0 passes. An
-    access to more bytes than all banks hold side by side takes several passes in any arrangement.
+    That is the largest number of different words of `bank_bytes` that fall into one of the `banks`. Elements narrower
+    than a word share it, wider ones take several. An access without elements takes 0 passes. An access to more bytes
+    than all banks together are wide takes several passes in any arrangement.
 
     >>> bank_conflicts(range(0, 1024, 32), element_bytes=4)   # a stride of all 32 banks
     32
     >>> bank_conflicts(range(32), element_bytes=2)            # two halves to a word
     1
-    >>> bank_conflicts([5] * 32, element_bytes=4)             # one word for everybody
+    >>> bank_conflicts([5] * 32, element_bytes=4)             # one word for all
     1
     """
     check_banks(element_bytes, bank_bytes, banks)
@@ -55,10 +55,10 @@ def bank_conflicts(offsets: Iterable[Any], element_bytes: int, bank_bytes: int =
 def layout_conflicts(
     layout: Layout | ComposedLayout, element_bytes: int, bank_bytes: int = 4, banks: int = 32
 ) -> Conflicts:
-    """The passes of reading one whole column (mode 0 varies) and one whole row (mode 1 varies) of a layout.
+    """Return in how many passes one whole column (mode 0 varies) and one whole row (mode 1 varies) are read.
 
-    Both are the worst over all columns and rows, at every coordinate of further modes. As in its picture, a
-    layout of rank 1 is one row.
+    Both are the worst over all columns and rows, at every coordinate of further modes. As in its picture, a layout of
+    rank 1 is one row. The memory has `banks` banks, each `bank_bytes` wide.
 
     >>> from tilewright.algebra import parse_layout
     >>> layout_conflicts(parse_layout("(8,64):(64,1)"), element_bytes=2)
@@ -76,7 +76,7 @@ def layout_conflicts(
 
 
 def words_of(offset: Any, element_bytes: int, bank_bytes: int) -> range:
-    """The words that the element at this offset lies in.
+    """Return the range of memory words that the element at `offset` occupies; words are `bank_bytes` wide.
 
     >>> words_of(3, element_bytes=2, bank_bytes=4), words_of(3, element_bytes=8, bank_bytes=4)
     (range(1, 2), range(6, 8))
@@ -88,14 +88,14 @@ def words_of(offset: Any, element_bytes: int, bank_bytes: int) -> range:
 
 
 def check_banks(element_bytes: int, bank_bytes: int, banks: int) -> None:
-    """Raises a LayoutError unless all three are whole numbers above 0."""
+    """Raise LayoutError unless all three arguments are whole numbers above 0."""
     for name, value in (("element_bytes", element_bytes), ("bank_bytes", bank_bytes), ("banks", banks)):
         if not is_int(value) or value < 1:
             raise LayoutError(f"{name} is {value!r}: it must be a whole number, at least 1")
 
 
 def counted(count: int, one: str, many: str) -> str:
-    """A count with its noun.
+    """Return a count with its noun: `one` is the singular, `many` the plural.
 
     >>> counted(1, "pass", "passes"), counted(8, "pass", "passes")
     ('1 pass', '8 passes')
@@ -104,7 +104,7 @@ def counted(count: int, one: str, many: str) -> str:
 
 
 def passes_text(passes: int) -> str:
-    """A number of passes in words.
+    """Return a number of passes as text, with the noun.
 
     >>> passes_text(1)
     '1 pass'
@@ -113,7 +113,7 @@ def passes_text(passes: int) -> str:
 
 
 def banks_text(bank_bytes: int, banks: int) -> str:
-    """The memory that a count of passes speaks of.
+    """Return the text that describes a memory of `banks` banks, each `bank_bytes` wide.
 
     >>> banks_text(4, 32)
     '32 banks of 4 bytes'
@@ -122,7 +122,7 @@ def banks_text(bank_bytes: int, banks: int) -> str:
 
 
 def bytes_text(count: int) -> str:
-    """A number of bytes in words.
+    """Return a number of bytes as text, with the noun.
 
     >>> bytes_text(1)
     '1 byte'

@@ -1,4 +1,4 @@
-"""What is in each cell of a picture, and its colour; drawn by `svg` and by `terminal`."""
+"""Text and colour of each cell of a picture; drawn by `svg` and by `terminal`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tilewright.errors import LayoutError
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell: its lines of text and its fill, as #rrggbb. Without lines, nobody owns it."""
+    """One cell: its lines of text and its fill colour, as #rrggbb; a cell without an owner has no fill."""
 
     lines: tuple[str, ...]
     fill: str = ""
@@ -40,7 +40,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Panel:
-    """One grid of cells, with a label where there are several."""
+    """One grid of cells, with a label if there are several."""
 
     label: str
     cells: list[list[Cell]]
@@ -48,7 +48,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Picture:
-    """Panels of one size, one below the other, under a title and over lines of caption."""
+    """Panels of one size, one below the other, under a title and above lines of caption."""
 
     title: str
     rows: PictureAxis
@@ -57,7 +57,7 @@ class Picture:
     caption: list[str]
 
     def cells(self) -> Iterator[Cell]:
-        """Every cell."""
+        """Yield the cells of all panels, row by row."""
         for panel in self.panels:
             for line in panel.cells:
                 yield from line
@@ -72,7 +72,10 @@ def layout_picture(
     banks: int = 32,
     title: str | None = None,
 ) -> Picture:
-    """The picture of a layout; `layout_svg` tells the options.
+    """Return the picture of a layout, with one cell for each coordinate; options as for `layout_svg`.
+
+    `threads` is a (thread, value) layout: cells are then coloured by thread, otherwise by bank (with `element_bytes`)
+    or by offset. The memory has `banks` banks, each `bank_bytes` wide.
 
     >>> picture = layout_picture(Layout((2, 2), (2, 1)))
     >>> [cell.lines for cell in picture.cells()]
@@ -107,7 +110,9 @@ def partition_picture(
     banks: int = 32,
     title: str | None = None,
 ) -> Picture:
-    """The picture of a thread/value partition; `partition_svg` tells the options.
+    """Return the picture of a thread/value partition of a tile of this shape; options as for `partition_svg`.
+
+    `partition` maps (thread, value) to the linear index in the tile, `memory` is the tile's layout in memory.
 
     >>> picture = partition_picture(Layout((2, 2), (2, 1)), (2, 2))
     >>> [cell.lines for cell in picture.cells()]
@@ -118,7 +123,7 @@ def partition_picture(
     tile = Layout(shape)
     check_drawable(f"the tile {shape_text(shape)}", shape)
     owners = owners_of(partition, shape)
-    cells = [[_owned(owners[index]) for index in line] for _, values in panels_of(tile) for line in values]
+    cells = [[_owned_cell(owners[index]) for index in line] for _, values in panels_of(tile) for line in values]
     caption = []
     if element_bytes is not None:
         _check_memory(memory, shape)
@@ -132,6 +137,7 @@ def partition_picture(
 
 
 def _check_memory(memory: Layout | ComposedLayout | None, shape: Any) -> None:
+    """Raise LayoutError unless the layout `memory` (None: not given) can be drawn and fits the tile of this shape."""
     if memory is not None:
         check_drawable(memory, memory.shape)
     if memory is not None and [len(axis) for axis in axes_of(memory.shape)] != [len(axis) for axis in axes_of(shape)]:
@@ -144,21 +150,26 @@ _Values = list[tuple[str, list[list[Any]]]]
 
 
 def _cells_by_value(panels: _Values) -> list[list[list[Cell]]]:
-    """Offsets coloured by their place between the smallest and the largest; coordinates by their order."""
-    places = _places([value for _, values in panels for line in values for value in line])
-    return [[[Cell((shape_text(v),), ramp(places[v])) for v in line] for line in values] for _, values in panels]
+    """Return the grid of cells of each panel, coloured by value; `panels` are pairs (label, rows of values).
+
+    Offsets are coloured by their position between the smallest and the largest, coordinates by their order.
+    """
+    positions = _positions([value for _, values in panels for line in values for value in line])
+    return [[[Cell((shape_text(v),), ramp(positions[v])) for v in line] for line in values] for _, values in panels]
 
 
-def _places(values: Sequence[Any]) -> dict[Any, float]:
-    """For each value its place from 0 to 1."""
+def _positions(values: Sequence[Any]) -> dict[Any, float]:
+    """Return the position of each value on the colour ramp, from 0 to 1."""
     if any(isinstance(value, tuple) for value in values):
         ordered = sorted(set(values), key=lambda value: leaves(value)[::-1])
-        return {value: place / max(1, len(ordered) - 1) for place, value in enumerate(ordered)}
+        return {value: rank / max(1, len(ordered) - 1) for rank, value in enumerate(ordered)}
     low, high = min(values), max(values)
     return {value: (value - low) / max(1, high - low) for value in values}
 
 
 def _cells_by_bank(panels: _Values, element_bytes: int, bank_bytes: int, banks: int) -> list[list[list[Cell]]]:
+    """Return the grid of cells of each panel, coloured by memory bank; `panels` are pairs (label, rows of offsets)."""
+
     def cell(offset: Any) -> Cell:
         words = words_of(offset, element_bytes, bank_bytes)
         first, last = words[0] % banks, words[-1] % banks
@@ -169,13 +180,16 @@ def _cells_by_bank(panels: _Values, element_bytes: int, bank_bytes: int, banks: 
 
 
 def _cells_by_thread(panels: _Values, owners: list[list[Owner]]) -> list[list[list[Cell]]]:
-    """Values with their owners; the linear index runs down the columns, then from panel to panel."""
+    """Return the grid of cells of each panel, coloured by thread; `panels` are pairs (label, rows of values).
+
+    `owners` is ordered by linear index, which runs down the columns, then from panel to panel.
+    """
     grids = []
     index = 0
     for _, values in panels:
         height = len(values)
         grid = [
-            [_owned(owners[index + i + height * j], shape_text(value)) for j, value in enumerate(line)]
+            [_owned_cell(owners[index + i + height * j], shape_text(value)) for j, value in enumerate(line)]
             for i, line in enumerate(values)
         ]
         grids.append(grid)
@@ -183,8 +197,11 @@ def _cells_by_thread(panels: _Values, owners: list[list[Owner]]) -> list[list[li
     return grids
 
 
-def _owned(owners: Sequence[Owner], value: str = "") -> Cell:
-    """A cell in the colour of its first thread: two lines of owners, or a value over one line of them."""
+def _owned_cell(owners: Sequence[Owner], value: str = "") -> Cell:
+    """Return a cell in the colour of its first owner's thread; its text is the owners on two lines.
+
+    If `value` is not empty, it is the first line, and the owners are the second.
+    """
     lines = owner_lines(owners)
     if value:
         lines = (value, " ".join(lines)) if lines else (value,)
@@ -195,6 +212,10 @@ def _owned(owners: Sequence[Owner], value: str = "") -> Cell:
 
 
 def _layout_caption(layout: Layout | ComposedLayout, element_bytes: int, bank_bytes: int, banks: int) -> list[str]:
+    """Return the caption lines that say in how many passes a row and a column of the layout are read.
+
+    The memory has `banks` banks, each `bank_bytes` wide.
+    """
     column, row = layout_conflicts(layout, element_bytes, bank_bytes, banks)
     passes = f"a row: {passes_text(row)}, a column: {passes_text(column)}, {banks_text(bank_bytes, banks)}"
     return [passes, f"elements of {bytes_text(element_bytes)}"]
@@ -207,9 +228,13 @@ def _partition_caption(
     bank_bytes: int,
     banks: int,
 ) -> list[str]:
+    """Return the caption lines that say how many passes each value of the partition takes, stored as `memory`.
+
+    The memory has `banks` banks, each `bank_bytes` wide.
+    """
     passes = conflicts_text(partition_conflicts(partition, memory, element_bytes, bank_bytes, banks))
-    together = counted(size(partition.shape, 0), "thread", "threads")
+    thread_count = counted(size(partition.shape, 0), "thread", "threads")
     return [
-        f"{passes}, {together} at once",
+        f"{passes}, {thread_count} at once",
         f"{banks_text(bank_bytes, banks)}, elements of {bytes_text(element_bytes)}",
     ]

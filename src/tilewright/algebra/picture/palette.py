@@ -1,7 +1,7 @@
-"""Colours for cells: told apart by everybody, and always with a text colour that can be read on them.
+"""Colours for cells: everybody can distinguish them, and each has a text colour that can be read on it.
 
 Offsets get a ramp whose lightness rises evenly from blue over green to yellow. Threads and banks get eight
-hues (near those of Okabe and Ito, which colour-blind people can tell apart), in several shades each.
+hues (near those of Okabe and Ito, which colour-blind people can distinguish), in several shades each.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from functools import lru_cache
 
 _RAMP = ("#677ac8", "#5191d4", "#36a8d6", "#24bcd0", "#3ecec4", "#6cddb3", "#9de7a2", "#ceee95", "#fcf391")
 
-_HUES = (  # each from its plain colour to its furthest shade
+_HUES = (  # each from its plain colour to its last shade
     ("#56b4e9", "#8fcdf1"),
     ("#e69f00", "#f0b93f"),
     ("#009e73", "#2fae8a"),
@@ -25,18 +25,18 @@ _THREAD_SHADES = 4
 
 @lru_cache(maxsize=4096)  # a picture has many cells of few colours
 def ramp(position: float) -> str:
-    """The colour at a position from 0 (blue) to 1 (light yellow).
+    """Return the colour, as #rrggbb, at a position from 0 (blue) to 1 (light yellow) on the ramp for offsets.
 
     >>> ramp(0), ramp(1)
     ('#677ac8', '#fcf391')
     """
-    place = min(max(position, 0.0), 1.0) * (len(_RAMP) - 1)
-    left = min(int(place), len(_RAMP) - 2)
-    return _mix(_RAMP[left], _RAMP[left + 1], place - left)
+    scaled = min(max(position, 0.0), 1.0) * (len(_RAMP) - 1)
+    left = min(int(scaled), len(_RAMP) - 2)
+    return _mix(_RAMP[left], _RAMP[left + 1], scaled - left)
 
 
 def thread_colour(thread: int) -> str:
-    """The colour of a thread: neighbours differ in hue, 32 threads of a warp all differ.
+    """Return the colour of a thread: neighbours differ in hue, and 32 threads of a warp all differ.
 
     >>> thread_colour(0), thread_colour(1), len({thread_colour(t) for t in range(32)})
     ('#56b4e9', '#e69f00', 32)
@@ -46,7 +46,7 @@ def thread_colour(thread: int) -> str:
 
 
 def bank_colour(bank: int, banks: int) -> str:
-    """The colour of a memory bank: neighbouring banks share a hue, in different shades.
+    """Return the colour of memory bank number `bank` of `banks`: neighbours share a hue, in different shades.
 
     >>> len({bank_colour(b, 32) for b in range(32)}), bank_colour(31, 32)
     (32, '#505050')
@@ -58,7 +58,7 @@ def bank_colour(bank: int, banks: int) -> str:
 
 @lru_cache(maxsize=4096)
 def text_colour(fill: str) -> str:
-    """Black or white, whichever is easier to read on this colour; the contrast is never below 4.5.
+    """Return black or white, whichever is easier to read on the colour `fill`; the contrast is at least 4.5.
 
     >>> text_colour("#2a2a2a"), text_colour("#fcf391")
     ('#ffffff', '#000000')
@@ -67,7 +67,7 @@ def text_colour(fill: str) -> str:
 
 
 def contrast(one: str, other: str) -> float:
-    """The contrast ratio of two colours as WCAG 2 defines it, from 1 to 21.
+    """Return the contrast ratio of two colours (#rrggbb) as WCAG 2 defines it, from 1 to 21.
 
     >>> contrast("#ffffff", "#000000")
     21.0
@@ -77,18 +77,22 @@ def contrast(one: str, other: str) -> float:
 
 
 def _luminance(colour: str) -> float:
-    red, green, blue = (_linear(part / 255) for part in _parts(colour))
+    """Return the relative luminance of a colour (#rrggbb) as WCAG 2 defines it, from 0 to 1."""
+    red, green, blue = (_linear_light(part / 255) for part in _rgb(colour))
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
-def _linear(part: float) -> float:
-    return float(part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4)
+def _linear_light(value: float) -> float:
+    """Return the linear-light value of an sRGB colour component `value`; both are from 0 to 1."""
+    return float(value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4)
 
 
-def _parts(colour: str) -> tuple[int, int, int]:
+def _rgb(colour: str) -> tuple[int, int, int]:
+    """Return (red, green, blue), from 0 to 255, of a colour written #rrggbb."""
     return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
 
 
 def _mix(one: str, other: str, share: float) -> str:
-    mixed = (round(a + (b - a) * share) for a, b in zip(_parts(one), _parts(other), strict=True))
+    """Return the colour between `one` and `other`, both #rrggbb; `share` is that of `other`, from 0 to 1."""
+    mixed = (round(a + (b - a) * share) for a, b in zip(_rgb(one), _rgb(other), strict=True))
     return "#" + "".join(f"{part:02x}" for part in mixed)

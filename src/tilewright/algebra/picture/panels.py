@@ -1,4 +1,4 @@
-"""How the modes of a layout lie on paper: mode 0 down, mode 1 across, further modes from panel to panel."""
+"""The arrangement of a layout's modes in a picture: mode 0 down, mode 1 across, further modes from panel to panel."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ LARGEST_AREA = LARGEST_SIDE * LARGEST_SIDE
 
 @dataclass(frozen=True)
 class PictureAxis:
-    """One direction of a picture: how many cells, and how heavy the line before each of them is.
+    """One direction of a picture: how many cells, and how thick the line before each of them is.
 
-    Weight 0 is no line. A nested mode has a line wherever its first sub-mode starts anew, a heavier one
-    where its first two do, and so on.
+    Weight 0 is no line. A nested mode has a line wherever its first sub-mode starts anew, a thicker one where its first
+    two do, and so on.
 
     >>> PictureAxis.of((2, 3, 2)).weights
     (0, 0, 1, 0, 1, 0, 2, 0, 1, 0, 1, 0)
@@ -34,7 +34,7 @@ class PictureAxis:
 
     @classmethod
     def of(cls, mode: Any) -> PictureAxis:
-        """The axis along a mode of this shape."""
+        """Return the picture axis along a layout mode whose shape is `mode`, an int or a nested tuple."""
         extents = [s for s in leaves(mode) if s > 1]
         periods = list(accumulate(extents[:-1], mul))
         return cls(tuple(sum(i % p == 0 for p in periods) if i else 0 for i in range(extent(mode))))
@@ -44,41 +44,44 @@ class PictureAxis:
 
 
 def axes_of(shape: Any) -> tuple[PictureAxis, PictureAxis]:
-    """The rows and the columns of a shape's picture; a shape of one mode is one row.
+    """Return the rows and the columns of a shape's picture; a shape of one mode is one row.
 
     >>> [len(axis) for axis in axes_of(((2, 2), 6, 5))], [len(axis) for axis in axes_of(7)]
     ([4, 6], [1, 7])
     """
-    modes = _modes(shape)
+    modes = _as_modes(shape)
     if len(modes) < 2:
         return PictureAxis.of(1), PictureAxis.of(modes)
     return PictureAxis.of(modes[0]), PictureAxis.of(modes[1])
 
 
 def panels_of(layout: Layout | ComposedLayout) -> Iterator[tuple[str, list[list[Any]]]]:
-    """For each panel its label and its rows of values, in the order of the linear index.
+    """Yield (label, rows of values) of each panel of a layout's picture, in the order of the linear index.
 
     >>> list(panels_of(Layout((2, 3))))
     [('', [[0, 2, 4], [1, 3, 5]])]
     >>> [label for label, _ in panels_of(Layout((2, 3, 2)))]
     ['(_,_,0)', '(_,_,1)']
     """
-    modes = _modes(layout.shape)
+    modes = _as_modes(layout.shape)
     rows, columns = axes_of(layout.shape)
-    unused = max(0, 2 - len(modes))  # a layout of one mode has no row in its coordinate
-    further = [range(extent(mode)) for mode in modes[2:]]
-    for slowest_first in product(*reversed(further)):
-        rest = slowest_first[::-1]
-        label = shape_text(("_", "_", *rest)) if rest else ""
+    missing = max(0, 2 - len(modes))  # a layout of one mode has no row in its coordinate
+    further_ranges = [range(extent(mode)) for mode in modes[2:]]
+    for slowest_first in product(*reversed(further_ranges)):
+        further_coordinate = slowest_first[::-1]
+        label = shape_text(("_", "_", *further_coordinate)) if further_coordinate else ""
         yield (
             label,
-            [[_value(layout, (i, j, *rest)[unused:]) for j in range(len(columns))] for i in range(len(rows))],
+            [
+                [_value_at(layout, (i, j, *further_coordinate)[missing:]) for j in range(len(columns))]
+                for i in range(len(rows))
+            ],
         )
 
 
 def check_drawable(what: object, shape: Any) -> None:
-    """Raises a LayoutError where a picture would have too many cells to be read."""
-    modes = _modes(shape)
+    """Raise LayoutError, naming the object `what`, if a picture of this shape would have too many cells to be read."""
+    modes = _as_modes(shape)
     rows, columns = (1, extent(modes)) if len(modes) < 2 else (extent(modes[0]), extent(modes[1]))
     cells = extent(shape)
     if max(rows, columns) <= LARGEST_SIDE and cells <= LARGEST_AREA:
@@ -89,12 +92,13 @@ def check_drawable(what: object, shape: Any) -> None:
     )
 
 
-def _modes(shape: Any) -> tuple[Any, ...]:
+def _as_modes(shape: Any) -> tuple[Any, ...]:
+    """Return a shape as a tuple of its modes; an int has one."""
     return shape if isinstance(shape, tuple) else (shape,)
 
 
-def _value(layout: Layout | ComposedLayout, coordinate: tuple[int, ...]) -> Any:
-    """The layout's value as a plain int, or as a coordinate tuple."""
+def _value_at(layout: Layout | ComposedLayout, coordinate: tuple[int, ...]) -> Any:
+    """Return the layout's value at a coordinate as a plain int, or as a coordinate tuple."""
     value = layout(*coordinate)
     if isinstance(value, tuple):
         return value

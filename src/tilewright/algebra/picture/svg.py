@@ -47,15 +47,15 @@ def layout_svg(
     banks: int = 32,
     title: str | None = None,
 ) -> str:
-    """A layout as an SVG document: a cell for each coordinate, in it the offset.
+    """Return a layout as an SVG document: one cell for each coordinate, with the offset in it.
 
-    Mode 0 runs down, mode 1 across, and each coordinate of further modes has a panel of its own; a layout of
-    rank 1 is one row. Nested modes are laid out flat, with lines where their sub-modes start anew. Colours
-    follow the offset, from blue to yellow.
+    Mode 0 runs down, mode 1 across, and each coordinate of further modes has its own panel; a layout of rank 1 is one
+    row. Nested modes are drawn flat, with lines where their sub-modes start anew. Colours follow the offset, from blue
+    to yellow.
 
-    With `element_bytes` the colours and the second line of each cell show the memory bank, and a caption says
-    in how many passes a row or a column can be read. With `threads`, a (thread, value) layout into the linear
-    index of `layout`, they show who holds the element, and the passes are those of all threads at once.
+    With `element_bytes` the colours and the second line of each cell show the memory bank, and a caption says in how
+    many passes a row or a column can be read. With `threads`, a (thread, value) layout into the linear index of
+    `layout`, they show which thread holds the element, and the passes are those of all threads at once.
 
     >>> svg = layout_svg(Layout((4, 8), (8, 1)), element_bytes=4)
     >>> "a row: 1 pass, a column: 1 pass, 32 banks of 4 bytes" in svg
@@ -77,13 +77,13 @@ def partition_svg(
     banks: int = 32,
     title: str | None = None,
 ) -> str:
-    """A partition of a tile among threads as an SVG document: in each cell its thread and value, T3 and V1.
+    """Return a partition of a tile among threads as an SVG document, with thread and value in each cell: T3 and V1.
 
-    `tv_layout` sends (thread, value) to the linear index, first mode fastest, in the tile of the given shape
-    (M, N). An element of several threads shows the first and how many more: T0 +3. One of nobody is hatched.
+    `tv_layout` maps (thread, value) to the linear index, first mode fastest, in the tile of the given shape (M, N). An
+    element of several threads shows the first and how many more: T0 +3. One without an owner is hatched.
 
-    With `element_bytes` a caption says how many passes each value takes when all threads access it at once,
-    the tile lying in memory as the layout `memory` says (packed, first mode fastest, if it is not given).
+    With `element_bytes` a caption says how many passes each value takes when all threads access it at once; the layout
+    `memory` says how the tile is stored (packed, first mode fastest, if it is None).
 
     >>> svg = partition_svg(Layout((4, 2), (2, 1)), (2, 4))
     >>> "T3" in svg, "V1" in svg, "T4" in svg
@@ -102,7 +102,7 @@ def partition_svg(
 
 
 def picture_svg(picture: Picture) -> str:
-    """A picture as an SVG document.
+    """Return a picture as the text of an SVG document.
 
     >>> picture_svg(layout_picture(Layout((2, 2)))).count("<rect")
     4
@@ -111,37 +111,38 @@ def picture_svg(picture: Picture) -> str:
     body: list[str] = []
     top = _MARGIN
     if picture.title:
-        body.append(_text(picture.title, _MARGIN, top + _TITLE / 2, _TITLE, "ink", 'font-weight="bold"'))
+        body.append(_heading(picture.title, _MARGIN, top + _TITLE / 2, _TITLE, "ink", 'font-weight="bold"'))
         top += _TITLE + 8
     for panel in picture.panels:
         if panel.label:
-            body.append(_text(panel.label, _MARGIN, top + _TEXT / 2, _TEXT, "ink"))
+            body.append(_heading(panel.label, _MARGIN, top + _TEXT / 2, _TEXT, "ink"))
             top += _TEXT + 6
         body.extend(sheet.draw(panel, top))
         top += sheet.height + 14
     for line in picture.caption:
-        body.append(_text(line, _MARGIN, top + _TEXT / 2, _TEXT, "ink"))
+        body.append(_heading(line, _MARGIN, top + _TEXT / 2, _TEXT, "ink"))
         top += _TEXT + 6
     height = top - (6 if picture.caption else 14) + _MARGIN
-    return "\n".join([*_head(picture, max(sheet.width, _words_width(picture)), height), *body, "</svg>\n"])
+    return "\n".join([*_head(picture, max(sheet.width, _text_width(picture)), height), *body, "</svg>\n"])
 
 
 def _head(picture: Picture, width: float, height: float) -> Iterator[str]:
+    """Yield the first lines of an SVG document of this width and height: root element, title and style sheet."""
     size = f'width="{_number(width)}" height="{_number(height)}" viewBox="0 0 {_number(width)} {_number(height)}"'
     yield f'<svg xmlns="http://www.w3.org/2000/svg" class="tilewright-picture" role="img" {size} font-family="{_FONT}">'
     yield f"<title>{_escape(picture.title)}</title>"
     yield f"<style>{_STYLE}</style>"
 
 
-def _words_width(picture: Picture) -> float:
-    """The width of a sheet that the title and the caption need."""
+def _text_width(picture: Picture) -> float:
+    """Return the width of the document that its title and its caption need."""
     texts = [(picture.title, _TITLE), *((line, _TEXT) for line in picture.caption)]
     return 2 * _MARGIN + max(len(text) * size * _CHARACTER for text, size in texts)
 
 
 @dataclass(frozen=True)
 class _Sheet:
-    """Where the cells of a panel lie, below its top: all panels of a picture are alike."""
+    """The positions of the cells of a panel, relative to its top; all panels of a picture are alike."""
 
     picture: Picture
     left: float  # where the first column starts
@@ -153,25 +154,25 @@ class _Sheet:
 
     @classmethod
     def of(cls, picture: Picture) -> _Sheet:
-        """The sheet whose cells hold the longest text of the picture."""
+        """Return the sheet (positions of all cells) whose cells are large enough for every text of the picture."""
         cell_width, cell_height = _cell_size(picture)
         left = float(round(_MARGIN + len(str(len(picture.rows) - 1)) * _SMALL * _CHARACTER + 7))  # sharp edges
         head = _SMALL + 6
-        lefts = _starts(picture.columns, cell_width, left)
-        return cls(picture, left, head, lefts, _starts(picture.rows, cell_height, head), cell_width, cell_height)
+        lefts = _cell_starts(picture.columns, cell_width, left)
+        return cls(picture, left, head, lefts, _cell_starts(picture.rows, cell_height, head), cell_width, cell_height)
 
     @property
     def width(self) -> float:
-        """The width of the whole document that the panels need."""
+        """Return the width of the document that the panels need, with margins."""
         return self.lefts[-1] + self.cell_width + _MARGIN
 
     @property
     def height(self) -> float:
-        """The height of a panel with its column numbers."""
+        """Return the height of a panel with its column numbers."""
         return self.tops[-1] + self.cell_height
 
     def draw(self, panel: Panel, top: float) -> Iterator[str]:
-        """The elements of one panel."""
+        """Yield the SVG elements of one panel whose top is at the vertical position `top`."""
         yield f'<g transform="translate(0 {_number(top)})" font-size="{_number(_SMALL)}">'
         yield from self._numbers()
         yield from self._lines()
@@ -183,38 +184,39 @@ class _Sheet:
         yield "</g>"
 
     def _numbers(self) -> Iterator[str]:
-        """The numbers of the columns above them and those of the rows at their left."""
+        """Yield the SVG elements of the column numbers, above the columns, and of the row numbers, left of the rows."""
         yield '<g class="ink" text-anchor="middle">'
         for column, x in enumerate(self.lefts):
-            yield _plain(str(column), x + self.cell_width / 2, self.head - 5)
+            yield _text_element(str(column), x + self.cell_width / 2, self.head - 5)
         yield "</g>"
         yield '<g class="ink" text-anchor="end">'
         for row, y in enumerate(self.tops):
-            yield _plain(str(row), self.left - 6, y + self.cell_height / 2 + _SMALL * _CENTRE)
+            yield _text_element(str(row), self.left - 6, y + self.cell_height / 2 + _SMALL * _CENTRE)
         yield "</g>"
 
     def _lines(self) -> Iterator[str]:
-        """The lines between sub-modes, in the gaps between cells."""
+        """Yield the SVG elements of the lines between sub-modes, which lie in the gaps between cells."""
         right, bottom = self.lefts[-1] + self.cell_width, self.tops[-1] + self.cell_height
         for x, weight in zip(self.lefts, self.picture.columns.weights, strict=True):
             if weight:
-                yield _line(f"M{_number(x - _gap(weight) / 2)} {_number(self.head)}V{_number(bottom)}", weight)
+                yield _line_element(f"M{_number(x - _gap(weight) / 2)} {_number(self.head)}V{_number(bottom)}", weight)
         for y, weight in zip(self.tops, self.picture.rows.weights, strict=True):
             if weight:
-                yield _line(f"M{_number(self.left)} {_number(y - _gap(weight) / 2)}H{_number(right)}", weight)
+                yield _line_element(f"M{_number(self.left)} {_number(y - _gap(weight) / 2)}H{_number(right)}", weight)
 
     def _cell(self, cell: Cell, x: float, y: float) -> str:
+        """Return the SVG elements of a cell whose upper left corner is at (x, y)."""
         width, height = self.cell_width, self.cell_height
         if not cell.fill:
-            return _unowned(cell, x, y, width, height)
+            return _unowned_cell(cell, x, y, width, height)
         ink = f'fill="{text_colour(cell.fill)}"'
-        return f'<rect {_box(x, y, width, height)} fill="{cell.fill}"/>' + _cell_text(
+        return f'<rect {_rect_attributes(x, y, width, height)} fill="{cell.fill}"/>' + _cell_lines(
             cell, x + width / 2, y + height / 2, ink
         )
 
 
 def _cell_size(picture: Picture) -> tuple[float, float]:
-    """The size of a cell that holds every text of the picture."""
+    """Return (width, height) of a cell that is large enough for every text of the picture."""
     width, height = _SMALLEST_CELL, _SMALLEST_CELL - 2
     for cell in picture.cells():
         for number, line in enumerate(cell.lines):
@@ -225,38 +227,43 @@ def _cell_size(picture: Picture) -> tuple[float, float]:
 
 
 def _line_size(number: int) -> float:
+    """Return the font size of line `number` of a cell's text; line 0 is larger than the others."""
     return _SMALL if number else _TEXT
 
 
-def _cell_text(cell: Cell, x: float, y: float, ink: str) -> str:
-    """The lines of a cell around its centre."""
+def _cell_lines(cell: Cell, x: float, y: float, ink: str) -> str:
+    """Return the SVG elements of a cell's text lines, centred at (x, y); `ink` holds their colour attributes."""
     if not cell.lines:
         return ""
     if len(cell.lines) == 1:
-        return _plain(cell.lines[0], x, y + _TEXT * _CENTRE, ink)
+        return _text_element(cell.lines[0], x, y + _TEXT * _CENTRE, ink)
     first, second = cell.lines
     small = f'font-size="{_number(_SMALL)}" {ink}'
-    return _plain(first, x, y - 2, ink) + _plain(second, x, y + _SMALL + 1, small)
+    return _text_element(first, x, y - 2, ink) + _text_element(second, x, y + _SMALL + 1, small)
 
 
-def _box(x: float, y: float, width: float, height: float) -> str:
+def _rect_attributes(x: float, y: float, width: float, height: float) -> str:
+    """Return the SVG attributes of a rectangle of this size whose upper left corner is at (x, y)."""
     return f'x="{_number(x)}" y="{_number(y)}" width="{_number(width)}" height="{_number(height)}"'
 
 
-def _unowned(cell: Cell, x: float, y: float, width: float, height: float) -> str:
-    """A cell of nobody: an outline with hatching, and a text only where there is a value."""
-    box = _box(x + 0.5, y + 0.5, width - 1, height - 1)
+def _unowned_cell(cell: Cell, x: float, y: float, width: float, height: float) -> str:
+    """Return the SVG elements of a cell without an owner, whose upper left corner is at (x, y).
+
+    It has an outline, and its text in it or, without text, hatching.
+    """
+    box = _rect_attributes(x + 0.5, y + 0.5, width - 1, height - 1)
     step = height / 2
     strokes = f"M{_number(x + 1)} {_number(y + step)}l{_number(step - 1)} {_number(1 - step)}"
     strokes += f"M{_number(x + width - step)} {_number(y + height - 1)}l{_number(step - 1)} {_number(1 - step)}"
     outline = f'<rect {box} class="line" stroke-opacity="0.6"/>'
     if cell.lines:
-        return outline + _cell_text(cell, x + width / 2, y + height / 2, 'class="ink"')
+        return outline + _cell_lines(cell, x + width / 2, y + height / 2, 'class="ink"')
     return outline + f'<path d="{strokes}" class="line" stroke-opacity="0.6"/>'
 
 
-def _starts(axis: PictureAxis, cell: float, start: float) -> list[float]:
-    """Where each cell along an axis starts."""
+def _cell_starts(axis: PictureAxis, cell: float, start: float) -> list[float]:
+    """Return the position at which each cell along an axis starts, from `start` on; `cell` is the size of a cell."""
     starts = [start]
     for weight in axis.weights[1:]:
         starts.append(starts[-1] + cell + _gap(weight))
@@ -264,29 +271,36 @@ def _starts(axis: PictureAxis, cell: float, start: float) -> list[float]:
 
 
 def _gap(weight: int) -> float:
+    """Return the width of the gap between two cells with a line of this weight between them (0: no line)."""
     return _GAP + 2 + 2 * min(weight, 3) if weight else _GAP
 
 
-def _line(path: str, weight: int) -> str:
+def _line_element(path: str, weight: int) -> str:
+    """Return the SVG element of a line along `path`, thicker for a larger weight."""
     return f'<path d="{path}" class="line" stroke-width="{_number(0.5 + min(weight, 3))}"/>'
 
 
-def _plain(content: str, x: float, y: float, attributes: str = "") -> str:
+def _text_element(content: str, x: float, y: float, attributes: str = "") -> str:
+    """Return the SVG element of the text `content` at (x, y) with further attributes."""
     blank = " " if attributes else ""
     return f'<text x="{_number(x)}" y="{_number(y)}"{blank}{attributes}>{_escape(content)}</text>'
 
 
-def _text(content: str, x: float, middle: float, size: float, kind: str, attributes: str = "") -> str:
-    """A text of its own, at the left end of a line with this middle."""
-    return _plain(
+def _heading(content: str, x: float, middle: float, size: float, kind: str, attributes: str = "") -> str:
+    """Return the SVG element of the text `content` outside the cells, at the left end `x` of a line.
+
+    `middle` is the vertical middle of the line, `kind` the CSS class, `size` the font size; `attributes` are added.
+    """
+    return _text_element(
         content, x, middle + size * _CENTRE, f'class="{kind}" font-size="{_number(size)}" {attributes}'.strip()
     )
 
 
 def _number(x: float) -> str:
+    """Return a coordinate as text with at most two decimals and no trailing zeros."""
     return f"{x:.2f}".rstrip("0").rstrip(".")
 
 
 def _escape(text: str) -> str:
-    """Text for XML; characters that XML cannot hold are shown as the replacement character."""
+    """Return text escaped for XML; characters that XML cannot hold become the replacement character."""
     return html.escape(re.sub("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\ufffd", text))

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
     from rich.text import Text
 
-_NOBODY = "."
+_NO_OWNER = "."
 
 
 def layout_table(layout: Layout | ComposedLayout, **options: Any) -> PictureTable:
-    """A layout as a coloured table for `rich`; it takes the options of `layout_svg`.
+    """Return a layout as a coloured table that `rich` prints; `options` are those of `layout_svg`.
 
     >>> from rich.console import Console
     >>> Console(width=40, color_system=None).print(layout_table(Layout((2, 4), (4, 1))))
@@ -32,7 +32,9 @@ def layout_table(layout: Layout | ComposedLayout, **options: Any) -> PictureTabl
 
 
 def partition_table(tv_layout: Layout | ComposedLayout, shape: Any, **options: Any) -> PictureTable:
-    """A thread/value partition as a coloured table for `rich`; it takes the options of `partition_svg`.
+    """Return a thread/value partition of a tile of this shape as a coloured table that `rich` prints.
+
+    `tv_layout` maps (thread, value) to the linear index in the tile; `options` are those of `partition_svg`.
 
     >>> from rich.console import Console
     >>> Console(width=40, color_system=None).print(partition_table(Layout((2, 2), (1, 2)), (2, 2)))
@@ -46,7 +48,7 @@ def partition_table(tv_layout: Layout | ComposedLayout, shape: Any, **options: A
 
 @dataclass(frozen=True)
 class PictureTable:
-    """What `rich` prints for a picture: columns that do not fit beside each other continue below."""
+    """A picture that `rich` prints; columns that do not fit beside each other continue below."""
 
     picture: Picture
 
@@ -63,40 +65,46 @@ class PictureTable:
             for number, columns in enumerate(bands):
                 if number:
                     yield Text("")
-                yield from self._band(panel, columns)
+                yield from self._band_lines(panel, columns)
         for line in picture.caption:
             yield Text(line)
 
     @property
     def _cell_width(self) -> int:
+        """Return the width of every cell in characters: the longest cell text, with a blank on both sides."""
         return 2 + max(len(" ".join(cell.lines)) for cell in self.picture.cells())
 
     @property
     def _number_width(self) -> int:
+        """Return the width in characters of the column of row numbers."""
         return 2 + len(str(len(self.picture.rows) - 1))
 
     def _bands(self, width: int) -> Iterator[range]:
-        """The columns, in runs that fit the width; at least one each."""
-        columns, first, used = self.picture.columns, 0, self._number_width
+        """Yield the columns as consecutive ranges that fit into `width` characters, at least one column each."""
+        columns, first_column, width_used = self.picture.columns, 0, self._number_width
         for column in range(len(columns)):
-            needed = self._cell_width + (columns.weights[column] > 0)
-            if column > first and used + needed > width:
-                yield range(first, column)
-                first, used = column, self._number_width
-            used += needed
-        yield range(first, len(columns))
+            width_needed = self._cell_width + (columns.weights[column] > 0)
+            if column > first_column and width_used + width_needed > width:
+                yield range(first_column, column)
+                first_column, width_used = column, self._number_width
+            width_used += width_needed
+        yield range(first_column, len(columns))
 
-    def _band(self, panel: Panel, columns: range) -> Iterator[Text]:
-        """Some columns of a panel, with their numbers above them."""
+    def _band_lines(self, panel: Panel, columns: range) -> Iterator[Text]:
+        """Yield the lines of a panel for some of its columns, with the column numbers above them."""
         yield self._line("", columns, [(self._cell_text((str(column),)), "dim") for column in columns], " ")
         rule = [("─" * self._cell_width, "dim") for _ in columns]
         for row, cells in enumerate(panel.cells):
             if self.picture.rows.weights[row]:
                 yield self._line("", columns, rule, "┼")
-            texts = [(self._cell_text(cells[column].lines), _style(cells[column].fill)) for column in columns]
+            texts = [(self._cell_text(cells[column].lines), _cell_style(cells[column].fill)) for column in columns]
             yield self._line(str(row), columns, texts, "│")
 
     def _line(self, number: str, columns: range, cells: list[tuple[str, str]], separator: str) -> Text:
+        """Return one line: a row number and cells, which are pairs (text, style), one for each of the columns.
+
+        `separator` is drawn wherever a sub-mode starts anew.
+        """
         from rich.text import Text
 
         line = Text(no_wrap=True, overflow="crop")
@@ -108,8 +116,10 @@ class PictureTable:
         return line
 
     def _cell_text(self, lines: tuple[str, ...]) -> str:
-        return f" {' '.join(lines) or _NOBODY} ".rjust(self._cell_width)
+        """Return the text lines of a cell as one text of the cell's width, right-aligned; "." if there are none."""
+        return f" {' '.join(lines) or _NO_OWNER} ".rjust(self._cell_width)
 
 
-def _style(fill: str) -> str:
+def _cell_style(fill: str) -> str:
+    """Return the `rich` style of a cell with this fill colour: readable text on the colour; "dim" without one."""
     return f"{text_colour(fill)} on {fill}" if fill else "dim"

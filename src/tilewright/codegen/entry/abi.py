@@ -1,7 +1,7 @@
-"""The C interface of an exported kernel: its functions' arguments, and the codes that they return.
+"""The C interface of an exported kernel: version, alignment, and the codes that its functions return.
 
-All five functions of a kernel NAME are described in docs/deploying.md. A code of 0 means that all went well. Any other
-code has its kind in the low 8 bits and, above them, which buffer, size or check it is about.
+All five functions of a kernel NAME are described in docs/deploying.md. The code 0 means success. Any other code has its
+kind in the low 8 bits and, above them, the index of the buffer, size or check that it is about.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from enum import IntEnum
 FORMAT = 1
 """The version of the interface and of the manifest; files of another version are not loaded."""
 ALIGNMENT = 64
-"""Bytes: `kept` and `workspace` lie at a multiple of this."""
+"""The alignment in bytes of `kept` (memory that `bind` fills and calls read) and of `workspace`."""
 KIND_BITS = 8
 
 
 class ErrorKind(IntEnum):
-    """The kinds of codes other than 0."""
+    """The kinds of error codes."""
 
     NULL_BUFFER = 1
     MISALIGNED_BUFFER = 2
@@ -32,7 +32,10 @@ class ErrorKind(IntEnum):
 
 @dataclass(frozen=True)
 class EntryFault:
-    """A code that the functions may return, and the sentence that it stands for."""
+    """An error code that a kernel's functions may return, and its message `says`.
+
+    `place` is the index of the buffer, size or check that the code is about.
+    """
 
     kind: ErrorKind
     place: int
@@ -40,7 +43,7 @@ class EntryFault:
 
     @property
     def code(self) -> int:
-        """The number that is returned.
+        """Return the number that the functions return: the kind in the low 8 bits, `place` above.
 
         >>> EntryFault(ErrorKind.BAD_SIZE, 2, "K is not from 1 to 100").code
         516

@@ -1,4 +1,4 @@
-"""The function that does what is done once, and the one that does what is done at every call."""
+"""Emission of two functions of a kernel: `NAME_bind` runs once for constant arguments, `NAME` at every call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ ARGUMENTS = "ptr %buffers, ptr %sizes, ptr %kept, ptr %workspace, ptr %pool"
 
 
 class CallFunction:
-    """One function: what is done once, or what is done at every call."""
+    """Emits the function `NAME_bind` or `NAME` of a kernel.
+
+    `once` True: `NAME_bind`, with the operations of the host program's `bind` block, which run once for constant
+    arguments. False: `NAME`, with all other operations, which run at every call.
+    """
 
     def __init__(self, plan: EntryPlan, *, once: bool):
         self.plan, self.once = plan, once
@@ -25,7 +29,7 @@ class CallFunction:
         self.pointers: dict[Value, str] = {}
 
     def text(self) -> str:
-        """The function."""
+        """Return the LLVM text of the function `NAME_bind` or `NAME`."""
         plan, w = self.plan, self.w
         room = max((8 * (len(op.operands) + 2 + len(p)) for op, p in plan.parameters.items()), default=8)
         self.args = w.value(f"alloca [{room} x i8], align {ALIGNMENT}")
@@ -45,23 +49,25 @@ class CallFunction:
     # -- checks -------------------------------------------------------------------------------------------
 
     def _fail(self, when: str, fault: EntryFault) -> None:
-        """Returns a code where an i1 holds."""
+        """Emit a return of the error code of `fault` if the i1 `when` is set."""
         w = self.w
         w.count += 1
-        failed, going = f"fail{w.count}", f"go{w.count}"
-        w.line(f"br i1 {when}, label %{failed}, label %{going}")
+        failed, passed = f"fail{w.count}", f"go{w.count}"
+        w.line(f"br i1 {when}, label %{failed}, label %{passed}")
         w.label(failed)
         w.line(f"ret i32 {fault.code}")
-        w.label(going)
+        w.label(passed)
 
     def _require(self, condition: Expr, says: str) -> None:
-        """Returns a code where a condition of sizes does not hold."""
+        """Emit a return of an error code with the message `says` unless a condition of sizes holds."""
         self._fail(self._not(self.w.condition(condition)), self.plan.requirement(says))
 
     def _not(self, condition: str) -> str:
+        """Emit the negation of an i1 and return it."""
         return self.w.value(f"xor i1 {condition}, true")
 
     def _sizes(self) -> None:
+        """Emit loads of the sizes from `%sizes`, and the checks of their ranges and of `require` records."""
         sizes, w = self.plan.sizes, self.w
         if not sizes:
             return
@@ -75,24 +81,27 @@ class CallFunction:
                 self._require(record.attrs["that"], f"it requires {record.attrs['that']}")
 
     def _buffers(self) -> None:
-        """Reads the buffers that are used, and checks them."""
+        """Emit loads and checks of the buffers that this function uses: null, misaligned, overlapping.
+
+        A buffer that is written must not overlap another one.
+        """
         plan, w = self.plan, self.w
         used = plan.memory.used(self.once)
         args = [(place, arg) for place, arg in enumerate(plan.host.args) if arg in used]
         if not args:
             return
-        said = "the buffer {} is null"
+        is_null = "the buffer {} is null"
         place, first = args[0]
         self._fail(
             w.value("icmp eq ptr %buffers, null"),
-            self.plan.fault(ErrorKind.NULL_BUFFER, place, said.format(first.name)),
+            self.plan.fault(ErrorKind.NULL_BUFFER, place, is_null.format(first.name)),
         )
         addresses: dict[Value, str] = {}
         for place, arg in args:
             slot = w.value(f"getelementptr i8, ptr %buffers, i64 {8 * place}")
             pointer = self.pointers[arg] = w.value(f"load ptr, ptr {slot}")
             null = w.value(f"icmp eq ptr {pointer}, null")
-            self._fail(null, self.plan.fault(ErrorKind.NULL_BUFFER, place, said.format(arg.name)))
+            self._fail(null, self.plan.fault(ErrorKind.NULL_BUFFER, place, is_null.format(arg.name)))
             size = arg.type.dtype.numpy.itemsize
             addresses[arg] = w.value(f"ptrtoint ptr {pointer} to i64")
             if size > 1:
@@ -113,7 +122,7 @@ class CallFunction:
                 )
 
     def _regions(self) -> None:
-        """Checks the memory that a caller lends, and places the workspaces in it."""
+        """Emit checks of the lent memory, `%kept` and `%workspace`, and the addresses of workspaces in it."""
         memory, w = self.plan.memory, self.w
         self._region("%kept", memory.kept_bytes, ErrorKind.BAD_KEPT, "kept")
         self._region("%workspace", self.plan.workspace_bytes(), ErrorKind.BAD_WORKSPACE, "workspace")
@@ -123,6 +132,10 @@ class CallFunction:
         self.scratch = w.value(f"getelementptr i8, ptr %workspace, i64 {w.integer(memory.workspace_bytes)}")
 
     def _region(self, base: str, size: Expr, kind: ErrorKind, what: str) -> None:
+        """Emit the check that a pointer to lent memory is aligned and not null; none for a `size` of 0 bytes.
+
+        `base` is the pointer, `kind` the kind of the error code, `what` the region's name in its message.
+        """
         w = self.w
         if isinstance(size, Const) and size.value == 0:
             return
@@ -135,12 +148,12 @@ class CallFunction:
         )
 
     def _pool(self) -> None:
-        """The workers that there are: one, on the calling thread, without a pool."""
+        """Emit loads of the pool's context, `run` function and worker count; without a pool there is one worker."""
         w = self.w
         w.line("br label %looking")
         w.label("looking")
-        none = w.value("icmp eq ptr %pool, null")
-        w.line(f"br i1 {none}, label %alone, label %several")
+        no_pool = w.value("icmp eq ptr %pool, null")
+        w.line(f"br i1 {no_pool}, label %alone, label %several")
         w.label("several")
         self.context = w.value("load ptr, ptr %pool")
         self.run = w.value(f"load ptr, ptr {w.value('getelementptr i8, ptr %pool, i64 8')}")
@@ -154,16 +167,20 @@ class CallFunction:
         w.line("br label %alone")
         w.label("alone")
         phis = {"ptr": ("null", [self.context, self.run]), "i64": ("1", [wide])}
-        named = []
+        phi_values = []
         for kind, (otherwise, values) in phis.items():
             for value in values:
-                named.append(w.value(f"phi {kind} [{otherwise}, %looking], [{value}, %{several}]"))
-        self.context, self.run, count = named
+                phi_values.append(w.value(f"phi {kind} [{otherwise}, %looking], [{value}, %{several}]"))
+        self.context, self.run, count = phi_values
         w.symbols[COUNT] = (count, 0)
 
     # -- the program ----------------------------------------------------------------------------------------
 
     def _block(self, block: Block, once: bool) -> None:
+        """Emit the operations of a block that belong to this function, `NAME_bind` or `NAME`.
+
+        `once` is True within the host program's `bind` block, whose operations belong to `NAME_bind`.
+        """
         for op in block.ops:
             if op.name == "let":
                 continue
@@ -183,6 +200,7 @@ class CallFunction:
                 getattr(self, f"_{op.name}")(op)
 
     def _if(self, op: Op, once: bool) -> None:
+        """Emit an `if` operation and its branches; `once` is True within the host program's `bind` block."""
         w = self.w
         condition = w.condition(op.attrs["when"])
         w.count += 1
@@ -191,7 +209,7 @@ class CallFunction:
         done = f"end{number}"
         w.line(f"br i1 {condition}, label %{names[0]}, label %{names[1] if len(names) == 2 else done}")
         for name, block in zip(names, op.blocks, strict=True):
-            known, symbols = dict(w.scope.known), dict(w.symbols)  # what a branch computes is not known after it
+            known, symbols = dict(w.scope.known), dict(w.symbols)  # values of a branch are unknown after it
             w.label(name)
             self._block(block, once)
             w.line(f"br label %{done}")
@@ -199,6 +217,7 @@ class CallFunction:
         w.label(done)
 
     def _launch(self, op: Op) -> None:
+        """Emit a launch: its conditions, its arguments, and the run on the pool or, with one worker, a plain call."""
         plan, w = self.plan, self.w
         for condition, says in plan.conditions(op):
             self._require(condition, says)
@@ -227,6 +246,7 @@ class CallFunction:
         w.label(done)
 
     def _fill(self, op: Op) -> None:
+        """Emit the call that fills a tensor with one number."""
         kind, w = op.operands[0].type, self.w
         one = np.asarray(op.attrs["value"]).astype(kind.dtype.numpy).tobytes()
         pattern = int.from_bytes((one * 8)[:8], "little", signed=True)
@@ -234,16 +254,18 @@ class CallFunction:
         w.line(f"call void @{self.plan.name}.fill(ptr {self.pointers[op.operands[0]]}, i64 {size}, i64 {pattern})")
 
     def _table(self, op: Op) -> None:
+        """Emit the call that fills a tensor of integers by an expression; its i1 result becomes an error code."""
         plan, w = self.plan, self.w
         name = f"{plan.name}.table.{len(plan.tables)}"
-        fits = TableFunction(plan, op).text(name)
-        plan.tables[op] = fits
+        text = TableFunction(plan, op).text(name)
+        plan.tables[op] = text
         kind = op.operands[0].type.dtype
-        outside = w.value(f"call i1 @{name}(ptr {self.pointers[op.operands[0]]}, ptr %sizes)")
+        is_out_of_range = w.value(f"call i1 @{name}(ptr {self.pointers[op.operands[0]]}, ptr %sizes)")
         says = f"the values of the table %{op.operands[0].name} are not all {kind}"
-        self._fail(outside, plan.requirement(says))
+        self._fail(is_out_of_range, plan.requirement(says))
 
     def _check(self, op: Op) -> None:
+        """Emit a `check` operation: an error code if an element of a tensor is not zero."""
         plan, w = self.plan, self.w
         bits = 8 * op.operands[0].type.dtype.numpy.itemsize
         offset = op.attrs["place"] * bits // 8

@@ -1,4 +1,4 @@
-"""Host programs without what never runs: branches whose condition is a number, and all that follows a `return`."""
+"""Removal of dead code from host programs: branches with constant conditions, operations after a `return`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from tilewright.ir.core import Block, Op, Program
 
 
 def decided(host: Program) -> Program:
-    """Return a host program whose `if`s all depend on a size; taken branches stand in their place.
+    """Return a host program (a kernel's launches and workspaces) without operations that are never reached.
+
+    An `if` with a constant condition is replaced by the operations of its taken branch; those after a `return` are
+    removed.
 
     >>> from tilewright.ir.host import parse_host
     >>> host = parse_host('''host f(%y: out global f32 (4)) {
@@ -29,15 +32,15 @@ def decided(host: Program) -> Program:
     }
     <BLANKLINE>
     """
-    block, _ = _decided(host.body)
+    block, _ = _without_dead_code(host.body)
     return replace(host, body=block)
 
 
-def _decided(block: Block) -> tuple[Block, bool]:
-    """The block without what never runs, and whether it surely ends the program."""
+def _without_dead_code(block: Block) -> tuple[Block, bool]:
+    """Return a block of a host program without dead code, and True if it always ends the program by a `return`."""
     ops: list[Op] = []
     for op in block.ops:
-        inner = [_decided(b) for b in op.blocks]
+        inner = [_without_dead_code(b) for b in op.blocks]
         if op.name == "if" and isinstance(when := op.attrs["when"], Const):
             taken = inner[0] if when.value else inner[1] if len(inner) == 2 else None
             if taken is not None:
@@ -53,5 +56,5 @@ def _decided(block: Block) -> tuple[Block, bool]:
             ops.append(new)
         if op.name == "return" or (op.name == "bind" and inner[0][1]):
             return Block(block.args, ops), True
-    same = len(ops) == len(block.ops) and all(a is b for a, b in zip(ops, block.ops, strict=True))
-    return (block if same else Block(block.args, ops)), False
+    unchanged = len(ops) == len(block.ops) and all(a is b for a, b in zip(ops, block.ops, strict=True))
+    return (block if unchanged else Block(block.args, ops)), False

@@ -1,4 +1,4 @@
-"""The places of a host program's memory: in `kept`, if it is written once, or in the workspace of a call."""
+"""Offsets of a host program's workspaces: in `kept` if `bind` makes or writes them, else in a call's workspace."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from tilewright.ir.tensors import TensorType
 
 
 def in_lines(size: Expr) -> Expr:
-    """A number of bytes, up to a multiple of the alignment; 0 for a negative one."""
+    """Return a number of bytes, rounded up to a multiple of the alignment; 0 for a negative one."""
     return maximum(size + ALIGNMENT - 1, 0) // ALIGNMENT * ALIGNMENT
 
 
 def bytes_of(kind: TensorType) -> Expr:
-    """The bytes of a tensor."""
+    """Return the bytes that a tensor of type `kind` occupies."""
     return kind.room() * kind.dtype.numpy.itemsize
 
 
 @dataclass(frozen=True)
 class Step:
-    """An operation that does something, and whether it is done once (in `bind`) or at every call."""
+    """An operation that touches memory; `once` is True within the host program's `bind` block, which runs once."""
 
     op: Op
     once: bool
@@ -32,10 +32,11 @@ class Step:
 
 @dataclass
 class HostMemoryMap:
-    """The tensors of a host program: what each is a view of, and where workspaces lie.
+    """The memory of a host program: the tensor that each value is a view of, and the offsets of workspaces.
 
-    `roots` has the argument or workspace whose memory a value shows. `kept` and `workspaces` give the offset of each
-    workspace in its region, whose sizes are `kept_bytes` and `workspace_bytes` (without the scratch memory of workers).
+    `roots` maps a value to the argument or workspace whose memory it is a view of. `kept` and `workspaces` give the
+    byte offset of each workspace in its region; the regions' sizes are `kept_bytes` and `workspace_bytes` (without the
+    scratch memory of workers).
     """
 
     roots: dict[Value, Value] = field(default_factory=dict)
@@ -46,11 +47,18 @@ class HostMemoryMap:
     workspace_bytes: Expr = field(default_factory=lambda: as_expr(0))
 
     def used(self, once: bool) -> set[Value]:
-        """The arguments and workspaces that steps touch."""
+        """Return the arguments and workspaces that operations read or write.
+
+        `once` selects the operations of the `bind` block, False those of every call.
+        """
         return {self.roots[v] for step in self.steps if step.once is once for v in step.op.operands}
 
     def written(self, once: bool, roles: dict[str, list[str]]) -> set[Value]:
-        """The arguments and workspaces that steps write; `roles` are those of each program's arguments."""
+        """Return the arguments and workspaces that operations write.
+
+        `once` selects the operations of the `bind` block, False those of every call. `roles` maps a program's name to
+        the roles of its arguments: in, out or inout.
+        """
         written = set()
         for step in self.steps:
             op = step.op
@@ -63,17 +71,19 @@ class HostMemoryMap:
 
 
 def memory_map(host: Program, roles: dict[str, list[str]], *, apart: bool = False) -> HostMemoryMap:
-    """The memory of a host program; `roles` are those of each program's arguments.
+    """Return the offsets of a host program's workspaces; raise ProgramError for a workspace that has no valid place.
 
-    `apart` says that calls with one `kept` take turns, so that they may write to it.
+    Workspaces that `bind` makes or writes are in `kept`, memory that later calls only read; the others are in the
+    workspace of a call. `roles` maps a program's name to the roles of its arguments: in, out or inout. `apart` is True
+    if calls with the same `kept` never run at the same time, so that they may write to it.
     """
     memory = HostMemoryMap({a: a for a in host.args})
     workspaces: list[tuple[Value, bool]] = []
     _walk(host.body, False, memory, workspaces)
-    lasting = memory.written(True, roles)
-    again = memory.written(False, roles)
+    written_by_bind = memory.written(True, roles)
+    written_by_calls = memory.written(False, roles)
     for value, once in () if apart else workspaces:
-        if value in again and (once or value in lasting):
+        if value in written_by_calls and (once or value in written_by_bind):
             raise ProgramError(
                 f"%{value.name} is written by `bind` and by every call; exported, what `bind` writes is shared by "
                 "calls that run at the same time: give the calls a workspace of their own"
@@ -82,7 +92,7 @@ def memory_map(host: Program, roles: dict[str, list[str]], *, apart: bool = Fals
         kind = value.type
         if kind.strides is not None or kind.swizzle is not None:
             raise ProgramError(f"workspace %{value.name} is {kind}; a workspace is packed")
-        if once or value in lasting:
+        if once or value in written_by_bind:
             memory.kept[value] = memory.kept_bytes
             memory.kept_bytes = memory.kept_bytes + in_lines(bytes_of(kind))
         else:
@@ -92,6 +102,10 @@ def memory_map(host: Program, roles: dict[str, list[str]], *, apart: bool = Fals
 
 
 def _walk(block: Block, once: bool, memory: HostMemoryMap, workspaces: list[tuple[Value, bool]]) -> None:
+    """Add a block's views and operations to `memory`, its workspaces to `workspaces`.
+
+    `once` is True within the host program's `bind` block, which runs once for constant arguments.
+    """
     for op in block.ops:
         if op.name == "workspace":
             memory.roots[op.results[0]] = op.results[0]

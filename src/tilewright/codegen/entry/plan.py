@@ -1,4 +1,4 @@
-"""The parts that a kernel's functions are made from: its launches, memory and sizes, and what must hold of them."""
+"""The input of a kernel's functions: launches, memory, sizes, the conditions on them, and error codes."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from tilewright.limits import WORKERS
 from tilewright.machine import Condition
 
 COUNT = symbol("_workers_of_the_pool", 1, WORKERS.most)
-"""The workers of the pool that a call brings."""
+"""The number of workers in the pool that a caller passes."""
 
 
 @dataclass(frozen=True)
 class LaunchedFunction:
-    """A program's function in the module, and what a launch must provide.
+    """The LLVM function of a program, and the memory that a launch must give it.
 
-    Each worker has `scratch` bytes of its own and `scratch_open` more, an expression of the program's open parameters.
-    `conditions` must hold of them too.
+    Each worker has `scratch` bytes of its own, and `scratch_open` more, an expression of the program's open parameters.
+    `conditions` on these parameters must hold.
     """
 
     symbol: str
@@ -40,11 +40,12 @@ class LaunchedFunction:
 
 
 class EntryPlan:
-    """A host program under a name; `launched` tells the function of a launch, `configuration` that of tile registers.
+    """All that the functions of a kernel are emitted from; they add `tables`, `declared` lines and error codes to it.
 
-    `apart` says that calls with one `kept` take turns; `laid_out` that buffers lie as the programs' arguments say, with
-    strides or a swizzle, and are not packed. Functions that are written add what they return, call and declare:
-    `faults`, `tables`, `declared`.
+    `launched` returns the function of a launch operation. `configuration` is the configuration of tile registers (AMX),
+    None without them. `apart` is True if calls with the same `kept` (memory that `bind` fills) never run at the same
+    time. `laid_out` is True if buffers have the strides or swizzle of the programs' arguments; otherwise all are
+    packed.
     """
 
     def __init__(
@@ -71,47 +72,53 @@ class EntryPlan:
         self._checks: dict[Op, int] = {}
 
     def fault(self, kind: ErrorKind, place: int, says: str) -> EntryFault:
-        """A code that a function may return."""
+        """Return the error code about the buffer, size or check with index `place`; `says` is its message."""
         return self._faults.setdefault((kind, place), EntryFault(kind, place, says))
 
     def requirement(self, says: str) -> EntryFault:
-        """The code for sizes that are refused by a sentence."""
+        """Return the error code of sizes that violate a condition; `says` is its message."""
         place = self._requirements.setdefault(says, len(self._requirements))
         return self.fault(ErrorKind.REQUIREMENT, place, says)
 
     def check(self, op: Op) -> EntryFault:
-        """The code of a check of the program."""
+        """Return the error code of a `check` operation."""
         place = self._checks.setdefault(op, len(self._checks))
         return self.fault(ErrorKind.CHECK, place, op.attrs["says"])
 
     @property
     def checks(self) -> dict[int, Op]:
-        """The checks of the program, by the codes that they return."""
+        """Return the `check` operations by their error codes."""
         return {self._faults[ErrorKind.CHECK, place].code: op for op, place in self._checks.items()}
 
     @property
     def faults(self) -> tuple[EntryFault, ...]:
-        """All codes so far, in order."""
+        """Return all error codes registered so far, with their messages, in order."""
         return tuple(self._faults[key] for key in sorted(self._faults))
 
     def _parameters(self, op: Op, function: LaunchedFunction) -> dict[Symbol, Expr]:
-        """The values of a program's open parameters: told by the launch, or by the shapes of its operands."""
-        program, told = function.program, dict(op.attrs.get("settings", ()))
+        """Return the values of a launched program's open parameters, as expressions of the host program's sizes.
+
+        They come from the launch's `with` settings or from the shapes of its operands; else ProgramError is raised.
+        """
+        program, settings = function.program, dict(op.attrs.get("settings", ()))
         values: dict[Symbol, Expr] = {}
         for s in open_parameters(program):
-            if s.name in told:
-                values[s] = told[s.name]
+            if s.name in settings:
+                values[s] = settings[s.name]
                 continue
             for arg, value in zip(program.args, op.operands, strict=True):
-                for mine, given in zip(arg.type.shape, value.type.shape, strict=False):
-                    if mine is s:
-                        values.setdefault(s, given)
+                for extent, passed in zip(arg.type.shape, value.type.shape, strict=False):
+                    if extent is s:
+                        values.setdefault(s, passed)
             if s not in values:
                 raise ProgramError(f"launch {program.name}: neither a shape nor `with` tells {s.name}", op.loc)
         return values
 
     def conditions(self, op: Op) -> list[tuple[Expr, str]]:
-        """The conditions on the sizes of a launch, with the sentences that refuse them; the rest always holds."""
+        """Return the conditions on sizes under which a launch is valid, each with its error message.
+
+        Conditions that always hold are left out; one that never holds raises ProgramError.
+        """
         function, values = self.launches[op], self.parameters[op]
         program, images = function.program, Substitution(values)
         conditions: list[tuple[Expr, str]] = []
@@ -126,31 +133,35 @@ class EntryPlan:
                 shapes = (kind.room(),), (value.type.room(),)
             if len(shapes[0]) != len(shapes[1]) or kind.dtype is not value.type.dtype:
                 raise ProgramError(f"launch {program.name}: %{arg.name} is {kind}, not {value.type}", op.loc)
-            for mine, given in zip(*shapes, strict=True):
-                same = images(mine)
-                if same is not given:
-                    conditions.append((eq(same, given), f"{program.name}: {given} of {value.name} must be {same}"))
-        for s, told in values.items():
-            conditions += [(c, f"{program.name}: {s.name} = {told} must be {says}") for c, says in in_range(told, s)]
+            for extent, passed in zip(*shapes, strict=True):
+                wanted = images(extent)
+                if wanted is not passed:
+                    conditions.append(
+                        (eq(wanted, passed), f"{program.name}: {passed} of {value.name} must be {wanted}")
+                    )
+        for s, number in values.items():
+            conditions += [
+                (c, f"{program.name}: {s.name} = {number} must be {says}") for c, says in in_range(number, s)
+            ]
         for record in program.records:
             if record.name == "require":
                 conditions.append((images(record.attrs["that"]), f"{program.name} requires {record.attrs['that']}"))
         conditions += [(images(c.that), f"{program.name}: {c.reason}") for c in function.conditions]
         workers = op.attrs["workers"]
         conditions.append((as_expr(workers) >= 1, f"{program.name}: workers {workers} must be at least 1"))
-        left = [(c, says) for c, says in conditions if not (isinstance(c, Const) and c.value)]
-        for c, says in left:
+        undecided = [(c, says) for c, says in conditions if not (isinstance(c, Const) and c.value)]
+        for c, says in undecided:
             if isinstance(c, Const):
                 raise ProgramError(f"launch: {says}, which never holds", op.loc)
-        return left
+        return undecided
 
     def worker_bytes(self, op: Op) -> Expr:
-        """The scratch memory of one worker of a launch."""
+        """Return the bytes of scratch memory of one worker of a launch."""
         function = self.launches[op]
         return as_expr(function.scratch) + Substitution(self.parameters[op])(function.scratch_open)
 
     def workspace_bytes(self) -> Expr:
-        """Workspaces, then the scratch memory of the launch that needs most, with a line to spare."""
+        """Return the bytes of a call's workspace: the workspaces and the largest scratch memory of any launch."""
         most: Expr = as_expr(0)
         for op in self.launches:
             workers = as_expr(op.attrs["workers"])
@@ -160,18 +171,18 @@ class EntryPlan:
 
     @property
     def most_workers(self) -> int:
-        """The workers that a launch asks for at most."""
+        """Return the largest number of workers that any launch asks for."""
         asked = [as_expr(op.attrs["workers"]) for op in self.launches]
         return int(min(max((e.hi for e in asked), default=1), WORKERS.most))
 
 
 def is_packed(kind: TensorType, given: TensorType) -> bool:
-    """True if an argument of a program, of type `kind`, and the memory that a launch gives for it are both packed."""
+    """True if a program's argument type `kind` and the type `given` of the tensor passed for it are both packed."""
     return kind.strides is None and kind.swizzle is None and given.strides is None
 
 
 def in_range(value: Expr, parameter: Symbol) -> list[tuple[Expr, str]]:
-    """The conditions under which a value is one that a parameter may be, with what they say."""
+    """Return the conditions that `value` is allowed for `parameter`, each with a text such as `at least 4`."""
     numbers = allowed(parameter)
     if isinstance(value, Const):
         return [] if value.value in numbers else [(as_expr(0), f"one of {numbers}")]

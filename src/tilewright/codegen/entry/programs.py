@@ -1,4 +1,4 @@
-"""The programs of a module as one LLVM text: names that two of them share are told apart, the same text stands once."""
+"""Linking of a module's programs into one LLVM text: clashing names are changed, equal definitions merged."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _OWN = re.compile(r"^define (?!internal )")
 
 
 def _parts(text: str) -> list[str]:
-    """The declarations, tables and functions of an LLVM text, in order."""
+    """Return the declarations, tables and functions of an LLVM text, each as a text, in order."""
     parts: list[str] = []
     inside = False
     for line in text.splitlines():
@@ -25,13 +25,13 @@ def _parts(text: str) -> list[str]:
 
 
 def _defined(part: str) -> str | None:
-    """The name that a part defines; None for a declaration."""
+    """Return the name that a part of an LLVM text, a table or a function, defines; None for a declaration."""
     match = _DEFINED.match(part)
     return match[1] if match else None
 
 
 class ProgramTexts:
-    """LLVM texts that become one: every function in it is internal, so that none clashes with a caller's.
+    """LLVM texts linked into one; all their functions are internal, so that no name clashes with a caller's.
 
     >>> texts = ProgramTexts("both")
     >>> texts.add("declare void @g()\\ndefine void @f() {\\n  ret void\\n}\\n", "f")
@@ -54,7 +54,7 @@ class ProgramTexts:
         self._taken: dict[str, str] = {}
 
     def add(self, text: str, function: str) -> str:
-        """Takes a program's text; gives the name that its function has here."""
+        """Add a program's LLVM text; return the name that `function`, which it defines, has in the linked text."""
         parts = [_OWN.sub("define internal ", part) for part in _parts(text)]
         names: dict[str, str] = {}
         for part in parts:
@@ -79,7 +79,7 @@ class ProgramTexts:
         return names[function]
 
     def _free(self, name: str) -> str:
-        """The name, or one with a number where another text has it."""
+        """Return `name`, with a number appended if it is in use, and reserve it."""
         free, number = name, 0
         while free in self._taken:
             number += 1
@@ -88,10 +88,10 @@ class ProgramTexts:
         return free
 
     def add_entry(self, text: str) -> None:
-        """Takes the text of the kernel's own functions, whose names are the kernel's."""
+        """Add the LLVM text of the kernel's entry functions; their names stay as they are."""
         self._parts |= dict.fromkeys(_parts(text))
 
     @property
     def text(self) -> str:
-        """All of it."""
+        """Return the linked LLVM text."""
         return "\n".join(self._parts)

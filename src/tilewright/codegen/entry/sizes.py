@@ -1,4 +1,4 @@
-"""Index arithmetic of sizes, which a caller tells."""
+"""Index arithmetic on sizes that a caller passes in an array of i64."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from tilewright.ir.binding import allowed
 
 
 class HostWriter(Writer):
-    """Index arithmetic of sizes. A divisor of 0 counts as 1: it belongs to a branch that is not taken."""
+    """Emits index arithmetic on sizes; a divisor of 0 counts as 1, since it belongs to a branch that is not taken."""
 
     def _divided(self, e: Any, depth: int) -> str:
+        """Emit a quotient or remainder whose divisor is at least 1, and return the i64; see the base class."""
         if not isinstance(e.right, Const) and e.right.lo == 0:
             right = maximum(e.right, 1)
             return self.integer(e.left // right if isinstance(e, FloorDiv) else e.left % right)
@@ -21,14 +22,14 @@ class HostWriter(Writer):
 
 
 def load_sizes(w: Writer, sizes: tuple[Symbol, ...], pointer: str = "%sizes") -> None:
-    """Reads the sizes that a caller tells."""
+    """Emit loads of the sizes from the array of i64 at `pointer`; the writer's symbols get the values."""
     for place, s in enumerate(sizes):
         slot = w.value(f"getelementptr i8, ptr {pointer}, i64 {8 * place}")
         w.symbols[s] = (w.value(f"load i64, ptr {slot}"), 0)
 
 
 def outside_range(w: Writer, size: Symbol) -> str:
-    """Return the name of an i1: whether the value of a size is none of the numbers that it may be."""
+    """Emit the test if the value of a size is out of its allowed range, and return the i1's name."""
     numbers, value = allowed(size), w.symbols[size][0]
     low = w.value(f"icmp slt i64 {value}, {numbers.start}")
     high = w.value(f"icmp sgt i64 {value}, {numbers[-1]}")
@@ -40,7 +41,7 @@ def outside_range(w: Writer, size: Symbol) -> str:
 
 
 def range_text(size: Symbol) -> str:
-    """Return text: the numbers that a size may be.
+    """Return the error message that names the range of a size.
 
     >>> from tilewright.algebra.expr import symbol
     >>> range_text(symbol("M", 1, 100))

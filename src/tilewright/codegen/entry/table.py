@@ -1,4 +1,4 @@
-"""Tables of a host program: tensors of integers, filled by an expression of their coordinates."""
+"""Emission of a host program's tables: functions that fill tensors of integers by an expression of coordinates."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from tilewright.ir.core import Op
 
 
 class TableFunction:
-    """A function that fills a tensor by an expression of its coordinates; it gives whether a value does not fit."""
+    """Emits the function that fills the tensor of a `table` operation; it returns an i1.
+
+    The i1 is set if a value does not fit the tensor's element type.
+    """
 
     def __init__(self, plan: EntryPlan, op: Op):
         self.plan, self.op, self.w = plan, op, HostWriter()
 
     def text(self, name: str) -> str:
-        """The function."""
+        """Return the LLVM text of the function, under the name `name`."""
         w, kind = self.w, self.op.operands[0].type
         load_sizes(w, self.plan.sizes)
         count = w.integer(prod((as_expr(e) for e in kind.shape), start=as_expr(1)))
@@ -29,21 +32,21 @@ class TableFunction:
         w.line(f"%more = icmp slt i64 %i, {count}")
         w.line("br i1 %more, label %body, label %done")
         w.label("body")
-        rest = "%i"
+        linear_index = "%i"
         for s, extent in reversed(list(zip(self.op.attrs["over"], kind.shape, strict=True))):
             size = w.integer(maximum(as_expr(extent), 1))
-            w.symbols[s] = (w.value(f"urem i64 {rest}, {size}"), 0)
-            rest = w.value(f"udiv i64 {rest}, {size}")
+            w.symbols[s] = (w.value(f"urem i64 {linear_index}, {size}"), 0)
+            linear_index = w.value(f"udiv i64 {linear_index}, {size}")
         value = w.integer(as_expr(self.op.attrs["value"]))
-        least, most = kind.dtype.limits
-        low = w.value(f"icmp slt i64 {value}, {int(least)}")
-        high = w.value(f"icmp sgt i64 {value}, {min(int(most), 2**63 - 1)}")
-        outside = w.value(f"or i1 {low}, {high}")
-        w.line(f"%worse = or i1 %wrong, {outside}")
+        lowest, highest = kind.dtype.limits
+        low = w.value(f"icmp slt i64 {value}, {int(lowest)}")
+        high = w.value(f"icmp sgt i64 {value}, {min(int(highest), 2**63 - 1)}")
+        out_of_range = w.value(f"or i1 {low}, {high}")
+        w.line(f"%worse = or i1 %wrong, {out_of_range}")
         bits = 8 * kind.dtype.numpy.itemsize
-        short = value if bits == 64 else w.value(f"trunc i64 {value} to i{bits}")
+        truncated = value if bits == 64 else w.value(f"trunc i64 {value} to i{bits}")
         slot = w.value(f"getelementptr i{bits}, ptr %to, i64 %i")
-        w.line(f"store i{bits} {short}, ptr {slot}")
+        w.line(f"store i{bits} {truncated}, ptr {slot}")
         w.line("%next = add i64 %i, 1")
         w.line("br label %head")
         self.plan.declared |= w.declared

@@ -1,10 +1,10 @@
-"""Texts of a module: constants that end with a zero byte, as C reads them."""
+"""String constants of an LLVM module, with a zero byte at the end as in C."""
 
 from __future__ import annotations
 
 
 def text_constant(label: str, text: str) -> str:
-    """Return the LLVM line that defines `label` (as `@kernel.says.0`) as a text that ends with a zero byte.
+    """Return the LLVM line that defines the string constant `label`, such as `@kernel.says.0`.
 
     >>> text_constant("@a", "Hi")
     '@a = internal constant [3 x i8] c"\\\\48\\\\69\\\\00"'
@@ -15,7 +15,7 @@ def text_constant(label: str, text: str) -> str:
 
 
 class TextConstants:
-    """The texts that functions of a kernel point at; each stands in the module once.
+    """The string constants of a kernel's functions; equal strings are stored once.
 
     >>> texts = TextConstants("f.says")
     >>> texts.label("Hi"), texts.label(""), texts.label("Hi")
@@ -27,7 +27,7 @@ class TextConstants:
         self._labels: dict[str, str] = {}
 
     def label(self, text: str) -> str:
-        """Return the name of the constant that holds a text."""
+        """Return the LLVM name of the constant that holds `text`."""
         return self._labels.setdefault(text, f"@{self._prefix}.{len(self._labels)}")
 
     def lines(self) -> list[str]:

@@ -1,6 +1,6 @@
 """The function that TVM-FFI calls: `int __tvm_ffi_NAME(void *, const TVMFFIAny *args, int32_t count, TVMFFIAny *)`.
 
-The arguments are the kernel's, outputs too: tensors in DLPack's form, and numbers. After them may come a pool, as an
+The arguments are the kernel's, outputs too: tensors in DLPack's form, and numbers. A worker pool may follow, as an
 opaque pointer to a `tw_pool`. The function checks them, solves the open sizes from the tensors' shapes, takes memory
 from the system's `malloc`, and calls `NAME_bind` and `NAME`. It returns 0, or -1 after it has set TVM-FFI's error: a
 `TypeError`, `ValueError`, `MemoryError` or `RuntimeError` whose message names the argument and its value.
@@ -102,7 +102,7 @@ entry:
 
 
 class PackedFunction:
-    """The function `__tvm_ffi_NAME` of a kernel, in TVM-FFI's calling convention (its "packed function")."""
+    """Emits the function `__tvm_ffi_NAME` of a kernel, in TVM-FFI's calling convention (its "packed function")."""
 
     def __init__(self, plan: EntryPlan):
         self.plan, self.w = plan, HostWriter()
@@ -111,7 +111,7 @@ class PackedFunction:
         self.solved = self._solved_sizes()
 
     def text(self) -> str:
-        """Return the LLVM text of the function and of what it calls."""
+        """Return the LLVM text of the function and of its helper functions."""
         plan, w = self.plan, self.w
         name = plan.name
         self.buffers = w.value(f"alloca [{max(len(self.args), 1)} x ptr], align 8")
@@ -119,7 +119,7 @@ class PackedFunction:
         self.sizes = w.value(f"alloca [{max(len(plan.sizes), 1)} x i64], align 8")
         self._count()
         tensors = {arg: self._argument(place, arg) for place, arg in enumerate(self.args)}
-        self._told_sizes(tensors)
+        self._load_sizes_from_extents(tensors)
         for arg, tensor in tensors.items():
             if tensor is not None:
                 self._extents(arg, tensor)
@@ -139,22 +139,25 @@ class PackedFunction:
         """
         w = self.w
         w.count += 1
-        failed, going = f"fail{w.count}", f"go{w.count}"
-        w.line(f"br i1 {when}, label %{failed}, label %{going}")
+        failed, passed = f"fail{w.count}", f"go{w.count}"
+        w.line(f"br i1 {when}, label %{failed}, label %{passed}")
         w.label(failed)
         self._raise(f"ptr {self.texts.label(kind)}", before, value, after)
-        w.label(going)
+        w.label(passed)
 
     def _raise(self, kind: str, before: str, value: str, after: str) -> None:
-        """Emit code that sets an error and returns; `kind` is an LLVM operand."""
+        """Emit a return with an error; `kind` is an LLVM operand, a pointer to the name of the error's class.
+
+        The message is `before`, then `value` (an LLVM operand: a pointer to text, or an i64), then `after`.
+        """
         function = "raised_number" if value.startswith("i64") else "raised"
-        told = f"{self.plan.name}: {before}"
-        texts = (self.texts.label(told), self.texts.label(after))
+        prefix = f"{self.plan.name}: {before}"
+        texts = (self.texts.label(prefix), self.texts.label(after))
         arguments = f"{kind}, ptr {texts[0]}, {value}, ptr {texts[1]}"
         self.w.line(f"ret i32 {self.w.value(f'call i32 @{self.plan.name}.{function}({arguments})')}")
 
     def _type_name(self) -> str:
-        """Return the LLVM text of a function from an element type's word in a DLTensor to the type's name."""
+        """Return the LLVM text of a function that maps an element type, as the i32 of a DLTensor, to its name."""
         lines, known = [], f"ptr {self.texts.label('elements that it does not know')}"
         for number, (word, kind) in enumerate(_WORDS.items()):
             lines.append(f"  %is{number} = icmp eq i32 %word, {word}")
@@ -166,7 +169,7 @@ class PackedFunction:
     # -- arguments ----------------------------------------------------------------------------------------
 
     def _count(self) -> None:
-        """Emit the check of the argument count: the kernel's arguments, or these and a worker pool."""
+        """Emit the check that the number of arguments is the kernel's, or one more, a worker pool."""
         w, count = self.w, len(self.args)
         fewer, more = w.value(f"icmp slt i32 %count, {count}"), w.value(f"icmp sgt i32 %count, {count + 1}")
         names = ", ".join(arg.name or "" for arg in self.args)
@@ -179,15 +182,16 @@ class PackedFunction:
         )
 
     def _any(self, place: int) -> tuple[str, str]:
-        """Return the names of an argument's address and of its type, an i64."""
+        """Emit the address of the argument with index `place` and its TVM-FFI type, an i64; return both names."""
         w = self.w
         address = w.value(f"getelementptr i8, ptr %args, i64 {16 * place}")
         return address, w.value(f"sext i32 {w.value(f'load i32, ptr {address}')} to i64")
 
     def _argument(self, place: int, arg: Value) -> str | None:
-        """Emit the check of an argument and the store of its address; return its DLTensor's name, None for a number.
+        """Emit the checks of an argument and the store of its address; return the name of its DLTensor.
 
-        An argument without dimensions may be a tensor or a number: nothing is left to check of its shape.
+        `place` is its index. An argument without dimensions may be a tensor or a number; its shape needs no check, and
+        None is returned.
         """
         w, kind = self.w, arg.type
         address, type_index = self._any(place)
@@ -221,6 +225,7 @@ class PackedFunction:
         w, kind = self.w, arg.type
 
         def field(offset: int, form: str) -> str:
+            """Emit the load of a DLTensor's field of LLVM type `form` at a byte offset and return its name."""
             return w.value(f"load {form}, ptr {w.value(f'getelementptr i8, ptr {tensor}, i64 {offset}')}")
 
         device = w.value(f"sext i32 {field(8, 'i32')} to i64")
@@ -251,13 +256,16 @@ class PackedFunction:
         return w.value(f"getelementptr i8, ptr {field(0, 'ptr')}, i64 {field(40, 'i64')}")
 
     def _number(self, place: int, arg: Value, address: str, type_index: str) -> str:
-        """Return the name of the address of a number, converted to the argument's element type."""
+        """Emit the conversion of a number to an argument's element type; return the name of the address that holds it.
+
+        `address` is that of the TVMFFIAny, `type_index` the name of its type.
+        """
         w, kind = self.w, arg.type.dtype
         is_int = w.value(f"icmp eq i64 {type_index}, {INT}")
-        is_whole = w.value(f"or i1 {is_int}, {w.value(f'icmp eq i64 {type_index}, {BOOL}')}")
-        fits = is_whole
+        is_integer = w.value(f"or i1 {is_int}, {w.value(f'icmp eq i64 {type_index}, {BOOL}')}")
+        fits = is_integer
         if kind.is_float:
-            fits = w.value(f"or i1 {is_whole}, {w.value(f'icmp eq i64 {type_index}, {FLOAT}')}")
+            fits = w.value(f"or i1 {is_integer}, {w.value(f'icmp eq i64 {type_index}, {FLOAT}')}")
         self._fail(
             w.value(f"xor i1 {fits}, true"),
             "TypeError",
@@ -266,27 +274,30 @@ class PackedFunction:
             f"; it must be a number of type {kind}",
         )
         source = w.value(f"getelementptr i8, ptr {address}, i64 8")
-        whole = w.value(f"load i64, ptr {source}")
+        integer = w.value(f"load i64, ptr {source}")
         slot = w.value(f"getelementptr i8, ptr {self.numbers}, i64 {8 * place}")
         if kind.is_float:
-            widened = w.value(f"sitofp i64 {whole} to double")
-            value = w.value(f"select i1 {is_whole}, double {widened}, double {w.value(f'load double, ptr {source}')}")
+            widened = w.value(f"sitofp i64 {integer} to double")
+            value = w.value(f"select i1 {is_integer}, double {widened}, double {w.value(f'load double, ptr {source}')}")
             if kind.bits == 32:
                 value = w.value(f"fptrunc double {value} to float")
         else:
             least, most = kind.limits
-            low = w.value(f"icmp slt i64 {whole}, {least}")
-            high = w.value(f"icmp sgt i64 {whole}, {most}")
+            low = w.value(f"icmp slt i64 {integer}, {least}")
+            high = w.value(f"icmp sgt i64 {integer}, {most}")
             before, after = f"argument {arg.name} is ", f"; {kind} holds {least} to {most}"
-            self._fail(w.value(f"or i1 {low}, {high}"), "ValueError", before, f"i64 {whole}", after)
-            value = whole if element(kind) == "i64" else w.value(f"trunc i64 {whole} to {element(kind)}")
+            self._fail(w.value(f"or i1 {low}, {high}"), "ValueError", before, f"i64 {integer}", after)
+            value = integer if element(kind) == "i64" else w.value(f"trunc i64 {integer} to {element(kind)}")
         w.line(f"store {element(kind)} {value}, ptr {slot}")
         return slot
 
     # -- sizes --------------------------------------------------------------------------------------------
 
     def _solved_sizes(self) -> dict[Symbol, tuple[Value, int]]:
-        """Return for each open size the argument and dimension that tell it; raises where none does."""
+        """Return for each open size the argument and the dimension whose extent determines it.
+
+        Raise ArgumentError if a size is determined by no extent.
+        """
         solved = {}
         for size in self.plan.sizes:
             places = ((arg, d) for arg in self.args for d, e in enumerate(arg.type.shape) if _solves(as_expr(e), size))
@@ -299,29 +310,35 @@ class PackedFunction:
             solved[size] = place
         return solved
 
-    def _told_sizes(self, tensors: dict[Value, str | None]) -> None:
-        """Emit stores of the open sizes, solved from extents, and checks that each lies in its range."""
+    def _load_sizes_from_extents(self, tensors: dict[Value, str | None]) -> None:
+        """Emit the open sizes' values, solved from extents, and checks of their ranges.
+
+        `tensors` maps each argument to the name of its DLTensor; None: a number was passed.
+        """
         w = self.w
         for place, (size, (arg, dimension)) in enumerate(self.solved.items()):
             tensor = tensors[arg]
             assert tensor is not None
             constant, ((_, factor),) = linear(as_expr(arg.type.shape[dimension]))
             extent = self._entry(tensor, 24, dimension)
-            rest = w.value(f"sub i64 {extent}, {constant}") if constant else extent
-            value = w.value(f"sdiv i64 {rest}, {factor}") if factor != 1 else rest
+            multiple = w.value(f"sub i64 {extent}, {constant}") if constant else extent
+            value = w.value(f"sdiv i64 {multiple}, {factor}") if factor != 1 else multiple
             w.symbols[size] = (value, 0)
             w.line(f"store i64 {value}, ptr {w.value(f'getelementptr i8, ptr {self.sizes}, i64 {8 * place}')}")
             before = f"{range_text(size)}; argument {arg.name} says "
             self._fail(outside_range(w, size), "ValueError", before, f"i64 {value}")
 
     def _entry(self, tensor: str, offset: int, dimension: int) -> str:
-        """Return the name of an extent (its array's pointer lies at 24 of a DLTensor) or a stride (32)."""
+        """Emit the load of an extent or stride of a DLTensor and return its name.
+
+        `offset` is that of the array's pointer in the DLTensor: 24 for extents, 32 for strides.
+        """
         w = self.w
         array = w.value(f"load ptr, ptr {w.value(f'getelementptr i8, ptr {tensor}, i64 {offset}')}")
         return w.value(f"load i64, ptr {w.value(f'getelementptr i8, ptr {array}, i64 {8 * dimension}')}")
 
     def _extents(self, arg: Value, tensor: str) -> None:
-        """Emit checks of a tensor's extents, and of its strides if it has any: tensors must be contiguous."""
+        """Emit checks of a DLTensor's extents and, if it has any, of its strides: it must be contiguous."""
         w = self.w
         shape = [as_expr(e) for e in arg.type.shape]
         for dimension, e in enumerate(shape):
@@ -337,16 +354,16 @@ class PackedFunction:
             return
         strides = w.value(f"load ptr, ptr {w.value(f'getelementptr i8, ptr {tensor}, i64 32')}")
         w.count += 1
-        given, done = f"strides{w.count}", f"packed{w.count}"
-        w.line(f"br i1 {w.value(f'icmp eq ptr {strides}, null')}, label %{done}, label %{given}")
+        has_strides, done = f"strides{w.count}", f"packed{w.count}"
+        w.line(f"br i1 {w.value(f'icmp eq ptr {strides}, null')}, label %{done}, label %{has_strides}")
         packed = [as_expr(1)]
         for e in reversed(shape[1:]):
             packed.insert(0, packed[0] * e)
-        wanted = [
+        expected = [
             (dimension, w.integer(e), w.integer(n)) for dimension, (e, n) in enumerate(zip(shape, packed, strict=True))
         ]
-        w.label(given)
-        for dimension, extent, step in wanted:
+        w.label(has_strides)
+        for dimension, extent, step in expected:
             stride = w.value(f"load i64, ptr {w.value(f'getelementptr i8, ptr {strides}, i64 {8 * dimension}')}")
             several = w.value(f"icmp sgt i64 {extent}, 1")  # the stride of a single element does not count
             self._fail(
@@ -362,7 +379,7 @@ class PackedFunction:
     # -- the call -----------------------------------------------------------------------------------------
 
     def _pool(self) -> str:
-        """Return the name of the pool that follows the arguments, null if none does."""
+        """Emit the check of an argument after the kernel's; return the name of the pool's pointer, or null."""
         w, place = self.w, len(self.args)
         before = w.block
         w.line(f"br i1 {w.value(f'icmp eq i32 %count, {place}')}, label %alone, label %pooled")
@@ -385,7 +402,7 @@ class PackedFunction:
         return w.value(f"phi ptr [null, %{before}], [{pool}, %{after}]")
 
     def _workers(self, pool: str) -> str:
-        """Return the name of the number of workers of a pool, an i32."""
+        """Emit the load of a pool's number of workers, 1 without a pool; return the i32's name."""
         w, before = self.w, self.w.block
         w.line(f"br i1 {w.value(f'icmp eq ptr {pool}, null')}, label %counted, label %several")
         w.label("several")
@@ -395,7 +412,7 @@ class PackedFunction:
         return w.value(f"phi i32 [1, %{before}], [{workers}, %several]")
 
     def _call(self, pool: str) -> None:
-        """Emit code that takes memory, binds, calls, gives the memory back, and returns."""
+        """Emit the call: allocate memory, call `NAME_bind` and `NAME`, free the memory, return 0 or raise an error."""
         w, name = self.w, self.plan.name
         workers = self._workers(pool)
         w.declare("i64 @llvm.smax.i64(i64, i64)")
@@ -403,11 +420,11 @@ class PackedFunction:
         workspace_bytes = w.value(f"call i64 @{name}_workspace_bytes(ptr {self.sizes}, i32 {workers})")
         room = w.value(f"add i64 {w.value(f'add i64 {kept_bytes}, {workspace_bytes}')}, {2 * ALIGNMENT}")
         allocate = w.value(f"load volatile ptr, ptr @{name}.malloc")
-        unable = w.value(f"icmp eq ptr {allocate}, null")
-        self._fail(unable, "MemoryError", "this process has no malloc, and a call needs bytes: ", f"i64 {room}")
+        no_malloc = w.value(f"icmp eq ptr {allocate}, null")
+        self._fail(no_malloc, "MemoryError", "this process has no malloc, and a call needs bytes: ", f"i64 {room}")
         memory = w.value(f"call ptr {allocate}(i64 {room})")
-        full = w.value(f"icmp eq ptr {memory}, null")
-        self._fail(full, "MemoryError", "the system has no memory for a call: ", f"i64 {room}", " bytes")
+        out_of_memory = w.value(f"icmp eq ptr {memory}, null")
+        self._fail(out_of_memory, "MemoryError", "the system has no memory for a call: ", f"i64 {room}", " bytes")
         kept = self._aligned(memory)
         workspace = self._aligned(w.value(f"getelementptr i8, ptr {kept}, i64 {kept_bytes}"))
         lent = f"ptr {self.buffers}, ptr {self.sizes}, ptr {kept}, ptr {workspace}, ptr {pool}"
@@ -433,25 +450,25 @@ class PackedFunction:
         w.line("ret i32 0")
 
     def _aligned(self, pointer: str) -> str:
-        """Return the name of the first address from a pointer on that is aligned as `kept` and `workspace` are."""
+        """Emit a pointer rounded up to the alignment that `NAME_bind` and `NAME` need, and return its name."""
         w = self.w
         past = w.value(f"add i64 {w.value(f'ptrtoint ptr {pointer} to i64')}, {ALIGNMENT - 1}")
         return w.value(f"inttoptr i64 {w.value(f'and i64 {past}, {-ALIGNMENT}')} to ptr")
 
 
 def _solves(extent: Expr, size: Symbol) -> bool:
-    """True if an extent is a number plus a multiple of a size, so that it tells the size."""
+    """True if an extent is a constant plus a multiple of `size`, so that it determines the size."""
     _, terms = linear(extent)
     return len(terms) == 1 and terms[0][0] is size
 
 
 def _takes_number(kind: DType) -> bool:
-    """True if a number can be passed for an argument without dimensions: its conversion needs no library."""
+    """True if a number may be passed for a scalar argument of this type: its conversion needs no library."""
     return kind.bits in (32, 64) or not kind.is_float
 
 
 def _word(kind: DType, arg: Value) -> int:
-    """Return the element type's word in a DLTensor; raises for elements that DLPack holds in another way, or not."""
+    """Return the i32 of an element type in a DLTensor; raise ArgumentError if DLPack does not pass it as bytes."""
     word = next((w for w, known in _WORDS.items() if known.numpy == kind.numpy), None)
     if word is None:
         raise ArgumentError(f"tvm_ffi=True: argument {arg.name} holds {kind}, which DLPack does not pass as bytes")

@@ -1,8 +1,8 @@
-"""From a host program to LLVM text: the functions of a kernel that C calls.
+"""Emission of the functions of a kernel that C calls, as LLVM text, from its host program.
 
 Each launched program is `void PROGRAM(ptr args, i64 worker, i64 workers)`, as `targets/cpu/emit` writes it. The entry
-makes `args` on its stack: the tensors, scratch memory (a piece for each worker), the tile configuration, open
-parameters. All sizes are worked out first, so what depends on them is straight code but for the program's own `if`s.
+builds `args` on its stack: the tensors, scratch memory (a piece for each worker), the tile configuration, open
+parameters. All sizes are computed first; code that depends on them has no branches but the program's own `if`s.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from tilewright.ir.core import Op
 
 @dataclass(frozen=True)
 class WrittenEntry:
-    """The text of a kernel's functions, and what a caller must know of them.
+    """The LLVM text of a kernel's functions, and the facts that a caller needs.
 
-    Byte counts are expressions of the sizes; `workspace_bytes` of the number of workers too (`COUNT`).
-    `bound` are the arguments that the function that binds reads or writes, `called` those of the call. `checks` are the
-    checks of the host program, by the codes that they return.
+    Byte counts are expressions of the sizes; `workspace_bytes` depends on the number of workers (`COUNT`), too. `bound`
+    are the names of the arguments that `NAME_bind` reads or writes, `called` those of `NAME`. `checks` maps error codes
+    to the `check` operations of the host program.
     """
 
     text: str
@@ -40,7 +40,7 @@ class WrittenEntry:
 
 
 def write_entry(plan: EntryPlan, *, tvm_ffi: bool = False) -> WrittenEntry:
-    """Return all functions of a kernel; with `tvm_ffi` also the one that TVM-FFI calls."""
+    """Return the LLVM text of all functions of a kernel; `tvm_ffi`: with the one that TVM-FFI calls."""
     name = plan.name
     functions = [_task(name), _fill(name), *_configured(plan)]
     functions += [CallFunction(plan, once=once).text() for once in (True, False)]
@@ -58,6 +58,7 @@ def write_entry(plan: EntryPlan, *, tvm_ffi: bool = False) -> WrittenEntry:
 
 
 def _task(name: str) -> str:
+    """Return the LLVM text of the function that a pool's worker calls to run its part of a launch."""
     return f"""define internal void @{name}.task(ptr %record, i32 %worker) nounwind {{
 entry:
   %pargs = getelementptr i8, ptr %record, i64 8
@@ -72,7 +73,7 @@ entry:
 
 
 def _fill(name: str) -> str:
-    """Bytes filled with a pattern of eight."""
+    """Return the LLVM text of the function that fills memory with a repeated pattern of eight bytes."""
     return f"""define internal void @{name}.fill(ptr %to, i64 %bytes, i64 %pattern) nounwind {{
 entry:
   %whole = and i64 %bytes, -8
@@ -105,7 +106,7 @@ done:
 
 
 def _configured(plan: EntryPlan) -> list[str]:
-    """The configuration of tile registers, where the machine has them."""
+    """Return the LLVM line that defines the tile registers' configuration; empty for a machine without them."""
     if plan.configuration is None:
         return []
     entries = ", ".join(f"i8 {n}" for n in plan.configuration)
@@ -114,6 +115,10 @@ def _configured(plan: EntryPlan) -> list[str]:
 
 
 def _bytes(plan: EntryPlan, name: str, arguments: str, count: Expr) -> str:
+    """Return the LLVM text of a function `name` that returns the number of bytes `count` for given sizes.
+
+    `arguments` are its LLVM parameters; it may have the pool's worker count, `%count`.
+    """
     w = HostWriter()
     load_sizes(w, plan.sizes)
     if "%count" in arguments:
@@ -126,7 +131,7 @@ def _bytes(plan: EntryPlan, name: str, arguments: str, count: Expr) -> str:
 
 
 def _message(name: str, faults: tuple[EntryFault, ...]) -> str:
-    """The sentence of a code."""
+    """Return the LLVM text of the function that maps an error code to its message."""
     texts = TextConstants(f"{name}.says")
     lines = [f"define ptr @{name}_message(i32 %code) nounwind {{\nentry:"]
     known = f"ptr {texts.label('no code of this kernel')}"

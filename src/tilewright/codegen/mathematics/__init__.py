@@ -1,23 +1,23 @@
-"""Vector mathematics in LLVM text: no library is called, and any number of lanes gives the same bits.
+"""Mathematical functions as LLVM IR: no library is called, and any number of lanes gives the same bits.
 
-| file           | what                                                                   |
+| file           | subject                                                                |
 |----------------|------------------------------------------------------------------------|
-| lanes          | arithmetic in lanes, as functions are written in it                    |
-| coefficients   | the polynomials' tables                                                |
+| lanes          | arithmetic on vectors: Python operators that emit LLVM instructions    |
+| coefficients   | the polynomials' coefficients                                          |
 | exponential    | exp, exp2, expm1, tanh, sigmoid                                        |
 | logarithm      | log, log2, log10, log1p                                                |
 | circular       | sin, cos                                                               |
-| angles         | large angles modulo pi/2                                               |
+| angles         | range reduction of large angles modulo pi/2                            |
 | error_function | erf                                                                    |
 | power          | pow                                                                    |
 | hyperbolic     | sinh, cosh                                                             |
 | root           | the cube root                                                          |
 | arctangent     | atan2                                                                  |
 | remainder      | fmod                                                                   |
-| calls          | the functions by name, in place or called                              |
+| calls          | the functions by name, inlined or called                               |
 
-Results are within 2 units in the last place, over all finite numbers, subnormal ones too. A machine with fused
-multiply-add and one without may differ in the last bits.
+Results are within 2 units in the last place (ulp) for all finite numbers, subnormal ones too. Results of machines with
+fused multiply-add may differ in the last bits from those without.
 """
 
 from tilewright.codegen.mathematics.calls import FUNCTIONS, written

@@ -1,9 +1,9 @@
-"""Large angles: x modulo pi/2 by the bits of 2/pi that count, for single f64 numbers of at least 2^20.
+"""Range reduction of large angles: x modulo pi/2 for single f64 numbers of at least 2^20 (Payne-Hanek).
 
-x is an integer of 53 bits times 2^E. Bits of 2/pi whose product with it is a multiple of four quarter turns do not
-count. The product with the 192 bits that follow, modulo 2^192, holds the quarter turns in its first two bits and the
-fraction of one below. No f64 is closer to a multiple of pi/2 than about 2^-62, so more than 60 bits of the fraction are
-left where it is smallest.
+x is an integer of 53 bits times 2^E. Bits of 2/pi whose product with x is a multiple of four quarter turns are skipped.
+The product of the integer with the next 192 bits, modulo 2^192, has the number of quarter turns in its first two bits
+and a fraction of a quarter turn in the bits below. No f64 is closer to a multiple of pi/2 than about 2^-62, so the
+smallest fraction still has more than 60 significant bits.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from tilewright.codegen.text import Writer
 NAME = "@tw.large_angle"
 _TABLE = "@tw.two_over_pi"
 _PADDING = 64
-"""Zeros before the bits of 2/pi: angles of 2^20 begin to the left of its first bit."""
+"""Zero bits before the bits of 2/pi: the window of an angle of 2^20 begins left of the first bit."""
 _BITS = 1344
 
 
 def _pi(bits: int) -> int:
-    """pi times 2^bits, cut: 16 atan(1/5) - 4 atan(1/239)."""
+    """Return pi times 2^bits, truncated to an integer: 16 atan(1/5) - 4 atan(1/239)."""
 
     def inverse_tangent(n: int) -> int:
+        """Return atan(1/n) times `one`, as an integer."""
         term = total = one // n
         k, sign = 1, 1
         while term:
@@ -42,7 +43,7 @@ TWO_OVER_PI = float(1 / HALF_PI)
 
 
 def _table() -> str:
-    """The bits of 2/pi in words, first bits first."""
+    """Return the LLVM text that defines the bits of 2/pi as i64 words, highest first, after 64 zero bits."""
     bits = _BITS - _PADDING
     value = (1 << (2 * bits + 1 + 64)) // _pi(bits + 64)
     words = [(value >> (_BITS - 64 * (k + 1))) & ((1 << 64) - 1) for k in range(_BITS // 64)]
@@ -51,7 +52,10 @@ def _table() -> str:
 
 
 def large_angle(w: Writer) -> str:
-    """The name of the function that gives r, what its rounding lost, and the number of quarter turns."""
+    """Return the name of an LLVM function that reduces an angle modulo pi/2; the module gets its definition once.
+
+    The function takes an f64 x, |x| >= 2^20, and returns {r, the rounding error of r, number of quarter turns}.
+    """
     if NAME not in w.defined:
         inner = Writer(w.fused, w.nan_maximum)
         result = _body(inner)
@@ -66,41 +70,42 @@ def large_angle(w: Writer) -> str:
 
 
 def _body(w: Writer) -> str:
+    """Emit the reduction of the f64 `%x` modulo pi/2; return the name of {r, its rounding error, quarter turns}."""
     m = Lanes(w, None, 64)
     v = w.value
     bits = m.bits_of(m.number("%x"))
     exponent = (bits >> 52) & 0x7FF
     mantissa = (bits & ((1 << 52) - 1)) | (1 << 52)
-    first = exponent + (_PADDING - 1075 - 2)  # the bit of the table whose product with the mantissa is worth 2
-    index, shift = first >> 6, first & 63
+    first_bit = exponent + (_PADDING - 1075 - 2)  # the bit of the table whose product with the mantissa is 2
+    index, shift = first_bit >> 6, first_bit & 63
     pointers = [v(f"getelementptr i64, ptr {_TABLE}, i64 {index + k}") for k in range(4)]
     words = [v(f"load i64, ptr {pointer}") for pointer in pointers]
     w.declare("i64 @llvm.fshl.i64(i64, i64, i64)")
     w.declare("i128 @llvm.ctlz.i128(i128, i1)")
     window = [v(f"call i64 @llvm.fshl.i64(i64 {words[k]}, i64 {words[k + 1]}, i64 {shift})") for k in range(3)]
     wide = v(f"zext i64 {mantissa} to i128")
-    parts = [v(f"mul i128 {v(f'zext i64 {word} to i128')}, {wide}") for word in window]
-    middle = v(f"add i128 {parts[1]}, {v(f'lshr i128 {parts[2]}, 64')}")
-    total = v(f"add i128 {v(f'shl i128 {parts[0]}, 64')}, {middle}")
-    # the nearest quarter turn, and the signed rest, in units of 2^-126
+    partial = [v(f"mul i128 {v(f'zext i64 {word} to i128')}, {wide}") for word in window]
+    middle = v(f"add i128 {partial[1]}, {v(f'lshr i128 {partial[2]}, 64')}")
+    total = v(f"add i128 {v(f'shl i128 {partial[0]}, 64')}, {middle}")
+    # the nearest quarter turn, and the signed remainder in units of 2^-126
     turns = Number(m, v(f"trunc i128 {v(f'lshr i128 {total}, 125')} to i64"), "i64") + 1 >> 1
-    taken = v(f"zext i64 {turns} to i128")
-    rest = v(f"sub i128 {total}, {v(f'shl i128 {taken}, 126')}")
-    below = v(f"icmp slt i128 {rest}, 0")
-    size = v(f"select i1 {below}, i128 {v(f'sub i128 0, {rest}')}, i128 {rest}")
-    zeros = v(f"and i128 {v(f'call i128 @llvm.ctlz.i128(i128 {size}, i1 false)')}, 127")
-    normal = v(f"shl i128 {size}, {zeros}")
-    upper = Number(m, v(f"trunc i128 {v(f'lshr i128 {normal}, 75')} to i64"), "i64")
-    lower = Number(m, v(f"trunc i128 {v(f'lshr i128 {normal}, 22')} to i64"), "i64") & ((1 << 53) - 1)
-    unit = m.of_bits((1023 + 75 - 126 - Number(m, v(f"trunc i128 {zeros} to i64"), "i64")) << 52)
-    hi, lo = m.of_integer(upper) * unit, m.of_integer(lower) * unit * 2.0**-53
-    most = float(HALF_PI)
-    least = float(HALF_PI - Fraction(most))
-    product, lost = m.product_of(hi, most)
-    r, more = m.sum_of(product, lost + (hi * least + lo * most))
+    whole_turns = v(f"zext i64 {turns} to i128")
+    remainder = v(f"sub i128 {total}, {v(f'shl i128 {whole_turns}, 126')}")
+    is_negative = v(f"icmp slt i128 {remainder}, 0")
+    magnitude = v(f"select i1 {is_negative}, i128 {v(f'sub i128 0, {remainder}')}, i128 {remainder}")
+    zeros = v(f"and i128 {v(f'call i128 @llvm.ctlz.i128(i128 {magnitude}, i1 false)')}, 127")
+    normalized = v(f"shl i128 {magnitude}, {zeros}")
+    upper = Number(m, v(f"trunc i128 {v(f'lshr i128 {normalized}, 75')} to i64"), "i64")
+    lower = Number(m, v(f"trunc i128 {v(f'lshr i128 {normalized}, 22')} to i64"), "i64") & ((1 << 53) - 1)
+    last_bit = m.of_bits((1023 + 75 - 126 - Number(m, v(f"trunc i128 {zeros} to i64"), "i64")) << 52)
+    hi, lo = m.of_integer(upper) * last_bit, m.of_integer(lower) * last_bit * 2.0**-53
+    half_pi_hi = float(HALF_PI)
+    half_pi_lo = float(HALF_PI - Fraction(half_pi_hi))
+    product, lost = m.product_of(hi, half_pi_hi)
+    r, error = m.sum_of(product, lost + (hi * half_pi_lo + lo * half_pi_hi))
     sign = m.sign_bit(m.number("%x"))
-    turned = Number(m, v(f"select i1 {below}, i64 {-m.sign}, i64 0"), "i64") ^ sign
+    sign_flip = Number(m, v(f"select i1 {is_negative}, i64 {-m.sign}, i64 0"), "i64") ^ sign
     count = m.select(m.number("%x") < 0.0, 0 - turns, turns)
-    found = v(f"insertvalue {{ double, double, i64 }} poison, double {m.with_sign(r, turned)}, 0")
-    found = v(f"insertvalue {{ double, double, i64 }} {found}, double {m.with_sign(more, turned)}, 1")
-    return v(f"insertvalue {{ double, double, i64 }} {found}, i64 {count}, 2")
+    result = v(f"insertvalue {{ double, double, i64 }} poison, double {m.with_sign(r, sign_flip)}, 0")
+    result = v(f"insertvalue {{ double, double, i64 }} {result}, double {m.with_sign(error, sign_flip)}, 1")
+    return v(f"insertvalue {{ double, double, i64 }} {result}, i64 {count}, 2")

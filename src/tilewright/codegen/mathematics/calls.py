@@ -1,4 +1,4 @@
-"""Functions in programs: written once a module and called, or, where short, written where they are used."""
+"""Mathematical functions by name: short ones are inlined, others are defined once a module and called."""
 
 from __future__ import annotations
 
@@ -21,13 +21,15 @@ FUNCTIONS: dict[str, Callable[..., Number]] = {
     "erf": erf, "sigmoid": sigmoid, "powf": power, "sinh": sinh, "cosh": cosh, "cbrt": cbrt, "atan2": arctangent,
     "remf": remainder, "expm1": expm1, "log1p": log1p,
 }  # fmt: skip
-"""By the names that formulas use."""
+"""Emitters of the functions, by the names that formulas use."""
 _IN_PLACE = ("exp", "exp2", "tanh")
-"""Short functions, which lose more by a call than they cost."""
+"""Functions that are always inlined: a call would cost more than it saves."""
 
 
 def written(w: Writer, name: str, values: Sequence[str], lanes: int | None, bits: int) -> str:
-    """The function of floats of so many bits, in all lanes.
+    """Emit the function `name` of floats of `bits` bits, inlined or as a call, and return the result's LLVM name.
+
+    `values` are the LLVM operands, `lanes` the length of their vectors; None: single floats.
 
     >>> w = Writer()
     >>> written(w, "erf", ["%x"], 8, 32)
@@ -38,13 +40,13 @@ def written(w: Writer, name: str, values: Sequence[str], lanes: int | None, bits
     if name in (*_IN_PLACE, *w.in_place):
         m = Lanes(w, lanes, bits)
         return FUNCTIONS[name](m, *map(m.number, values)).text
-    full = f"@tw.{name}.{'' if lanes is None else f'v{lanes}'}f{bits}"
-    if full not in w.defined:
+    symbol = f"@tw.{name}.{'' if lanes is None else f'v{lanes}'}f{bits}"
+    if symbol not in w.defined:
         inner = Writer(w.fused, w.nan_maximum, w.defined, scale=w.scale)
         m = Lanes(inner, lanes, bits)
-        form, places = m.form(m.float), [f"%x{i}" for i in range(len(values))]
-        result = FUNCTIONS[name](m, *map(m.number, places))
-        head = f"define internal {form} {full}({', '.join(f'{form} {place}' for place in places)}) nounwind"
-        w.define(full, f"{head} {{\nentry:\n{inner.text()}\n  ret {form} {result}\n}}", inner)
-    form = Lanes(w, lanes, bits).form({32: "float", 64: "double"}[bits])
-    return w.value(f"call {form} {full}({', '.join(f'{form} {v}' for v in values)})")
+        kind, parameters = m.form(m.float), [f"%x{i}" for i in range(len(values))]
+        result = FUNCTIONS[name](m, *map(m.number, parameters))
+        header = f"define internal {kind} {symbol}({', '.join(f'{kind} {place}' for place in parameters)}) nounwind"
+        w.define(symbol, f"{header} {{\nentry:\n{inner.text()}\n  ret {kind} {result}\n}}", inner)
+    kind = Lanes(w, lanes, bits).form({32: "float", 64: "double"}[bits])
+    return w.value(f"call {kind} {symbol}({', '.join(f'{kind} {v}' for v in values)})")

@@ -1,8 +1,8 @@
 """sin and cos.
 
-The angle is n quarter turns and r, at most an eighth of a turn. Below 2^20, n pi/2 is taken off in parts short enough
-that their products with n are exact; f32 does so in f64. Larger angles, if any lane has one, go lane by lane through
-`large_angle` (`angles.py`), which multiplies by as many bits of 2/pi as count.
+The angle is n quarter turns plus r, |r| at most an eighth of a turn. Below 2^20, n pi/2 is subtracted in parts whose
+products with n are exact (f32 does this in f64). If any lane has a larger angle, its lanes are reduced one by one by
+`large_angle` (`angles.py`), which multiplies by as many bits of 2/pi as are needed.
 """
 
 from __future__ import annotations
@@ -15,44 +15,47 @@ from tilewright.codegen.mathematics.lanes import Lanes, Number
 
 LARGE = 2.0**20
 _SHORT = 33
-"""Bits of a part of pi/2: with an n of 20 bits, a product of 53."""
+"""Bits of a part of pi/2: its product with an n of 20 bits has 53."""
 
 
 def _half_pi(*lengths: int) -> list[float]:
-    """pi/2 in parts of so many bits, and the rest."""
-    found, rest = [], HALF_PI
+    """Return pi/2 as a sum of floats: one of each number of bits in `lengths`, and the remainder."""
+    parts, rest = [], HALF_PI
     scale = 0
     for length in lengths:
         scale += length
         part = Fraction(int(rest * 2**scale), 2**scale)
-        found.append(float(part))
+        parts.append(float(part))
         rest -= part
-    return [*found, float(rest)]
+    return [*parts, float(rest)]
 
 
 def sin(m: Lanes, x: Number) -> Number:
-    """The sine; the angle in radians, of any size."""
-    return m.select(x.equals(0.0), x, _turned(m, x, 0))
+    """Emit the sine of an angle in radians, of any size, and return it."""
+    return m.select(x.equals(0.0), x, _sine_plus_quarters(m, x, 0))
 
 
 def cos(m: Lanes, x: Number) -> Number:
-    """The cosine; the angle in radians, of any size."""
-    return _turned(m, x, 1)
+    """Emit the cosine of an angle in radians, of any size, and return it."""
+    return _sine_plus_quarters(m, x, 1)
 
 
-def _turned(m: Lanes, x: Number, quarters: int) -> Number:
-    """sin(x + quarters pi/2)."""
-    hi, lo, n = _reduced(m, x)
+def _sine_plus_quarters(m: Lanes, x: Number, quarters: int) -> Number:
+    """Emit sin(x + quarters pi/2) and return it; NaN where x is not finite."""
+    hi, lo, n = _reduced_angle(m, x)
     n = n + quarters
     z = hi * hi
     sine, cosine = _sine(m, hi, lo, z), _cosine(m, hi, lo, z)
-    found = m.select((n & 1).equals(0), sine, cosine)
-    found = m.with_sign(found, (n & 2) << (m.bits - 2))
-    return m.select(m.magnitude(x) < float("inf"), found, x - x)
+    result = m.select((n & 1).equals(0), sine, cosine)
+    result = m.with_sign(result, (n & 2) << (m.bits - 2))
+    return m.select(m.magnitude(x) < float("inf"), result, x - x)
 
 
 def _sine(m: Lanes, r: Number, rest: Number | None, z: Number) -> Number:
-    """sin(r + rest) = r + rest + r^3 Q(z) - z/2 rest."""
+    """Emit sin(r + rest) = r + rest + r^3 Q(z) - z*rest/2 and return it.
+
+    `rest` is the rounding error of r, None if it is neglected; `z` is r^2; Q is a polynomial.
+    """
     first, *others = COEFFICIENTS[f"sin.{m.name}"]
     cube, q = z * r, m.polynomial(z, others)
     if rest is None:
@@ -61,32 +64,38 @@ def _sine(m: Lanes, r: Number, rest: Number | None, z: Number) -> Number:
 
 
 def _cosine(m: Lanes, r: Number, rest: Number | None, z: Number) -> Number:
-    """cos(r + rest) = 1 - z/2 + z^2 Q(z) - r rest, with what 1 - z/2 loses."""
+    """Emit cos(r + rest) = 1 - z/2 + z^2 Q(z) - r*rest and return it; the rounding error of 1 - z/2 is added.
+
+    `rest` is the rounding error of r, None if it is neglected; `z` is r^2; Q is a polynomial.
+    """
     half = z * 0.5
-    most = 1.0 - half
+    head = 1.0 - half
     tail = z * z * m.polynomial(z, COEFFICIENTS[f"cos.{m.name}"])
-    return most + (((1.0 - most) - half) + (tail if rest is None else tail - r * rest))
+    return head + (((1.0 - head) - half) + (tail if rest is None else tail - r * rest))
 
 
-def _reduced(m: Lanes, x: Number) -> tuple[Number, Number | None, Number]:
-    """r, what its rounding lost (in f64), and the number of quarter turns in the lowest bits of a word."""
-    wide = m.at(64)
+def _reduced_angle(m: Lanes, x: Number) -> tuple[Number, Number | None, Number]:
+    """Emit the reduction of x modulo pi/2: return r, its rounding error (f64) or None (f32), and the quarter turns.
+
+    The number of quarter turns is in the lowest bits of an integer; its other bits are arbitrary.
+    """
+    m64 = m.at(64)
     angle = m.widened(x) if m.bits == 32 else x
-    moved = angle * TWO_OVER_PI + wide.rounder
-    n = moved - wide.rounder
+    moved = angle * TWO_OVER_PI + m64.rounder
+    n = moved - m64.rounder
     if m.bits == 32:
-        most, rest = _half_pi(_SHORT)
-        hi, lo = (angle - n * most) - n * rest, wide.constant(0.0)
+        half_pi_hi, half_pi_lo = _half_pi(_SHORT)
+        hi, lo = (angle - n * half_pi_hi) - n * half_pi_lo, m64.constant(0.0)
     else:
-        hi, lo = _taken_off(m, angle, n)
-    hi, lo, turns = _with_large(wide, angle, (hi, lo, wide.bits_of(moved)))
+        hi, lo = _minus_quarter_turns(m, angle, n)
+    hi, lo, turns = _replace_large_angles(m64, angle, (hi, lo, m64.bits_of(moved)))
     if m.bits == 64:
         return hi, lo, turns
     return m.narrowed(hi), None, m.low_half(turns)
 
 
-def _taken_off(m: Lanes, x: Number, n: Number) -> tuple[Number, Number]:
-    """x - n pi/2 as a sum of two, right to the last bit also where nearly nothing is left."""
+def _minus_quarter_turns(m: Lanes, x: Number, n: Number) -> tuple[Number, Number]:
+    """Emit x - n pi/2 and return it as a sum of two floats, accurate also if x is close to n pi/2."""
     first, second, third, rest = _half_pi(_SHORT, _SHORT, _SHORT)
     a, lost_a = m.difference_of(x - n * first, n * second)
     b, lost_b = m.difference_of(a, n * third)
@@ -95,52 +104,55 @@ def _taken_off(m: Lanes, x: Number, n: Number) -> tuple[Number, Number]:
     return total, (b - total) + tail
 
 
-def _with_large(m: Lanes, x: Number, found: tuple[Number, Number, Number]) -> tuple[Number, Number, Number]:
-    """The same, with lanes of large angles done anew: a branch that is taken if there is any."""
+def _replace_large_angles(m: Lanes, x: Number, reduced: tuple[Number, Number, Number]) -> tuple[Number, Number, Number]:
+    """Emit a branch that replaces lanes of large angles in `reduced` if there are any; return the joined values.
+
+    `reduced` has r, its rounding error and the quarter turns of all lanes, right for angles below 2^20 only.
+    """
     w, form = m.w, m.form
     large = m.magnitude(x) >= LARGE
-    some, where, after = large.text, w.block, w.name("angles")[1:]
+    any_large, before, after = large.text, w.block, w.name("angles")[1:]
     if m.lanes is not None:
         mask = w.value(f"bitcast {form('i1')} {large} to i{m.lanes}")
-        some = w.value(f"icmp ne i{m.lanes} {mask}, 0")
-    rare = w.name("large")[1:]
-    w.line(f"br i1 {some}, label %{rare}, label %{after}")
-    w.label(rare)
+        any_large = w.value(f"icmp ne i{m.lanes} {mask}, 0")
+    branch = w.name("large")[1:]
+    w.line(f"br i1 {any_large}, label %{branch}, label %{after}")
+    w.label(branch)
     safe = m.select(large, x, LARGE)
-    again = _one_by_one(m, safe)
-    chosen = [m.select(large, a, b) for a, b in zip(again, found, strict=True)]
+    replaced = _reduced_lane_by_lane(m, safe)
+    chosen = [m.select(large, a, b) for a, b in zip(replaced, reduced, strict=True)]
     end = w.block
     w.line(f"br label %{after}")
     w.label(after)
     joined = []
-    for a, b in zip(found, chosen, strict=True):
-        name = w.value(f"phi {form(a.kind)} [ {a}, %{where} ], [ {b}, %{end} ]")
+    for a, b in zip(reduced, chosen, strict=True):
+        name = w.value(f"phi {form(a.kind)} [ {a}, %{before} ], [ {b}, %{end} ]")
         joined.append(Number(m, name, a.kind))
     return joined[0], joined[1], joined[2]
 
 
-def _one_by_one(m: Lanes, x: Number) -> list[Number]:
-    """`large_angle` of every lane, in a loop: hi, lo, quarter turns."""
-    w, result, full = m.w, "{ double, double, i64 }", large_angle(m.w)
+def _reduced_lane_by_lane(m: Lanes, x: Number) -> list[Number]:
+    """Emit a loop over lanes that calls `large_angle`; return r, its rounding error and the quarter turns."""
+    w, result, symbol = m.w, "{ double, double, i64 }", large_angle(m.w)
     kinds = ("double", "double", "i64")
     if m.lanes is None:
-        one = w.value(f"call {result} {full}(double {x})")
-        return [Number(m, w.value(f"extractvalue {result} {one}, {k}"), kind) for k, kind in enumerate(kinds)]
+        returned = w.value(f"call {result} {symbol}(double {x})")
+        return [Number(m, w.value(f"extractvalue {result} {returned}, {k}"), kind) for k, kind in enumerate(kinds)]
     before, loop, done = w.block, w.name("lane")[1:], w.name("lanes")[1:]
     w.line(f"br label %{loop}")
     w.label(loop)
     lane, following = w.name("i"), w.name("next")
     w.line(f"{lane} = phi i64 [ 0, %{before} ], [ {following}, %{loop} ]")
-    sums, parts = [w.name() for _ in kinds], [w.name() for _ in kinds]
-    for total, part, kind in zip(sums, parts, kinds, strict=True):
-        w.line(f"{total} = phi {m.form(kind)} [ poison, %{before} ], [ {part}, %{loop} ]")
+    vectors, updated = [w.name() for _ in kinds], [w.name() for _ in kinds]
+    for vector, next_vector, kind in zip(vectors, updated, kinds, strict=True):
+        w.line(f"{vector} = phi {m.form(kind)} [ poison, %{before} ], [ {next_vector}, %{loop} ]")
     angle = w.value(f"extractelement {m.form('double')} {x}, i64 {lane}")
-    one = w.value(f"call {result} {full}(double {angle})")
-    for k, (total, part, kind) in enumerate(zip(sums, parts, kinds, strict=True)):
-        piece = w.value(f"extractvalue {result} {one}, {k}")
-        w.line(f"{part} = insertelement {m.form(kind)} {total}, {kind} {piece}, i64 {lane}")
+    returned = w.value(f"call {result} {symbol}(double {angle})")
+    for k, (vector, next_vector, kind) in enumerate(zip(vectors, updated, kinds, strict=True)):
+        item = w.value(f"extractvalue {result} {returned}, {k}")
+        w.line(f"{next_vector} = insertelement {m.form(kind)} {vector}, {kind} {item}, i64 {lane}")
     w.line(f"{following} = add i64 {lane}, 1")
     more = w.value(f"icmp ult i64 {following}, {m.lanes}")
     w.line(f"br i1 {more}, label %{loop}, label %{done}")
     w.label(done)
-    return [Number(m, part, kind) for part, kind in zip(parts, kinds, strict=True)]
+    return [Number(m, next_vector, kind) for next_vector, kind in zip(updated, kinds, strict=True)]

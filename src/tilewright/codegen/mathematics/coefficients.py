@@ -1,6 +1,7 @@
-"""Coefficients of the polynomials, lowest degree first: `benchmarks/coefficients.py` finds and prints them.
+"""Coefficients of the polynomials, lowest degree first; `benchmarks/coefficients.py` computes and prints them.
 
-Above each stands what its polynomial Q means, and the largest error it leaves in the result, relative, before rounding.
+The comment above each gives the formula that its polynomial Q is part of, and the largest relative error of the result
+before rounding.
 """
 
 COEFFICIENTS: dict[str, tuple[float, ...]] = {

@@ -1,4 +1,4 @@
-"""erf: an odd polynomial below 1, above it 1 - e^-Q, where Q stands for -log erfc, a smooth function."""
+"""erf: an odd polynomial for |x| < 1, above it 1 - e^-Q, where the polynomial Q approximates -log erfc."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from tilewright.codegen.mathematics.exponential import exp
 from tilewright.codegen.mathematics.lanes import Lanes, Number
 
 _ONE = {32: 4.0, 64: 6.0}
-"""From here on, erf rounds to 1."""
+"""Arguments from which on erf rounds to 1, by bits."""
 
 
 def erf(m: Lanes, x: Number) -> Number:
-    """The error function."""
+    """Emit the error function of x and return it."""
     a = m.magnitude(x)
     small = m.fused(a, m.polynomial(a * a, COEFFICIENTS[f"erf.{m.name}"]), a)
     u = m.select(a > _ONE[m.bits], _ONE[m.bits], a) - 1.0

@@ -1,6 +1,6 @@
 """sinh and cosh: h - 1/(4h) and h + 1/(4h), where h is half of e^|x|; sinh is a polynomial below 1.
 
-f32 goes through f64.
+f32 is computed in f64.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ SINH_SMALL = 1.0
 
 
 def sinh(m: Lanes, x: Number) -> Number:
-    """The hyperbolic sine."""
+    """Emit the hyperbolic sine of x and return it."""
     if m.bits == 32:
         return m.narrowed(sinh(m.at(64), m.widened(x)))
     a = m.magnitude(x)
@@ -23,7 +23,7 @@ def sinh(m: Lanes, x: Number) -> Number:
 
 
 def cosh(m: Lanes, x: Number) -> Number:
-    """The hyperbolic cosine."""
+    """Emit the hyperbolic cosine of x and return it."""
     if m.bits == 32:
         return m.narrowed(cosh(m.at(64), m.widened(x)))
     half = half_exp(m, m.magnitude(x))

@@ -1,4 +1,4 @@
-"""Numbers in vector lanes, written as arithmetic: what a function is made of becomes LLVM text as Python evaluates it.
+"""Arithmetic on vectors in Python notation: each operator emits an LLVM instruction when Python evaluates it.
 
 >>> from tilewright.codegen.text import Writer
 >>> w = Writer()
@@ -10,8 +10,8 @@
   %v1 = call <8 x float> @llvm.fma.v8f32(<8 x float> %x, <8 x float> %x, <8 x float> splat (float 0x3FF0000000000000))
   %v2 = fmul <8 x float> %v1, splat (float 0x3FE0000000000000)
 
-Only what every machine has is used: arithmetic, comparisons, selections and operations on bits. Where a machine has no
-fused multiply-add (`Writer.fused` is unset), `fused` rounds the product, and `product_of` splits its factors.
+Only instructions that every machine has are used: arithmetic, comparisons, selects and bit operations. On machines
+without fused multiply-add (`Writer.fused` is unset), `fused` rounds the product, and `product_of` splits its operands.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from tilewright.codegen.text import Writer
 
 @dataclass(frozen=True, eq=False)
 class Number:
-    """A value in all lanes: a float, an integer as wide (both with arithmetic), or a truth.
+    """An LLVM value with as many lanes as `m`: a float, an integer of the same width, or an i1.
 
-    Comparisons of floats are false where one side is no number.
+    `text` is its LLVM operand, `kind` the LLVM type of a lane. Operators emit instructions. Comparisons of floats are
+    false where one side is NaN.
     """
 
     m: Lanes
@@ -39,15 +40,20 @@ class Number:
 
     @property
     def is_float(self) -> bool:
-        """Whether it is a float."""
+        """True if the lanes are floats."""
         return self.kind in ("float", "double")
 
     def _step(self, word: str, a: Number | float, b: Number | float, kind: str = "") -> Number:
+        """Emit the instruction `word` on `a` and `b` and return its result.
+
+        `kind` is the LLVM type of the result's lanes; empty: that of this number.
+        """
         form = self.m.form(self.kind)
         left, right = self.m.like(a, self.kind), self.m.like(b, self.kind)
         return Number(self.m, self.m.w.value(f"{word} {form} {left}, {right}"), kind or self.kind)
 
     def _arithmetic(self, word: str, a: Number | float, b: Number | float) -> Number:
+        """Emit `add`, `sub` or `mul` (by `word`), for floats or integers as this number is, and return the result."""
         return self._step(f"f{word}" if self.is_float else word, a, b)
 
     def __add__(self, other: Number | float) -> Number:
@@ -75,8 +81,9 @@ class Number:
         return self._quotient(other, self)
 
     def _quotient(self, a: Number | float, b: Number | float) -> Number:
-        found = self.m.own("div", a, b) if self.kind == self.m.float else None
-        return self._step("fdiv", a, b) if found is None else found
+        """Emit the division of floats and return it, by the machine's own instruction if it has one."""
+        by_instruction = self.m.own("div", a, b) if self.kind == self.m.float else None
+        return self._step("fdiv", a, b) if by_instruction is None else by_instruction
 
     def __neg__(self) -> Number:
         return Number(self.m, self.m.w.value(f"fneg {self.m.form(self.kind)} {self.text}"), self.kind)
@@ -94,14 +101,15 @@ class Number:
         return self._step("shl", self, count)
 
     def __rshift__(self, count: int) -> Number:
-        """Zeros come in from above."""
+        """Emit a logical right shift by `count` bits and return it."""
         return self._step("lshr", self, count)
 
     def signed_shift(self, count: int) -> Number:
-        """Shifted right; the sign comes in from above."""
+        """Emit an arithmetic right shift by `count` bits and return it."""
         return self._step("ashr", self, count)
 
     def _compared(self, word: str, other: Number | float) -> Number:
+        """Emit a comparison with `other` by the LLVM predicate `word` and return the i1."""
         return self._step(f"fcmp o{word}" if self.is_float else f"icmp {word}", self, other, "i1")
 
     def __lt__(self, other: Number | float) -> Number:
@@ -114,20 +122,23 @@ class Number:
         return self._compared("ge" if self.is_float else "sge", other)
 
     def equals(self, other: Number | float) -> Number:
-        """Whether both are equal; zeros of both signs are."""
+        """Emit the comparison for equality and return the i1; 0 and -0 are equal."""
         return self._compared("eq", other)
 
     def unordered(self, other: Number) -> Number:
-        """Whether one of both is no number."""
+        """Emit the test if either of two floats is NaN and return the i1."""
         return self._step("fcmp uno", self, other, "i1")
 
     def inverted(self) -> Number:
-        """A truth, turned round."""
+        """Emit the negation of an i1 and return it."""
         return self._step("xor", self, 1)
 
 
 class Lanes:
-    """Writes arithmetic on floats of 32 or 64 bits in so many lanes; lanes None: single numbers."""
+    """Emits arithmetic on vectors of `lanes` floats of 32 or 64 bits; `lanes` None: on single floats.
+
+    Values are of the class `Number`; a Python number as an operand becomes a constant in all lanes.
+    """
 
     def __init__(self, w: Writer, lanes: int | None, bits: int):
         self.w, self.lanes, self.bits = w, lanes, bits
@@ -138,35 +149,38 @@ class Lanes:
         self.bias = {32: 127, 64: 1023}[bits]
         self.sign = 1 << (bits - 1)
         self.infinity = (2 * self.bias + 1) << self.fraction
-        """The code of infinity; codes above are no numbers."""
+        """The bits of infinity; NaNs have larger ones."""
         self.rounder = 1.5 * 2.0**self.fraction
-        """Added to a small number, this leaves the nearest integer in the lowest bits."""
+        """A float that, added to a small number, leaves the nearest integer in the lowest bits of the sum."""
 
     def at(self, bits: int) -> Lanes:
-        """As many lanes of another width."""
+        """Return an emitter with as many lanes of floats of `bits` bits."""
         return Lanes(self.w, self.lanes, bits)
 
     def form(self, kind: str) -> str:
-        """The LLVM type of a value."""
+        """Return the LLVM type of a value whose lanes have type `kind`: `float` -> `<8 x float>`."""
         return kind if self.lanes is None else f"<{self.lanes} x {kind}>"
 
     def number(self, text: str) -> Number:
-        """A float by its name."""
+        """Return the float value with the LLVM name `text`."""
         return Number(self, text, self.float)
 
     def own(self, name: str, *values: Number | float) -> Number | None:
-        """A function of f32 as the machine has it; None where it has none, or not for so many lanes."""
+        """Emit the machine's own instruction for the f32 function `name` and return its result; None if it has none.
+
+        Vectors and f64 have none.
+        """
         if self.w.own is None or self.lanes is not None or self.bits != 32:
             return None
-        found = self.w.own(name, [self.like(v, self.float) for v in values])
-        return None if found is None else self.number(found)
+        name_of_result = self.w.own(name, [self.like(v, self.float) for v in values])
+        return None if name_of_result is None else self.number(name_of_result)
 
     def constant(self, value: float) -> Number:
-        """A float in all lanes."""
+        """Return a float constant in all lanes."""
         return Number(self, self.like(value, self.float), self.float)
 
     def like(self, value: Number | float, kind: str) -> str:
-        """An operand's text; a Python number becomes one of the kind, in all lanes."""
+        """Return the LLVM operand of a value; a Python number becomes a constant of LLVM type `kind` in all lanes."""
         if isinstance(value, Number):
             assert value.kind == kind, f"{value.kind} where {kind} is needed"
             return value.text
@@ -182,93 +196,97 @@ class Lanes:
     # -- steps ------------------------------------------------------------------------------------------------
 
     def fused(self, a: Number, b: Number | float, c: Number | float) -> Number:
-        """a*b + c, rounded once where the machine does that, twice where it does not."""
+        """Emit a*b + c and return it; rounded once if the machine has fused multiply-add, else twice."""
         if not self.w.fused:
             return a * b + c
         form = self.form(self.float)
-        full = f"@llvm.fma.{'' if self.lanes is None else f'v{self.lanes}'}{self.name}"
-        self.w.declare(f"{form} {full}({form}, {form}, {form})")
+        intrinsic = f"@llvm.fma.{'' if self.lanes is None else f'v{self.lanes}'}{self.name}"
+        self.w.declare(f"{form} {intrinsic}({form}, {form}, {form})")
         parts = ", ".join(f"{form} {self.like(v, self.float)}" for v in (a, b, c))
-        return self.number(self.w.value(f"call {form} {full}({parts})"))
+        return self.number(self.w.value(f"call {form} {intrinsic}({parts})"))
 
     def polynomial(self, x: Number, coefficients: Sequence[float]) -> Number:
-        """The polynomial's value, by Horner's rule; lowest degree first."""
+        """Emit the polynomial's value at x by Horner's rule and return it; coefficients of the lowest degree first."""
         total: Number | float = coefficients[-1]
         for c in reversed(coefficients[:-1]):
             total = self.fused(x, total, c)
         return total if isinstance(total, Number) else self.constant(total)
 
     def select(self, truth: Number, a: Number | float, b: Number | float) -> Number:
-        """`a` where it is true, else `b`."""
+        """Emit a select, `a` where the i1 `truth` is set and `b` elsewhere, and return it."""
         kind = next((v.kind for v in (a, b) if isinstance(v, Number)), self.float)
         form = self.form(kind)
-        chosen = f"select {self.form('i1')} {truth}, {form} {self.like(a, kind)}, {form} {self.like(b, kind)}"
-        return Number(self, self.w.value(chosen), kind)
+        instruction = f"select {self.form('i1')} {truth}, {form} {self.like(a, kind)}, {form} {self.like(b, kind)}"
+        return Number(self, self.w.value(instruction), kind)
 
     def clamped(self, x: Number, lo: float, hi: float) -> Number:
-        """x, kept between both; what is no number stays so."""
+        """Emit x limited to the range from `lo` to `hi` and return it; NaN stays NaN."""
         x = self.select(x < lo, lo, x)
         return self.select(x > hi, hi, x)
 
     def bits_of(self, x: Number) -> Number:
-        """A float's code as an integer."""
+        """Emit the bitcast of a float to an integer and return it."""
         cast = f"bitcast {self.form(self.float)} {x} to {self.form(self.word)}"
         return Number(self, self.w.value(cast), self.word)
 
     def of_bits(self, word: Number) -> Number:
-        """The float with that code."""
+        """Emit the bitcast of an integer to a float and return it."""
         return self.number(self.w.value(f"bitcast {self.form(self.word)} {word} to {self.form(self.float)}"))
 
     def magnitude(self, x: Number) -> Number:
-        """x without its sign."""
+        """Emit |x| and return it."""
         return self.of_bits(self.bits_of(x) & (self.sign - 1))
 
     def sign_bit(self, x: Number) -> Number:
-        """The sign's bit in its place, all others zero."""
+        """Emit the bits of x with all but the sign bit cleared and return the integer."""
         return self.bits_of(x) & -self.sign
 
     def with_sign(self, x: Number, sign: Number) -> Number:
-        """x, its sign turned where the bit is set."""
+        """Emit x with its sign flipped where the sign bit of the integer `sign` is set, and return it."""
         return self.of_bits(self.bits_of(x) ^ sign)
 
     def of_integer(self, word: Number) -> Number:
-        """A signed integer as a float."""
+        """Emit the conversion of a signed integer to a float and return it."""
         return self.number(self.w.value(f"sitofp {self.form(self.word)} {word} to {self.form(self.float)}"))
 
     def widened(self, x: Number) -> Number:
-        """An f32 as the f64 it is."""
+        """Emit the conversion of an f32 to f64 and return it."""
         return self.at(64).number(self.w.value(f"fpext {self.form('float')} {x} to {self.form('double')}"))
 
     def narrowed(self, x: Number) -> Number:
-        """An f64, rounded to f32."""
+        """Emit the conversion of an f64 to f32, rounded, and return it."""
         return self.at(32).number(self.w.value(f"fptrunc {self.form('double')} {x} to {self.form('float')}"))
 
     def low_half(self, word: Number) -> Number:
-        """The lower 32 of 64 bits."""
+        """Emit the truncation of an i64 to its lower 32 bits and return the i32."""
         return Number(self.at(32), self.w.value(f"trunc {self.form('i64')} {word} to {self.form('i32')}"), "i32")
 
-    # -- sums and products with what rounding lost --------------------------------------------------------------
+    # -- sums and products with their rounding errors -----------------------------------------------------------
 
     def sum_of(self, a: Number | float, b: Number) -> tuple[Number, Number]:
-        """a + b and what its rounding lost, exactly, for |a| >= |b| or a = 0."""
+        """Emit a + b and its rounding error, which is exact for |a| >= |b| or a = 0; return both."""
         total = a + b
         return total, b - (total - a)
 
     def difference_of(self, a: Number, b: Number) -> tuple[Number, Number]:
-        """a - b and what its rounding lost, exactly."""
+        """Emit a - b and its exact rounding error; return both."""
         total = a - b
         back = total - a
         return total, (a - (total - back)) - (b + back)
 
     def product_of(self, a: Number, b: Number | float) -> tuple[Number, Number]:
-        """a*b and what its rounding lost: exactly if multiply-add is fused, else to twice the precision."""
+        """Emit a*b and its rounding error; return both.
+
+        The error is exact with fused multiply-add, else the pair has about twice the precision.
+        """
         total = a * b
         if self.w.fused:
             return total, self.fused(a, b, -total)
-        factor = b if isinstance(b, Number) else self.constant(b)
-        (a_hi, a_lo), (b_hi, b_lo) = self._halves(a), self._halves(factor)
+        other = b if isinstance(b, Number) else self.constant(b)
+        (a_hi, a_lo), (b_hi, b_lo) = self._halves(a), self._halves(other)
         return total, a_lo * b_lo - (((total - a_hi * b_hi) - a_lo * b_hi) - a_hi * b_lo)
 
     def _halves(self, x: Number) -> tuple[Number, Number]:
+        """Emit the split of a float into a sum of two with about half of its bits each; return both."""
         hi = self.of_bits(self.bits_of(x) & -(1 << (self.fraction // 2 + 1)))
         return hi, x - hi

@@ -1,8 +1,8 @@
 """log, log2, log10 and log1p.
 
 x is 2^k (1 + f) with 1 + f between sqrt(1/2) and sqrt(2), so that log x has no cancellation near x = 1: there k is 0.
-With s = f/(2 + f), log(1 + f) = log((1 + s)/(1 - s)) = f - (h - s (h + z Q(z))), h = f^2/2, z = s^2: what is rounded is
-small beside f.
+With s = f/(2 + f), log(1 + f) = log((1 + s)/(1 - s)) = f - (h - s (h + z Q(z))), h = f^2/2, z = s^2: all rounded terms
+are small compared with f.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _SQRT_HALF = {32: 0x3F3504F3, 64: 0x3FE6A09E667F3BCD}
 _SHORT = {32: 15, 64: 42}
 LN_10 = Fraction("2.302585092994045684017991454684364207601101488628772976033327900967572609677352480236")
 _HALF = {32: 11, 64: 20}
-"""Bits that may be multiplied by half of a number's bits without rounding."""
+"""Bits of the leading part of 1/log(base), whose product with a float of half as many bits is exact."""
 
 
 def split(m: Lanes, x: Number) -> tuple[Number, Number]:
-    """k and f of a positive number, subnormal ones too; k as a float."""
+    """Emit k and f of a positive number x = 2^k (1 + f), possibly subnormal, and return both as floats."""
     tiny = x < 2.0 ** (1 - m.bias)
     word = m.bits_of(m.select(tiny, x * 2.0**m.fraction, x)) - _SQRT_HALF[m.bits]
     k = m.of_integer(word.signed_shift(m.fraction)) if m.bits == 32 else _exponent(m, word)
@@ -30,22 +30,28 @@ def split(m: Lanes, x: Number) -> tuple[Number, Number]:
 
 
 def _exponent(m: Lanes, word: Number) -> Number:
-    """The upper bits, signed, as a float: by its own bits, as few machines convert 64-bit integers in vectors."""
+    """Emit the exponent field of a word of an f64, as a signed number, and return it as a float.
+
+    The float is put together from bits, since few machines convert 64-bit integers in vectors.
+    """
     middle = 1 << (63 - m.fraction)
     biased = (word ^ -m.sign) >> m.fraction
     base = 2.0**m.fraction
     return m.of_bits(biased | ((m.bias + m.fraction) << m.fraction)) - (base + middle)
 
 
-def special(m: Lanes, x: Number, found: Number) -> Number:
-    """The logarithm where there is one; -inf of zero, none of negative numbers, inf of inf."""
-    found = m.select(x < float("inf"), found, x)  # also what is no number
-    found = m.select(x > 0.0, found, x + float("nan"))
-    return m.select(x.equals(0.0), -float("inf"), found)
+def special(m: Lanes, x: Number, result: Number) -> Number:
+    """Emit the selection of special values of a logarithm and return it; `result` is the value for finite x > 0.
+
+    -inf for 0, NaN for negative numbers and NaN, inf for inf.
+    """
+    result = m.select(x < float("inf"), result, x)  # NaN, too
+    result = m.select(x > 0.0, result, x + float("nan"))
+    return m.select(x.equals(0.0), -float("inf"), result)
 
 
-def _parts(m: Lanes, f: Number) -> tuple[Number, Number]:
-    """h and s (h + z Q(z))."""
+def _terms_of_log(m: Lanes, f: Number) -> tuple[Number, Number]:
+    """Emit h and s (h + z Q(z)) and return both: log(1 + f) = f - (h - s (h + z Q(z)))."""
     half = f * f * 0.5
     s = f / (f + 2.0)
     z = s * s
@@ -53,51 +59,55 @@ def _parts(m: Lanes, f: Number) -> tuple[Number, Number]:
 
 
 def log(m: Lanes, x: Number) -> Number:
-    """The natural logarithm."""
+    """Emit the natural logarithm and return it."""
     k, f = split(m, x)
-    half, rest = _parts(m, f)
-    hi, lo = _cut(LN_2, _SHORT[m.bits])
+    half, rest = _terms_of_log(m, f)
+    hi, lo = _split_constant(LN_2, _SHORT[m.bits])
     return special(m, x, m.fused(k, hi, f - (half - m.fused(k, lo, rest))))
 
 
 def log1p(m: Lanes, x: Number) -> Number:
-    """log(1 + x), with its own precision near 0.
+    """Emit log(1 + x) and return it, accurate to the last bits also near 0.
 
-    If k is 0, f is x itself; else the rounding error of 1 + x, divided by 1 + x, is added to the smallest term.
+    If k is 0, f is x itself; otherwise the rounding error of 1 + x, divided by 1 + x, is added to the smallest term.
     """
-    above, lost = m.difference_of(x, m.constant(-1.0))
-    k, f = split(m, above)
-    plain = k.equals(0.0)
-    f = m.select(plain, x, f)
-    half, rest = _parts(m, f)
-    hi, lo = _cut(LN_2, _SHORT[m.bits])
-    least = m.fused(k, lo, rest) + m.select(plain, 0.0, lost / above)
-    result = special(m, above, m.fused(k, hi, f - (half - least)))
-    return m.select(m.magnitude(x) < 2.0 ** -(m.fraction + 2), x, result)  # with the sign of 0, and subnormal numbers
+    one_plus_x, lost = m.difference_of(x, m.constant(-1.0))
+    k, f = split(m, one_plus_x)
+    k_is_zero = k.equals(0.0)
+    f = m.select(k_is_zero, x, f)
+    half, rest = _terms_of_log(m, f)
+    hi, lo = _split_constant(LN_2, _SHORT[m.bits])
+    least = m.fused(k, lo, rest) + m.select(k_is_zero, 0.0, lost / one_plus_x)
+    result = special(m, one_plus_x, m.fused(k, hi, f - (half - least)))
+    return m.select(m.magnitude(x) < 2.0 ** -(m.fraction + 2), x, result)  # keeps the sign of 0 and subnormal numbers
 
 
 def log2(m: Lanes, x: Number) -> Number:
-    """The logarithm to base 2; exact for powers of two."""
+    """Emit the logarithm to base 2 and return it; exact for powers of two."""
     return _to_base(m, x, LN_2)
 
 
 def log10(m: Lanes, x: Number) -> Number:
-    """The logarithm to base 10."""
+    """Emit the logarithm to base 10 and return it."""
     return _to_base(m, x, LN_10)
 
 
-def _cut(value: Fraction, bits: int) -> tuple[float, float]:
-    """A number to so many bits after the point, and the rest."""
+def _split_constant(value: Fraction, bits: int) -> tuple[float, float]:
+    """Return a number as a sum of two floats; the first has `bits` bits after the binary point."""
     hi = Fraction(int(value * 2**bits), 2**bits)
     return float(hi), float(value - hi)
 
 
 def _to_base(m: Lanes, x: Number, ln_base: Fraction) -> Number:
-    """f - h is cut to half of its bits, so that its product with the upper half of 1/log(base) is exact."""
+    """Emit the logarithm of x to the base whose natural logarithm is `ln_base`, and return it.
+
+    x is 2^k (1 + f), and log(1 + f) is f - h plus smaller terms, h = f^2/2. f - h is cut to half of its bits, so that
+    its product with the leading part of 1/log(base) is exact.
+    """
     k, f = split(m, x)
-    half, rest = _parts(m, f)
-    upper, lower = _cut(1 / ln_base, _HALF[m.bits])
-    unit, unit_rest = _cut(LN_2 / ln_base, _SHORT[m.bits])
+    half, rest = _terms_of_log(m, f)
+    upper, lower = _split_constant(1 / ln_base, _HALF[m.bits])
+    unit, unit_rest = _split_constant(LN_2 / ln_base, _SHORT[m.bits])
     hi = m.of_bits(m.bits_of(f - half) & -(1 << (m.fraction // 2 + 1)))
     lo = (f - hi) - half + rest
     total, lost = m.sum_of(k * unit, hi * upper)

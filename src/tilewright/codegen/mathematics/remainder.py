@@ -1,8 +1,8 @@
-"""fmod, exactly: multiples of the divisor by powers of two are taken off, the largest first.
+"""fmod, exactly: multiples of the divisor by powers of two are subtracted, the largest first.
 
-The first has the dividend's exponent and the divisor's fraction. Every difference is a number of the type, since both
-are multiples of the divisor's last bit, and so is every half of a multiple that is no less than the divisor. There are
-as many rounds as the quotient has bits. Subnormal dividends are scaled up first, with the divisor.
+The largest multiple has the dividend's exponent and the divisor's fraction. Every difference is exact, since both
+operands are multiples of the divisor's last bit, and so is every half of a multiple down to the divisor itself. The
+loop has as many iterations as the quotient has bits. Subnormal dividends are scaled up first, as is the divisor.
 """
 
 from __future__ import annotations
@@ -13,24 +13,30 @@ _INFINITE = float("inf")
 
 
 def remainder(m: Lanes, x: Number, y: Number) -> Number:
-    """x less the multiple of y, rounded to zero, that leaves less than y; with the sign of x."""
-    least, up = 2.0 ** (1 - m.bias), 2.0 ** (m.fraction + 1)
+    """Emit fmod(x, y), x minus the multiple of y that leaves less than |y|, and return it; it has the sign of x.
+
+    NaN if y is 0, x is infinite, or either is NaN.
+    """
+    least, scale = 2.0 ** (1 - m.bias), 2.0 ** (m.fraction + 1)
     a, b = m.magnitude(x), m.magnitude(y)
-    some = a < _INFINITE
+    is_finite = a < _INFINITE
     tiny = a < least
-    start = m.select(some, m.select(tiny, a * up, a), 0.0)
-    by = m.select(tiny, b * up, b)
-    whole = m.select(by < least, by * up, by)  # its fraction begins with a one
-    step = m.of_bits((m.bits_of(whole) & ((1 << m.fraction) - 1)) | (m.bits_of(start) & m.infinity))
-    step = m.select(step > start, step * 0.5, step)
-    found = _taken_off(m, start, step, m.select(by.equals(0.0), _INFINITE, by))
-    found = m.with_sign(m.select(tiny, found * (1 / up), found), m.sign_bit(x))
-    none = y.equals(0.0) | x.unordered(y) | some.inverted()
-    return m.select(none, x * float("nan"), found)
+    start = m.select(is_finite, m.select(tiny, a * scale, a), 0.0)
+    divisor = m.select(tiny, b * scale, b)
+    normal_divisor = m.select(divisor < least, divisor * scale, divisor)  # its fraction has a leading one
+    largest = m.of_bits((m.bits_of(normal_divisor) & ((1 << m.fraction) - 1)) | (m.bits_of(start) & m.infinity))
+    largest = m.select(largest > start, largest * 0.5, largest)
+    result = _subtract_multiples(m, start, largest, m.select(divisor.equals(0.0), _INFINITE, divisor))
+    result = m.with_sign(m.select(tiny, result * (1 / scale), result), m.sign_bit(x))
+    is_nan = y.equals(0.0) | x.unordered(y) | is_finite.inverted()
+    return m.select(is_nan, x * float("nan"), result)
 
 
-def _taken_off(m: Lanes, start: Number, first: Number, least: Number) -> Number:
-    """What is left of `start` when `first`, its half, and so on down to `least` are taken off where they fit."""
+def _subtract_multiples(m: Lanes, start: Number, first: Number, least: Number) -> Number:
+    """Emit a loop that subtracts `first`, its half, and so on down to `least` where they fit; return what is left.
+
+    All are positive; vectors iterate until no lane has a multiple left.
+    """
     w, form = m.w, m.form(m.float)
     before, loop, body, done = w.block, *(w.name(name)[1:] for name in ("remainder", "round", "rest"))
     w.line(f"br label %{loop}")
@@ -39,18 +45,18 @@ def _taken_off(m: Lanes, start: Number, first: Number, least: Number) -> Number:
     next_rest, next_step = w.name(), w.name()
     w.line(f"{rest} = phi {form} [ {start}, %{before} ], [ {next_rest}, %{body} ]")
     w.line(f"{step} = phi {form} [ {first}, %{before} ], [ {next_step}, %{body} ]")
-    left, now = m.number(rest), m.number(step)
-    more = now >= least
-    any_more = more.text
+    remaining, multiple = m.number(rest), m.number(step)
+    is_unfinished = multiple >= least
+    any_unfinished = is_unfinished.text
     if m.lanes is not None:
-        mask = w.value(f"bitcast {m.form('i1')} {more} to i{m.lanes}")
-        any_more = w.value(f"icmp ne i{m.lanes} {mask}, 0")
-    w.line(f"br i1 {any_more}, label %{body}, label %{done}")
+        mask = w.value(f"bitcast {m.form('i1')} {is_unfinished} to i{m.lanes}")
+        any_unfinished = w.value(f"icmp ne i{m.lanes} {mask}, 0")
+    w.line(f"br i1 {any_unfinished}, label %{body}, label %{done}")
     w.label(body)
-    fits = more & (left >= now)
-    taken = left - now
-    w.line(f"{next_rest} = select {m.form('i1')} {fits}, {form} {taken}, {form} {left}")
-    w.line(f"{next_step} = fmul {form} {now}, {m.like(0.5, m.float)}")
+    fits = is_unfinished & (remaining >= multiple)
+    difference = remaining - multiple
+    w.line(f"{next_rest} = select {m.form('i1')} {fits}, {form} {difference}, {form} {remaining}")
+    w.line(f"{next_step} = fmul {form} {multiple}, {m.like(0.5, m.float)}")
     w.line(f"br label %{loop}")
     w.label(done)
-    return left
+    return remaining

@@ -1,17 +1,17 @@
-"""The interpreter of block programs: their meaning, and what is wrong with them.
+"""The interpreter of block programs, which defines what they mean and reports their faults.
 
-| file      | subject                                                       |
-|-----------|---------------------------------------------------------------|
-| run       | a whole program on arrays, worker by worker                   |
-| worker    | one workgroup: agents, their schedule, copies under way       |
-| memory    | buffers, tensors, views                                       |
-| registers | a wave's part of a register tensor                            |
-| channels  | stages handed from role to role                               |
-| clocks    | who has seen what: the order of steps                         |
-| accesses  | what was touched by whom, to find races                       |
-| moving    | alloc, view, fill, copy, gather, scatter, atomic              |
-| computing | mma, map, reduce, scan, broadcast, convert_layout             |
-| control   | loops, branches, tasks, channels, barriers                    |
-| formulas  | what formulas compute                                         |
-| multicast | copies that the workgroups of a cluster share                 |
+| file      | subject                                                        |
+|-----------|----------------------------------------------------------------|
+| run       | a whole program on arrays, worker by worker                    |
+| worker    | one workgroup: its waves as agents, their schedule, its copies |
+| memory    | buffers, tensors, views                                        |
+| registers | the part of a register tensor that a wave holds                |
+| channels  | stages handed from role to role                                |
+| clocks    | vector clocks: which steps are ordered                         |
+| accesses  | who accessed which element, to find races                      |
+| moving    | alloc, view, fill, copy, gather, scatter, atomic               |
+| computing | mma, map, reduce, scan, broadcast, convert_layout              |
+| control   | loops, branches, tasks, channels, barriers                     |
+| formulas  | values of formulas                                             |
+| multicast | copies that the workgroups of a cluster share                  |
 """

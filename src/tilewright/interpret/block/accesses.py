@@ -1,7 +1,7 @@
-"""Accesses to memory that nothing orders: races, between the actors of a worker and between tasks.
+"""Races: unordered accesses to one element of memory, between the actors of a worker and between tasks.
 
-Two accesses to one element go together if both read it, or both combine into it atomically in the same way (`add` and
-`max` of two waves give another result in another order). All others must be ordered.
+Two accesses to one element are compatible without an order if both read it, or both combine into it by the same atomic
+operation (`add` and `max` of two waves give another result in another order). All others must be ordered.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ READ, WRITE = "read", "write"
 """Kinds of accesses; the others are the names of atomic operations."""
 
 EVERYONE = -2
-"""The task of what stands outside of tasks: every worker does it."""
+"""The task number of operations outside of tasks, which every worker executes."""
 
 _NOBODY = -1
 
 
-def go_together(kind: str, other: str) -> bool:
-    """Whether two accesses of these kinds need no order.
+def are_compatible(kind: str, other: str) -> bool:
+    """True if two accesses of kinds `kind` and `other` ("read", "write" or an atomic operation) need no order.
 
-    >>> go_together("read", "read"), go_together("add", "add"), go_together("add", "max"), go_together("write", "write")
-    (True, True, False, False)
+    >>> [are_compatible(*kinds) for kinds in (("read", "read"), ("add", "add"), ("add", "max"), ("write", "write"))]
+    [True, True, False, False]
     """
     return kind == other != WRITE
 
 
 class Watch:
-    """The accesses to a buffer, by one worker's actors, that a later one may race with.
+    """The accesses of one worker's actors to a buffer with which a later access may race.
 
-    For each kind there are layers: in each, one access for every element. An access takes the place of one that is
-    ordered before it: whoever is ordered after the new one is ordered after both. Only accesses that nothing
-    orders need layers of their own.
+    Each kind of access has layers, arrays with one access number for every element. A new access replaces one that is
+    ordered before it: whatever is ordered after the new one is ordered after both. Only unordered accesses need further
+    layers.
     """
 
     def __init__(self, size: int):
@@ -47,34 +47,39 @@ class Watch:
         self._first: dict[tuple[str, int], int] = {}  # (kind, slot) -> the layer where its last access went
 
     def note(self, kind: str, places: Array, clock: Clock, op: Op) -> tuple[int, Op] | None:
-        """Notes an access; (place, operation that it races with), if it does."""
+        """Record that an actor (a wave or a copy, with vector clock `clock`) accesses the elements `places` of the
+        buffer in operation `op`. Return (element, operation of the earlier access) if it races with one, else None.
+        """
         for other, layers in self.layers.items():
-            if not go_together(kind, other):
+            if not are_compatible(kind, other):
                 for layer in layers:
-                    before = layer[places]
-                    if not clock.clocks.ordered(before, clock):
-                        bad = clock.clocks.unordered(before, clock)
-                        return int(places[bad][0]), clock.clocks.op(int(before[bad][0]))
-        self._keep(kind, places, clock, clock.access(op))
+                    earlier = layer[places]
+                    if not clock.clocks.ordered(earlier, clock):
+                        racing = clock.clocks.unordered(earlier, clock)
+                        return int(places[racing][0]), clock.clocks.op(int(earlier[racing][0]))
+        self._store_access(kind, places, clock, clock.access(op))
         return None
 
-    def _keep(self, kind: str, places: Array, clock: Clock, access: int) -> None:
+    def _store_access(self, kind: str, places: Array, clock: Clock, access: int) -> None:
+        """Store access number `access` as the last access of this `kind` to the elements `places`, replacing accesses
+        that are ordered before it; unordered ones are kept in further layers.
+        """
         layers = self.layers.setdefault(kind, [])
         if kind == WRITE and layers:  # all before are ordered
             layers[0][places] = access
             return
-        first = self._first.get((kind, clock.slot), 0)
-        for turn in range(len(layers)):
-            layer = layers[(first + turn) % len(layers)]
-            before = layer[places]
-            if clock.clocks.ordered(before, clock):
+        last_layer = self._first.get((kind, clock.slot), 0)
+        for layer_number in range(len(layers)):
+            layer = layers[(last_layer + layer_number) % len(layers)]
+            earlier = layer[places]
+            if clock.clocks.ordered(earlier, clock):
                 layer[places] = access
-                if turn:
-                    self._first[kind, clock.slot] = (first + turn) % len(layers)
+                if layer_number:
+                    self._first[kind, clock.slot] = (last_layer + layer_number) % len(layers)
                 return
-            bad = clock.clocks.unordered(before, clock)
-            layer[places[~bad]] = access
-            places = places[bad]
+            unordered = clock.clocks.unordered(earlier, clock)
+            layer[places[~unordered]] = access
+            places = places[unordered]
         if places.size:
             self._first[kind, clock.slot] = len(layers)
             layers.append(np.zeros(self.size, np.int32))
@@ -82,29 +87,33 @@ class Watch:
 
 
 class Sharing:
-    """Which tasks touched each element of a buffer in global memory.
+    """The task that accessed each element of a buffer in global memory, for each kind of access.
 
-    Nothing orders two tasks, whichever workers there are, unless every number of workers gives both to one: those have
-    the same number here, and what orders the accesses within the worker is the `Watch`'s to find.
+    Two tasks are unordered for any number of workers, unless every number of workers gives both to one worker. Such
+    tasks have the same number here; races within a worker are found by its `Watch`.
     """
 
     def __init__(self, size: int):
         self.size = size
-        self.tasks: dict[str, Array] = {}  # by kind: the task that touched each element; EVERYONE: several did
+        self.tasks: dict[
+            str, Array
+        ] = {}  # for each kind, the task that accessed each element; EVERYONE: several tasks did
 
     def note(self, kind: str, places: Array, task: int) -> tuple[int, str] | None:
-        """Notes an access; (place, kind of access of another task that it races with), if it does."""
-        if task == EVERYONE and not go_together(kind, kind) and places.size:
+        """Record that task number `task` accesses the elements `places` by an access of this `kind`. Return (element,
+        kind of the other access) if it races with an access of another task, else None.
+        """
+        if task == EVERYONE and not are_compatible(kind, kind) and places.size:
             return int(places[0]), kind
         for other, tasks in self.tasks.items():
-            if not go_together(kind, other):
-                by = tasks[places]
-                bad = (by != _NOBODY) & ((by != task) | (by == EVERYONE))
-                if bad.any():
-                    return int(places[bad][0]), other
+            if not are_compatible(kind, other):
+                previous_tasks = tasks[places]
+                racing = (previous_tasks != _NOBODY) & ((previous_tasks != task) | (previous_tasks == EVERYONE))
+                if racing.any():
+                    return int(places[racing][0]), other
         if kind not in self.tasks:
             self.tasks[kind] = np.full(self.size, _NOBODY, np.int32)
-        mine = self.tasks[kind]
-        by = mine[places]
-        mine[places] = np.where((by == _NOBODY) | (by == task), task, EVERYONE)
+        tasks_of_kind = self.tasks[kind]
+        previous_tasks = tasks_of_kind[places]
+        tasks_of_kind[places] = np.where((previous_tasks == _NOBODY) | (previous_tasks == task), task, EVERYONE)
         return None

@@ -1,12 +1,12 @@
 """Channels: stages of memory handed from producers to consumers, fill by fill.
 
-Fill number f uses stage f % stages. A producer *acquires* the next fill, which waits until its stage is free, writes
-into it and *commits* it; it is full when all waves of the producer have committed and the copies under way into it have
-landed. A consumer *waits* for the next fill to be full, reads it and *releases* it; the stage is free when all waves of
-the consumer have released it and the copies that read from it are done.
+Fill number f uses stage f % stages. A producer *acquires* the next fill, which waits until its stage is free, writes to
+it and *commits* it. The fill is full when all waves of the producer have committed and the asynchronous copies into it
+have completed. A consumer *waits* for the next fill to be full, reads it and *releases* it. The stage is free when all
+waves of the consumer have released it and the copies that read from it are done.
 
-Each wave counts the fills that it takes and gives back. Two actors of one wave (its deferred end, or the other half of
-waves that take turns) may not count on unless one is ordered after the other: they would take each other's fills.
+Each wave counts its fills. Two actors of one wave (its deferred `finally`, or its part in a ping-pong loop) must be
+ordered to share the count: otherwise either could take the other's fill.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass
 class Fill:
-    """One use of a stage, from the first acquire to the last release."""
+    """One use of a channel's stage, from the first acquire to the last release, with the waves that have done each
+    step.
+    """
 
     number: int
     acquired: dict[int, tuple[Op, Stamp]] = field(default_factory=dict)
@@ -44,41 +46,47 @@ class Fill:
     freed: list[Array] = field(default_factory=list)
     begun: bool = False
     expected: int = 0
-    """Parts that workgroups of the cluster bring in all; `brought`, those they have started to."""
+    """Multicast parts that the workgroups of the cluster copy to it; `brought` counts those already started."""
     brought: int = 0
 
     @property
     def full(self) -> bool:
-        """Whether consumers may read it."""
+        """True if consumers may read the fill: all producer waves have committed, and all copies into it are done."""
         committed = bool(self.producers) and len(self.committed) == self.producers
         return committed and self.brought == self.expected and all(c.done for c in self.landing)
 
     @property
     def free(self) -> bool:
-        """Whether its stage may be filled again."""
+        """True if the stage may be filled again: all consumer waves have released it, and all copies from it are
+        done.
+        """
         return bool(self.consumers) and len(self.released) == self.consumers and all(c.done for c in self.leaving)
 
 
 class Channel:
-    """A channel of one worker (or of one group of waves, where it is declared in a role)."""
+    """A channel of one worker, or of one group of waves if a role declares it."""
 
     def __init__(self, op: Op, stages: int):
         self.op, self.stages = op, stages
         self.name = op.results[0].name or "channel"
         self.fills: list[Fill] = []
         self.ever_released = False
-        self.at: dict[tuple[str, str, int], tuple[int, Stamp]] = {}  # (step, role, wave) -> the next fill, who took one
+        self.at: dict[
+            tuple[str, str, int], tuple[int, Stamp]
+        ] = {}  # (operation, role, wave) -> number of its next fill, moment of its last
 
     def fill(self, number: int) -> Fill:
-        """The fill of that number."""
+        """Return fill number `number` (the use of a stage from acquire to release), creating it if it is new."""
         while len(self.fills) <= number:
             self.fills.append(Fill(len(self.fills)))
         return self.fills[number]
 
     def next_of(self, op: Op, agent: Agent) -> int:
-        """The number of the next fill that this agent acquires, commits, waits for or releases."""
-        number, stamp = self.at.get((op.name, agent.role, agent.wave), (0, BEGINNING))
-        if not agent.clock.knows(stamp):
+        """Return the number of the fill to which `op` (acquire, commit, wait or release) of the wave `agent` applies.
+        Raise a RaceFault if another actor of the wave executed the same operation without being ordered before.
+        """
+        number, last_moment = self.at.get((op.name, agent.role, agent.wave), (0, BEGINNING))
+        if not agent.clock.knows(last_moment):
             raise RaceFault(
                 f"{at_line(op)}: nothing orders it after the {op.name} of %{self.name} by another part of the same "
                 "wave's work; which of them takes which fill is not said",
@@ -87,48 +95,60 @@ class Channel:
         return number
 
     def take(self, op: Op, agent: Agent) -> None:
-        """The agent has done so with its next fill."""
+        """Advance the counter of fills to which the wave `agent` has applied `op` (acquire, commit, wait or
+        release).
+        """
         self.at[op.name, agent.role, agent.wave] = self.next_of(op, agent) + 1, agent.clock.stamp
 
     def given_back(self, op: Op, agent: Agent) -> Fill | None:
-        """The fill that a commit or release hands on, the oldest that the wave holds; None: it holds none."""
+        """Return the oldest fill that the wave `agent` holds, which `op` (commit or release) hands on; None if it holds
+        none.
+        """
         fill = self.fill(self.next_of(op, agent))
-        taken = (fill.acquired if op.name == "commit" else fill.waited).get(agent.wave)
-        if taken is None:
+        acquisition = (fill.acquired if op.name == "commit" else fill.waited).get(agent.wave)
+        if acquisition is None:
             return None
-        before, stamp = taken
-        if not agent.clock.knows(stamp):
-            raise RaceFault(f"{at_line(op)}: nothing orders it after {at_line(before)}, whose fill it hands on", op.loc)
+        acquiring_op, moment = acquisition
+        if not agent.clock.knows(moment):
+            raise RaceFault(
+                f"{at_line(op)}: nothing orders it after {at_line(acquiring_op)}, whose fill it hands on", op.loc
+            )
         self.take(op, agent)
         return fill
 
     def may_acquire(self, number: int) -> bool:
-        """Whether the stage of a fill is free."""
+        """True if the stage for fill number `number` is free to be written."""
         return number < self.stages or self.fill(number - self.stages).free
 
     def tensors(self, agent: Agent) -> list[TensorMemory]:
-        """What the stages lie in, as the agent came to it."""
-        return [agent.handles[v] for v in self.op.operands]
+        """Return the shared-memory tensors of the channel as bound in the wave `agent`; their first dimension is the
+        stage.
+        """
+        return [agent.handles[operand] for operand in self.op.operands]
 
     def views(self, number: int, hold: Hold, agent: Agent) -> tuple[TensorMemory, ...]:
-        """The stage's tensors."""
-        return tuple(t.stage(number % self.stages, hold) for t in self.tensors(agent))
+        """Return the tensors of the stage of fill number `number`; accesses to them are checked against `hold`."""
+        return tuple(tensor.stage(number % self.stages, hold) for tensor in self.tensors(agent))
 
     def begin(self, fill: Fill, agent: Agent) -> None:
-        """A fill is written to from now on: what fills before wrote into its stage counts as not written."""
+        """Mark the start of writing `fill`, once: elements that earlier fills wrote to its stage become
+        uninitialised.
+        """
         if fill.begun:
             return
         fill.begun, number = True, fill.number
         for tensor in self.tensors(agent):
-            written = tensor.buffer.staged
-            if written is not None:
+            staged = tensor.buffer.staged
+            if staged is not None:
                 _, places, _ = tensor.locate((number % self.stages, *grid(tensor.shape[1:])), self.op)
                 places = np.asarray(places)
-                tensor.buffer.initialised[places] &= ~written[places]
+                tensor.buffer.initialised[places] &= ~staged[places]
                 tensor.buffer.given = False
 
     def check_end(self) -> None:
-        """That nothing was left half done."""
+        """Raise a ProtocolFault if a fill was left incomplete at the end of the program: acquired but not committed,
+        waited for but not released, committed but never read, or still read by a copy.
+        """
         for fill in self.fills:
             for wave, (op, _) in fill.acquired.items():
                 if wave not in fill.committed:
@@ -155,15 +175,17 @@ class Channel:
 
 
 class Hold:
-    """A stage as one agent holds it: from acquire to commit, or from wait to release."""
+    """The right of one wave (`agent` is its number) to access a stage: from acquire to commit, or from wait to
+    release.
+    """
 
     def __init__(self, channel: Channel, fill: Fill, agent: int, side: str, op: Op):
         self.channel, self.fill, self.agent, self.side, self.op = channel, fill, agent, side, op
 
     def check(self, op: Op) -> None:
-        """That it is still held."""
-        done = self.fill.committed if self.side == "producer" else self.fill.released
-        if self.agent in done:
+        """Raise a ProtocolFault if `op` accesses the stage after the wave has committed or released it."""
+        finished_waves = self.fill.committed if self.side == "producer" else self.fill.released
+        if self.agent in finished_waves:
             word = "committed" if self.side == "producer" else "released"
             raise ProtocolFault(
                 f"{at_line(op)} touches fill {self.fill.number} of %{self.channel.name}, taken by {at_line(self.op)}, "

@@ -1,15 +1,16 @@
-"""Who has seen what: vector clocks, by which races are found whatever the schedule happened to be.
+"""Vector clocks: which steps are ordered, so that races are found in any schedule.
 
-Waves, their deferred ends and asynchronous copies are the *actors* of a worker. Each counts its own steps and knows,
-of every other one, the last step that is ordered before it: by a channel, a barrier, or because it started the other.
-What an actor did is ordered before another's action if that one knows the step in which it was done.
+The *actors* of a worker are its waves, their deferred ends, and asynchronous copies. Each actor counts its own steps
+and knows, of every other actor, the last step that is ordered before it: by a channel, a barrier, or because it started
+the other. An action is ordered before another actor's action if that actor knows the step in which it was done.
 
-Which wave does which part of a collective operation on memory is not said. So a part is an actor of its own: its wave
-tells others of it when they meet, and learns there, as they do, that all parts are done.
+A collective operation on memory does not say which wave does which part of it. So each part is an actor of its own: its
+wave passes it on at the next synchronisation, and learns there, as the other waves do, that all parts are done.
 
-A clock is a vector with a slot for each actor. An actor that has ended gives its slot up when everybody who can still
-act knows its last step; the next one in that slot counts on from there. So a slot and a step name one actor for good,
-a slot is never taken from an actor that somebody has still to hear of, and a program may make any number of copies.
+A clock is a vector with a slot for each actor. An actor that has ended gives up its slot when every actor that can
+still act knows its last step; the slot's next actor counts on from there. So a slot and a step identify one actor for
+good, a slot is never taken from an actor that others have still to hear of, and a program may start any number of
+copies.
 """
 
 from __future__ import annotations
@@ -25,90 +26,104 @@ from tilewright.ir.core import Op
 Array = np.ndarray[Any, np.dtype[Any]]
 
 SLOTS = 32
-"""The length of clocks at first; it doubles when so many actors are not known to all."""
+"""The initial length of clocks; it doubles if too few slots can be reused."""
 
 Stamp = tuple[int, int]
-"""A slot and a step: one moment of one actor."""
+"""(slot, step): one moment of one actor."""
 
 BEGINNING: Stamp = (0, 0)
 """A moment before everything."""
 
 
 class Clock:
-    """What one actor knows, and the task it is at (see `Sharing`)."""
+    """The vector clock of one actor (a wave, its deferred end, or an asynchronous copy), and the number of the task
+    that it executes.
+    """
 
     __slots__ = ("_last_access", "clocks", "known", "parts", "slot", "task")
 
     def __init__(self, clocks: Clocks, slot: int, known: Array, task: int):
         self.clocks, self.slot, self.known, self.task = clocks, slot, known, task
-        self.parts: list[Stamp] = []  # parts of collective operations that it has done and does not know
+        self.parts: list[Stamp] = []  # finished parts of collective operations that are not yet ordered before it
         self._last_access: tuple[Op | None, int, int] = (None, 0, 0)
 
     def now(self) -> Array:
-        """What the actor knows, to leave where others find it; what it does from here on is not part of that."""
-        found = self.known.copy()
+        """Return a copy of this vector clock for other actors to learn, and begin a new step, which the copy does not
+        cover.
+        """
+        known = self.known.copy()
         for slot, step in self.parts:
-            found[slot] = step
+            known[slot] = step
         self.known[self.slot] += 1
-        return found
+        return known
 
     def meet(self, other: Array) -> None:
-        """Everything that was known there is ordered before what comes now."""
-        mine = self.known[: len(other)]
-        np.maximum(mine, other, out=mine)
+        """Merge the vector clock `other` into this one: all steps known in it are ordered before the actor's next
+        action.
+        """
+        prefix = self.known[: len(other)]
+        np.maximum(prefix, other, out=prefix)
         if self.parts:
             self.parts = [part for part in self.parts if not self.knows(part)]
 
     def fork(self) -> Clock:
-        """The clock of a new actor, which this one starts."""
-        found = self.clocks.begin(self.task, self.known)
+        """Return the vector clock of a new actor (such as an asynchronous copy) that this actor starts."""
+        child = self.clocks.begin(self.task, self.known)
         self.known[self.slot] += 1
-        return found
+        return child
 
     def join(self, other: Clock) -> None:
-        """The other, which this one started, has ended."""
+        """Order everything that `other`, an actor started by this one that has ended, did or knew before this actor's
+        next action.
+        """
         self.meet(other.known)
         self.parts = [part for part in dict.fromkeys((*self.parts, *other.parts)) if not self.knows(part)]
 
     @contextmanager
     def part(self) -> Iterator[Clock]:
-        """The clock of a part of a collective operation on memory, which is done within."""
+        """Context manager that yields the vector clock of a new actor, under which a wave does its part of a collective
+        operation on memory. No other wave is ordered after that part until the next synchronisation.
+        """
         part = self.fork()
         yield part
         part.end()
         self.parts.append(part.stamp)
 
     def end(self) -> None:
-        """The actor does nothing more."""
+        """End the actor (a wave or asynchronous copy) of this clock: it does nothing more."""
         self.clocks.end(self)
 
     @property
     def stamp(self) -> Stamp:
-        """This moment."""
+        """The current moment of the actor, as (slot in vector clocks, step)."""
         return self.slot, int(self.known[self.slot])
 
     def knows(self, stamp: Stamp) -> bool:
-        """Whether that moment is ordered before this one."""
+        """True if the moment `stamp`, a (slot, step) of some actor, is ordered before this actor's next action."""
         slot, step = stamp
         return bool(self.known[slot] >= step)
 
     def learn(self, stamp: Stamp) -> None:
-        """That moment is ordered before what comes now; what its actor knew is not."""
+        """Order the moment `stamp`, a (slot, step) of some actor, before this actor's next action, but not what that
+        actor knew.
+        """
         slot, step = stamp
         self.known[slot] = max(self.known[slot], step)
 
     def access(self, op: Op) -> int:
-        """The number of an access to memory that the actor makes now."""
-        before, step, number = self._last_access
+        """Return the number of the memory access that the actor makes now in operation `op`; accesses of one operation
+        in one step share a number.
+        """
+        last_op, step, number = self._last_access
         now = int(self.known[self.slot])
-        if before is not op or step != now:
+        if last_op is not op or step != now:
             number = self.clocks.note(self.slot, now, op)
             self._last_access = op, now, number
         return number
 
 
 class Clocks:
-    """The actors of a worker, and the accesses to memory that they made: number -> (slot, step, operation).
+    """The actors of a worker, and the memory accesses that they made: access number -> (slot, step, operation).
 
     >>> clocks = Clocks()
     >>> wave, other = clocks.begin(), clocks.begin()
@@ -132,34 +147,37 @@ class Clocks:
     # -- actors ---------------------------------------------------------------------------------------
 
     def begin(self, task: int = 0, known: Array | None = None) -> Clock:
-        """The clock of a new actor that knows so much."""
+        """Return the vector clock of a new actor (a wave or asynchronous copy) that executes task number `task` and
+        knows the steps in the clock `known`.
+        """
         if not self._free:
-            self._retire()
+            self._free_slots()
         slot = self._free.pop()
-        mine = np.zeros(len(self._last), np.int32)
+        clock_vector = np.zeros(len(self._last), np.int32)
         if known is not None:
-            mine[: len(known)] = known
-        mine[slot] = self._last[slot] + 1
-        clock = self.acting[slot] = Clock(self, slot, mine, task)
+            clock_vector[: len(known)] = known
+        clock_vector[slot] = self._last[slot] + 1
+        clock = self.acting[slot] = Clock(self, slot, clock_vector, task)
         return clock
 
     def end(self, clock: Clock) -> None:
-        """An actor does nothing more."""
+        """End the actor (a wave or asynchronous copy) of `clock`; its slot is reused once all actors know its last
+        step.
+        """
         del self.acting[clock.slot]
         self._last[clock.slot] = clock.known[clock.slot]
         self._ended.append(clock.slot)
 
-    def _retire(self) -> None:
-        """Frees the slots of actors that have ended and that all who can still act know; if they are few, makes more.
-
-        Whoever begins later is started by one who acts now, and knows at least as much.
+    def _free_slots(self) -> None:
+        """Free the slots of ended actors whose last step all active actors know. If fewer than half of the slots are
+        freed, double their number. Actors that begin later are started by active ones, so they know at least as much.
         """
         size = len(self._last)
-        least = np.min([clock.known for clock in self.acting.values()], axis=0, initial=np.iinfo(np.int32).max)
-        over = [slot for slot in self._ended if least[slot] >= self._last[slot]]
-        self._free += over
-        self._ended = [slot for slot in self._ended if least[slot] < self._last[slot]]
-        if len(over) < size // 2:
+        known_to_all = np.min([clock.known for clock in self.acting.values()], axis=0, initial=np.iinfo(np.int32).max)
+        reusable = [slot for slot in self._ended if known_to_all[slot] >= self._last[slot]]
+        self._free += reusable
+        self._ended = [slot for slot in self._ended if known_to_all[slot] < self._last[slot]]
+        if len(reusable) < size // 2:
             self._free += range(2 * size - 1, size - 1, -1)
             self._last = _longer(self._last)
             for clock in self.acting.values():
@@ -168,7 +186,7 @@ class Clocks:
     # -- accesses -------------------------------------------------------------------------------------
 
     def note(self, slot: int, step: int, op: Op) -> int:
-        """The number of a new access."""
+        """Record a memory access by the actor in `slot` at `step`, in operation `op`, and return its access number."""
         number = len(self._ops)
         if number == len(self._slots):
             self._slots, self._steps = _longer(self._slots), _longer(self._steps)
@@ -177,28 +195,30 @@ class Clocks:
         return number
 
     def op(self, access: int) -> Op:
-        """The operation that made an access."""
-        found = self._ops[access]
-        assert found is not None
-        return found
+        """Return the operation that made access number `access`."""
+        operation = self._ops[access]
+        assert operation is not None
+        return operation
 
     def ordered(self, accesses: Array, clock: Clock) -> bool:
-        """Whether all of these accesses are ordered before what the clock's actor does now."""
+        """True if all these access numbers are of accesses ordered before the next action of the actor of `clock`."""
         if accesses.size and (accesses == accesses[0]).all():  # mostly one operation made them all
             access = accesses[0]
             return bool(self._steps[access] <= clock.known[self._slots[access]])
         return not self.unordered(accesses, clock).any()
 
     def unordered(self, accesses: Array, clock: Clock) -> Array:
-        """Which of these accesses are not ordered before what the clock's actor does now."""
+        """Return for each of these access numbers True if the access is not ordered before the next action of the actor
+        of `clock`.
+        """
         count = len(self._ops)
         if count < accesses.size:  # each is looked at once, not wherever it was made
-            late: Array = self._steps[:count] > clock.known[self._slots[:count]]
-            return late[accesses]
-        found: Array = self._steps[accesses] > clock.known[self._slots[accesses]]
-        return found
+            is_unordered: Array = self._steps[:count] > clock.known[self._slots[:count]]
+            return is_unordered[accesses]
+        unordered: Array = self._steps[accesses] > clock.known[self._slots[accesses]]
+        return unordered
 
 
 def _longer(vector: Array) -> Array:
-    """The vector with as many zeros after it."""
+    """Return the array at twice its length, padded with zeros."""
     return np.concatenate([vector, np.zeros_like(vector)])

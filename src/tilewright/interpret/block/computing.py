@@ -1,4 +1,4 @@
-"""Arithmetic: mma, map, reduce, scan, broadcast, convert_layout."""
+"""Interpret mma, map, reduce, scan, broadcast and convert_layout."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from tilewright.errors import ProgramError
 from tilewright.interpret.block.clocks import Clock
 from tilewright.interpret.block.formulas import compute
-from tilewright.interpret.block.memory import at_line, overlapping, require_apart
+from tilewright.interpret.block.memory import at_line, overlapping, require_no_overlap
 from tilewright.interpret.block.moving import idle, load, part, share, store
 from tilewright.interpret.block.registers import Registers
 from tilewright.interpret.block.worker import Agent, Steps
@@ -20,238 +20,269 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def mma(agent: Agent, op: Op) -> Steps:
-    """The wave's part of C grows by the product of the rows of A and the columns of B that it takes."""
+    """Execute an `mma` for the wave `agent`: add to the part of C that it holds the product of the rows of A and
+    columns of B that this part needs. Yields once, so that other waves may run before.
+    """
     yield None
     c, a, b = (agent.handles[v] for v in op.operands)
-    chosen = c.mine
-    (some_rows, row_of), (some_columns, column_of) = c.rows_and_columns
-    depth = a.shape[1]
+    held = c.mine
+    (rows, row_of), (columns, column_of) = c.rows_and_columns
+    k_extent = a.shape[1]
     otherwise = 0 if op.attrs.get("skip") else None
-    k = np.arange(depth)
-    left = _factor(agent, op, a, some_rows[:, None], k[None, :], otherwise)
-    right = _factor(agent, op, b, k[:, None], some_columns[None, :], otherwise)
+    k = np.arange(k_extent)
+    a_values = _operand_values(agent, op, a, rows[:, None], k[None, :], otherwise)
+    b_values = _operand_values(agent, op, b, k[:, None], columns[None, :], otherwise)
     machine = agent.worker.machine
     atom = None if machine is None else machine.multiply.get(op.attrs["atom"])
     if atom is not None:
-        left, right = atom.taken(left), atom.taken(right)
+        a_values, b_values = atom.taken(a_values), atom.taken(b_values)
     wide = np.float64 if op.operands[0].type.dtype.is_float else np.int64
     with np.errstate(all="ignore"):
-        product = left.astype(wide) @ right.astype(wide)
-        if otherwise is not None and not (np.isfinite(left).all() and np.isfinite(right).all()):
-            there = (_inside(a, some_rows[:, None], k[None, :], op), _inside(b, k[:, None], some_columns[None, :], op))
-            product = _leaving_out(left.astype(wide), right.astype(wide), *there)
-        total = c.read(chosen, op).astype(wide) + product[row_of, column_of]
-        c.write(chosen, total.astype(c.data.dtype))
+        product = a_values.astype(wide) @ b_values.astype(wide)
+        if otherwise is not None and not (np.isfinite(a_values).all() and np.isfinite(b_values).all()):
+            in_bounds = (_in_bounds(a, rows[:, None], k[None, :], op), _in_bounds(b, k[:, None], columns[None, :], op))
+            product = _product_in_bounds(a_values.astype(wide), b_values.astype(wide), *in_bounds)
+        total = c.read(held, op).astype(wide) + product[row_of, column_of]
+        c.write(held, total.astype(c.data.dtype))
 
 
-def _inside(factor: Any, rows: Array, columns: Array, op: Op) -> Array:
-    """Which elements of a factor lie in its tensor."""
+def _in_bounds(operand: Any, rows: Array, columns: Array, op: Op) -> Array:
+    """Return for each (row, column) of the operand True if it is in bounds of its tensor."""
     shape = np.broadcast_shapes(rows.shape, columns.shape)
-    inside = None if isinstance(factor, Registers) else factor.locate((rows, columns), op)[2]
-    return np.ones(shape, bool) if inside is None else np.broadcast_to(np.asarray(inside), shape)
+    in_bounds = None if isinstance(operand, Registers) else operand.locate((rows, columns), op)[2]
+    return np.ones(shape, bool) if in_bounds is None else np.broadcast_to(np.asarray(in_bounds), shape)
 
 
-def _leaving_out(left: Array, right: Array, left_there: Array, right_there: Array) -> Array:
-    """The product without what lies outside: zero times infinity would not be nothing."""
+def _product_in_bounds(left: Array, right: Array, left_in_bounds: Array, right_in_bounds: Array) -> Array:
+    """Return the matrix product of only those elements that are in bounds. They cannot be replaced by zeros, since zero
+    times infinity is not zero.
+    """
     total = np.zeros((left.shape[0], right.shape[1]), left.dtype)
     for k in range(left.shape[1]):
-        counts = left_there[:, k, None] & right_there[None, k, :]
-        total += np.where(counts, left[:, k, None] * right[None, k, :], 0)
+        both_in_bounds = left_in_bounds[:, k, None] & right_in_bounds[None, k, :]
+        total += np.where(both_in_bounds, left[:, k, None] * right[None, k, :], 0)
     return total
 
 
-def _factor(agent: Agent, op: Op, factor: Any, rows: Array, columns: Array, otherwise: Any) -> Array:
-    if not isinstance(factor, Registers):
-        return load(factor, (rows, columns), op, agent.clock, otherwise)
-    values, known = factor.table(op)
-    flat = rows * factor.shape[1] + columns
+def _operand_values(agent: Agent, op: Op, operand: Any, rows: Array, columns: Array, otherwise: Any) -> Array:
+    """Return the values of an `mma` operand at these rows and columns; `otherwise` replaces elements out of bounds.
+    Raise a ProgramError if the operand is in registers and the wave does not hold an element.
+    """
+    if not isinstance(operand, Registers):
+        return load(operand, (rows, columns), op, agent.clock, otherwise)
+    values, known = operand.table(op)
+    flat = rows * operand.shape[1] + columns
     if not known[flat].all():
         raise ProgramError(
-            f"{at_line(op)}: this wave does not hold the part of %{factor.name} that it multiplies", op.loc
+            f"{at_line(op)}: this wave does not hold the part of %{operand.name} that it multiplies", op.loc
         )
-    found: Array = values[flat]
-    return found
+    elements: Array = values[flat]
+    return elements
 
 
 def map_(agent: Agent, op: Op) -> Steps:
-    """Element by element."""
+    """Execute a `map` for the wave `agent`: set its elements of the target to the formula's values. A wave's elements
+    are those it holds in registers, of target or sources; else a share of the memory.
+    """
     yield None
     target = agent.handles[op.operands[0]]
     sources = [agent.handles[v] for v in op.operands]
     if isinstance(target, Registers):
-        chosen = target.mine
-        at = target.coordinates(chosen)
-        lanes, _ = np.nonzero(chosen)
-        ids = target.ids[chosen]
+        held = target.mine
+        coordinates = target.coordinates(held)
+        lanes, _ = np.nonzero(held)
+        ids = target.ids[held]
     else:
-        holder = next((s for s in sources[1:] if isinstance(s, Registers)), None)
-        if holder is not None:  # whoever holds an element in registers stores it
-            chosen = holder.mine & holder.first
-            at = holder.coordinates(chosen)
-            lanes, _ = np.nonzero(chosen)
-            ids = holder.ids[chosen]
+        register_source = next((s for s in sources[1:] if isinstance(s, Registers)), None)
+        if register_source is not None:  # whoever holds an element in registers stores it
+            held = register_source.mine & register_source.first
+            coordinates = register_source.coordinates(held)
+            lanes, _ = np.nonzero(held)
+            ids = register_source.ids[held]
             shape = ids.shape
         elif idle(agent, target.shape):
             return
         else:
-            at = share(agent, target.shape)
-            shape = np.broadcast_shapes(*(np.shape(c) for c in at))
+            coordinates = share(agent, target.shape)
+            shape = np.broadcast_shapes(*(np.shape(c) for c in coordinates))
             lanes = ids = np.zeros(0, np.int64)
 
-    found: dict[int, Any] = {}
+    loaded: dict[int, Any] = {}
 
     def leaf(f: Formula) -> Any:
-        if f.value not in found:
+        """Return (the wave's values of the operand that `f` names, their element type)."""
+        if f.value not in loaded:
             source = sources[f.value]
             if isinstance(source, Registers):
-                found[f.value] = source.at_lanes(lanes, ids, op)
+                loaded[f.value] = source.at_lanes(lanes, ids, op)
             else:
-                found[f.value] = load(source, at, op, clock)
-        return found[f.value], op.operands[f.value].type.dtype
+                loaded[f.value] = load(source, coordinates, op, clock)
+        return loaded[f.value], op.operands[f.value].type.dtype
 
-    names = {s.name: c for s, c in zip(op.attrs.get("over", ()), at, strict=False)}
-    to = op.operands[0].type.dtype
+    names = {s.name: c for s, c in zip(op.attrs.get("over", ()), coordinates, strict=False)}
+    element_type = op.operands[0].type.dtype
     if not isinstance(target, Registers):
         for source in sources[1:]:
             if not isinstance(source, Registers):
-                require_apart(target, at, source, at, op)
+                require_no_overlap(target, coordinates, source, coordinates, op)
     with part(agent, *sources) as clock:
-        values = compute(op.attrs["formula"], leaf, to, {**agent.values, **names})
+        values = compute(op.attrs["formula"], leaf, element_type, {**agent.values, **names})
         if isinstance(target, Registers):
-            target.write(chosen, np.broadcast_to(values, ids.shape))
+            target.write(held, np.broadcast_to(values, ids.shape))
         else:
-            store(target, at, np.broadcast_to(values, shape), op, clock)
+            store(target, coordinates, np.broadcast_to(values, shape), op, clock)
 
 
-# -- along a dimension ----------------------------------------------------------------------------------
+# -- reductions and scans --------------------------------------------------------------------------------
 
 
 def _sources(agent: Agent, op: Op) -> Steps:
-    """The sources, each as one array. All waves have read them before one writes to a target that lies in one of them.
+    """Return the source operands of the reduction or scan `op` as whole arrays. If a source overlaps a target in
+    memory, wait until all waves have read it.
 
-    For that a wave reads as an actor of its own, which the others wait for: that orders the reads of this operation
-    before its writes, and nothing else.
+    For that wait, a wave reads as an actor of its own, so that only the reads of this operation are ordered before its
+    writes, and nothing else.
     """
     half = len(op.operands) // 2
     handles = [agent.handles[v] for v in op.operands]
     memory = [[h for h in part if not isinstance(h, Registers)] for part in (handles[:half], handles[half:])]
     in_place = agent.group.waves > 1 and any(overlapping(s, t, op) for s in memory[0] for t in memory[1])
     reader = agent.clock.fork() if in_place else agent.clock
-    found: list[Array] = []
+    arrays: list[Array] = []
     for source in handles[:half]:
-        found.append((yield from _whole(agent, op, source, reader)))
+        arrays.append((yield from _whole_array(agent, op, source, reader)))
     if in_place:
         reader.end()
         for stamp in (yield from agent.exchange(op, reader.stamp, "read")):
             agent.clock.learn(stamp)
-    return found
+    return arrays
 
 
-def _whole(agent: Agent, op: Op, source: Any, clock: Clock) -> Steps:
-    """A source as one array; waves exchange their registers where one needs what another holds."""
+def _whole_array(agent: Agent, op: Op, source: Any, clock: Clock) -> Steps:
+    """Return `source` as a whole array. If it is in registers, the waves exchange what they hold; raise a ProgramError
+    if no wave holds some element.
+    """
     if not isinstance(source, Registers):
         return load(source, tuple(np.indices(source.shape)), op, clock)
     values, known = source.table(op)
     if agent.group.waves > 1:
-        parts = yield from agent.exchange(op, (values, known))
+        exchanged = yield from agent.exchange(op, (values, known))
         values, known = values.copy(), known.copy()
-        for other, has in parts:
-            values[has] = other[has]
-            known |= has
+        for other, holds in exchanged:
+            values[holds] = other[holds]
+            known |= holds
     if not known.all():
         raise ProgramError(f"{at_line(op)}: no wave of the group holds all of %{source.name}", op.loc)
     return values.reshape(source.shape)
 
 
 def _put(agent: Agent, op: Op, target: Any, values: Array, clock: Clock) -> None:
-    """The target becomes the values: registers each in their place, memory shared out among the waves."""
+    """Write the array `values` to `target`: each wave the elements that it holds in registers, or its share of the
+    memory.
+    """
     if isinstance(target, Registers):
-        chosen = target.mine
-        target.write(chosen, values[target.coordinates(chosen)] if target.shape else values)
+        held = target.mine
+        target.write(held, values[target.coordinates(held)] if target.shape else values)
     elif not idle(agent, target.shape):
-        at = share(agent, target.shape)
-        store(target, at, values[at] if target.shape else values, op, clock)
+        coordinates = share(agent, target.shape)
+        store(target, coordinates, values[coordinates] if target.shape else values, op, clock)
 
 
 _FUNCTIONS: dict[str, Any] = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 
 
 def _combine(op: Op, left: tuple[Array, ...], right: tuple[Array, ...]) -> tuple[Array, ...]:
-    """The combining function on tuples of arrays."""
-    how = op.attrs["with"]
-    if isinstance(how, str):
-        return (_FUNCTIONS[how](left[0], right[0]),)
+    """Combine two tuples of arrays, one array for each source of `op`, by the combining function of the reduction or
+    scan.
+    """
+    function = op.attrs["with"]
+    if isinstance(function, str):
+        return (_FUNCTIONS[function](left[0], right[0]),)
     kinds = [op.operands[i].type.dtype for i in range(len(left))]
 
     def leaf(f: Formula) -> Any:
-        place = int(f.value[1:])
-        return (left if f.value[0] == "a" else right)[place], kinds[place]
+        """Return (the array of the argument that `f` names, its element type): a0 is the first of `left`, b0 the first
+        of `right`.
+        """
+        number = int(f.value[1:])
+        return (left if f.value[0] == "a" else right)[number], kinds[number]
 
-    return tuple(compute(f, leaf, kind) for f, kind in zip(how, kinds, strict=True))
+    return tuple(compute(f, leaf, kind) for f, kind in zip(function, kinds, strict=True))
 
 
-def _carried(op: Op, values: list[Array]) -> list[Array]:
-    """Sums and products of narrow types are carried in a wider one."""
+def _in_accumulator_type(op: Op, values: list[Array]) -> list[Array]:
+    """Return `values` in the type in which `op` carries them: sums and products in the accumulator type, others
+    unchanged.
+    """
     if op.attrs["with"] in ("sum", "prod"):
         return [values[0].astype(op.operands[0].type.dtype.accumulator.numpy)]
     return values
 
 
 def reduce(agent: Agent, op: Op) -> Steps:
-    """Combines along a dimension, from the first element on; `accumulate` starts from the target's value."""
+    """Execute a `reduce` for the wave `agent`: combine elements along a dimension, from the first on. `accumulate`
+    starts from the target's values.
+    """
     yield None
-    half = len(op.operands) // 2
+    count = len(op.operands) // 2
     along = op.attrs["along"]
     sources: list[Array] = yield from _sources(agent, op)
-    arrays = [np.moveaxis(v, along, 0) for v in _carried(op, sources)]
-    targets = [agent.handles[value] for value in op.operands[half:]]
+    arrays = [np.moveaxis(v, along, 0) for v in _in_accumulator_type(op, sources)]
+    targets = [agent.handles[value] for value in op.operands[count:]]
     with part(agent, *targets) as clock, np.errstate(all="ignore"):
         total = tuple(v[0] for v in arrays)
         for i in range(1, arrays[0].shape[0]):
             total = _combine(op, total, tuple(v[i] for v in arrays))
         if op.attrs.get("accumulate"):
-            before = []
+            previous = []
             for target in targets:
-                before.append((yield from _before(agent, op, target, clock)))
-            total = _combine(op, tuple(_carried(op, before)), total)
-        for value, target, result in zip(op.operands[half:], targets, total, strict=True):
+                previous.append((yield from _target_values(agent, op, target, clock)))
+            total = _combine(op, tuple(_in_accumulator_type(op, previous)), total)
+        for value, target, result in zip(op.operands[count:], targets, total, strict=True):
             _put(agent, op, target, np.asarray(result).astype(value.type.dtype.numpy), clock)
 
 
-def _before(agent: Agent, op: Op, target: Any, clock: Clock) -> Steps:
-    """The target's values before the operation: of memory, those that this wave will write."""
+def _target_values(agent: Agent, op: Op, target: Any, clock: Clock) -> Steps:
+    """Return the values of `target` before the reduction, at full shape; of memory, only the elements of this wave's
+    share are valid.
+    """
     if isinstance(target, Registers):
-        return (yield from _whole(agent, op, target, clock))
+        return (yield from _whole_array(agent, op, target, clock))
     if idle(agent, target.shape):
         return np.zeros((), op.operands[0].type.dtype.numpy)
-    at = share(agent, target.shape)
-    found = load(target, at, op, clock)
-    values = np.zeros(target.shape, found.dtype)
-    values[at] = found
+    coordinates = share(agent, target.shape)
+    loaded = load(target, coordinates, op, clock)
+    values = np.zeros(target.shape, loaded.dtype)
+    values[coordinates] = loaded
     return values
 
 
 def scan(agent: Agent, op: Op) -> Steps:
-    """Running combination along a dimension; `exclusive` leaves the element itself out."""
+    """Execute a `scan` for the wave `agent`: store the running combination along a dimension. With `exclusive`, an
+    element's own value is left out.
+    """
     yield None
-    half = len(op.operands) // 2
+    count = len(op.operands) // 2
     along = op.attrs["along"]
     sources: list[Array] = yield from _sources(agent, op)
-    arrays = [np.moveaxis(v, along, 0) for v in _carried(op, sources)]
+    arrays = [np.moveaxis(v, along, 0) for v in _in_accumulator_type(op, sources)]
     with np.errstate(all="ignore"):
         steps = [tuple(v[0] for v in arrays)]
         for i in range(1, arrays[0].shape[0]):
             steps.append(_combine(op, steps[-1], tuple(v[i] for v in arrays)))
         if op.attrs.get("exclusive"):
             steps = [(np.full_like(steps[0][0], _identity(op)),), *steps[:-1]]
-    targets = [agent.handles[value] for value in op.operands[half:]]
+    targets = [agent.handles[value] for value in op.operands[count:]]
     with part(agent, *targets) as clock:
-        for place, (value, target) in enumerate(zip(op.operands[half:], targets, strict=True)):
-            result = np.moveaxis(np.stack([s[place] for s in steps]), 0, along)
+        for number, (value, target) in enumerate(zip(op.operands[count:], targets, strict=True)):
+            result = np.moveaxis(np.stack([s[number] for s in steps]), 0, along)
             _put(agent, op, target, result.astype(value.type.dtype.numpy), clock)
 
 
 def _identity(op: Op) -> Any:
+    """Return the identity of the scan's combining function: 0 for sum, 1 for prod, the least value for max, the
+    greatest for min.
+    """
     kind = op.operands[0].type.dtype
     if op.attrs["with"] in ("sum", "prod"):
         return 0 if op.attrs["with"] == "sum" else 1
@@ -262,34 +293,42 @@ def _identity(op: Op) -> Any:
 
 
 def broadcast(agent: Agent, op: Op) -> Steps:
-    """Repeats along a dimension; each lane from what it holds."""
+    """Execute a `broadcast` for the wave `agent`: repeat the source along a dimension. Registers are set from registers
+    of the same lane.
+    """
     yield None
     source, target = (agent.handles[v] for v in op.operands)
     along = op.attrs["along"]
     if isinstance(target, Registers):
-        chosen = target.mine
-        at = target.coordinates(chosen)
-        inner = at[:along] + at[along + 1 :]
+        held = target.mine
+        coordinates = target.coordinates(held)
+        source_coordinates = coordinates[:along] + coordinates[along + 1 :]
         if isinstance(source, Registers):
-            lanes, _ = np.nonzero(chosen)
-            ids = np.ravel_multi_index(inner, source.shape) if source.shape else np.zeros(lanes.shape, np.int64)
-            target.write(chosen, source.at_lanes(lanes, np.asarray(ids), op))
+            lanes, _ = np.nonzero(held)
+            ids = (
+                np.ravel_multi_index(source_coordinates, source.shape)
+                if source.shape
+                else np.zeros(lanes.shape, np.int64)
+            )
+            target.write(held, source.at_lanes(lanes, np.asarray(ids), op))
         else:
-            target.write(chosen, load(source, inner, op, agent.clock))
+            target.write(held, load(source, source_coordinates, op, agent.clock))
         return
     if isinstance(source, Registers):
         raise ProgramError(f"{at_line(op)}: broadcast from registers goes to registers; copy afterwards", op.loc)
-    at = share(agent, target.shape)
-    inner = at[:along] + at[along + 1 :]
-    shape = np.broadcast_shapes(*(np.shape(c) for c in at))
-    require_apart(target, at, source, inner, op)
+    coordinates = share(agent, target.shape)
+    source_coordinates = coordinates[:along] + coordinates[along + 1 :]
+    shape = np.broadcast_shapes(*(np.shape(c) for c in coordinates))
+    require_no_overlap(target, coordinates, source, source_coordinates, op)
     with part(agent, target) as clock:
-        store(target, at, np.broadcast_to(load(source, inner, op, clock), shape), op, clock)
+        store(target, coordinates, np.broadcast_to(load(source, source_coordinates, op, clock), shape), op, clock)
 
 
 def convert_layout(agent: Agent, op: Op) -> Steps:
-    """From one distribution to another; waves exchange what they hold."""
+    """Execute a `convert_layout` for the wave `agent`: the waves exchange their registers, and each stores the elements
+    of its target distribution.
+    """
     yield None
     source, target = (agent.handles[v] for v in op.operands)
-    values = yield from _whole(agent, op, source, agent.clock)
+    values = yield from _whole_array(agent, op, source, agent.clock)
     _put(agent, op, target, values, agent.clock)

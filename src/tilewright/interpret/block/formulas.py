@@ -1,4 +1,4 @@
-"""What formulas compute, on arrays: each step in the type that the executor would use, rounded as it does."""
+"""Values of formulas on arrays: each step in the type that the executor would use, with the same rounding."""
 
 from __future__ import annotations
 
@@ -22,27 +22,34 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = elementwise.UNARY | elementwise.BINA
 def compute(
     formula: Formula, leaf: Callable[[Formula], Typed], to: DType, coordinates: Mapping[str, Any] | None = None
 ) -> Array:
-    """The formula's values as elements of type `to`; `leaf` gives operands' and arguments' arrays with their types."""
+    """Return the values of `formula` as elements of type `to`. `leaf` returns (array, element type) of an operand or
+    argument; `coordinates` are the values of index symbols by name.
+    """
     with np.errstate(all="ignore"):
         value, _ = _compute(formula, leaf, coordinates or {}, to)
         return np.asarray(value).astype(to.numpy)
 
 
-def _compute(f: Formula, leaf: Callable[[Formula], Typed], at: Mapping[str, Any], want: DType | None) -> Typed:
+def _compute(
+    f: Formula, leaf: Callable[[Formula], Typed], coordinates: Mapping[str, Any], default_type: DType | None
+) -> Typed:
+    """Return (values of the formula `f`, their element type); the type of a literal is None. Literals take the type of
+    the other operands, or else `default_type`. `coordinates` are the values of index symbols by name.
+    """
     if f.name in ("operand", "argument"):
         return leaf(f)
     if f.name == "number":
         return f.value, None
     if f.name == "index":
-        return evaluated(f.value, at), dtypes.index
+        return evaluated(f.value, coordinates), dtypes.index
     if f.name == "cast":
-        value, kind = _compute(f.parts[0], leaf, at, None)
+        value, kind = _compute(f.parts[0], leaf, coordinates, None)
         return _cast(value, kind, f.value), f.value
     if f.name == "select":
-        truth, _ = _compute(f.parts[0], leaf, at, None)
-        (a, b), kind = _agreed(f.parts[1:], leaf, at, want)
-        return np.where(np.asarray(truth) != 0, a, b), kind
-    values, kind = _agreed(f.parts, leaf, at, None if f.name in COMPARISONS else want)
+        condition, _ = _compute(f.parts[0], leaf, coordinates, None)
+        (a, b), kind = _in_common_type(f.parts[1:], leaf, coordinates, default_type)
+        return np.where(np.asarray(condition) != 0, a, b), kind
+    values, kind = _in_common_type(f.parts, leaf, coordinates, None if f.name in COMPARISONS else default_type)
     wide = np.dtype(np.float32) if kind is not None and kind.is_narrow else None
     if wide is not None:
         values = [np.asarray(v).astype(wide) for v in values]
@@ -52,17 +59,23 @@ def _compute(f: Formula, leaf: Callable[[Formula], Typed], at: Mapping[str, Any]
     return (result if kind is None else np.asarray(result).astype(kind.numpy)), kind
 
 
-def _agreed(
-    parts: tuple[Formula, ...], leaf: Callable[[Formula], Typed], at: Mapping[str, Any], want: DType | None
+def _in_common_type(
+    parts: tuple[Formula, ...],
+    leaf: Callable[[Formula], Typed],
+    coordinates: Mapping[str, Any],
+    default_type: DType | None,
 ) -> tuple[list[Any], DType | None]:
-    """The parts' values in their common type, which numbers take on."""
-    found = [_compute(part, leaf, at, want) for part in parts]
-    kind = next((k for _, k in found if k is not None), want)
-    form = (kind or dtypes.f32).numpy
-    return [np.asarray(v, dtype=form) if k is None else v for v, k in found], kind
+    """Return (values of all `parts`, their common element type). Literals take the type of the other parts, or else
+    `default_type`.
+    """
+    typed_values = [_compute(part, leaf, coordinates, default_type) for part in parts]
+    kind = next((k for _, k in typed_values if k is not None), default_type)
+    literal_type = (kind or dtypes.f32).numpy
+    return [np.asarray(v, dtype=literal_type) if k is None else v for v, k in typed_values], kind
 
 
 def _cast(value: Any, kind: DType | None, to: DType) -> Array:
+    """Return `value`, of type `kind`, as elements of type `to`: floats become integers towards zero."""
     array = np.asarray(value)
     if array.dtype.kind == "f" and not to.is_float and to.kind != "bool":
         array = np.trunc(array.astype(np.float64))

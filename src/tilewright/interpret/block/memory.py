@@ -1,4 +1,6 @@
-"""Memory as the interpreter sees it: buffers that know what was written and by whom, and tensors and views in them."""
+"""Memory in the interpreter: buffers that record which elements were written and by whom, and tensors and views in
+them.
+"""
 
 from __future__ import annotations
 
@@ -26,45 +28,54 @@ _ATOMICS: dict[str, Any] = {"add": np.add, "min": np.minimum, "max": np.maximum}
 
 
 def at_line(op: Op) -> str:
-    """Where an operation stands, for messages."""
-    where = "" if op.loc is None else f" ({op.loc})"
-    return f"`{op_text(op)}`{where}"
+    """Return the text and source line of `op`, for messages."""
+    line = "" if op.loc is None else f" ({op.loc})"
+    return f"`{op_text(op)}`{line}"
 
 
 _DID = {READ: ("reads", "read"), WRITE: ("writes", "wrote")}
-"""What reports say of an access, and of one before it."""
+"""The verbs for an access, and for an earlier access, in messages."""
 
 
 class Buffer:
-    """A piece of memory, flat; what of it is initialised; and, where somebody may race for it, who touched it."""
+    """A flat piece of memory, which of its elements are initialised, and, where races are possible, who accessed each
+    element.
+    """
 
     def __init__(self, name: str, data: Array, space: str, initialised: bool):
         self.name, self.data, self.space = name, data, space
         self.initialised = np.full(data.size, initialised)
-        self.given = initialised  # from the beginning to the end
+        self.given = initialised  # whether every element is initialised
         self.watch: Watch | None = None
         self.sharing: Sharing | None = None
-        self.staged: Array | None = None  # what was written as part of a channel's stage
+        self.staged: Array | None = None  # which elements were written through a stage of a channel
 
     def alike(self, **changes: Any) -> Buffer:
-        """The same memory, seen otherwise: as another element type, or with nothing of it initialised."""
-        other = object.__new__(Buffer)
-        other.__dict__ = {**self.__dict__, **changes}
-        other.given = self.given and "initialised" not in changes
-        return other
+        """Return a buffer over the same memory with the attributes in `changes` replaced: the data as another element
+        type, or nothing initialised.
+        """
+        copy = object.__new__(Buffer)
+        copy.__dict__ = {**self.__dict__, **changes}
+        copy.given = self.given and "initialised" not in changes
+        return copy
 
     def read(self, places: Array, clock: Clock, op: Op) -> Array:
-        """The elements at these places."""
+        """Return the elements `places` for operation `op` of the actor with vector clock `clock`. Raise a fault if one
+        is not initialised, or if the read races with another access.
+        """
         self._require_written(places, op)
-        self._note(READ, places, clock, op)
-        found: Array = self.data[places]
-        return found
+        self._record_access(READ, places, clock, op)
+        elements: Array = self.data[places]
+        return elements
 
     def write(
         self, places: Array, values: Any, clock: Clock, op: Op, staged: bool = False, in_order: bool = False
     ) -> None:
-        """These elements become the values: each one value, unless they are written in order and the last stays."""
-        self._note(WRITE, places, clock, op)
+        """Set the elements `places` to `values`. Raise a fault if the write races with another access, or if one
+        element gets two different values; with `in_order` that is allowed, and the last value stays. `staged` marks a
+        write to a channel's stage.
+        """
+        self._record_access(WRITE, places, clock, op)
         self.data[places] = values
         self.initialised[places] = True
         if staged and self.staged is None:
@@ -72,59 +83,66 @@ class Buffer:
         if self.staged is not None:
             self.staged[places] = staged
         if not in_order:
-            self._check_once(places, values, op)
+            self._require_one_value(places, values, op)
 
     def combine(self, places: Array, values: Array, how: str, clock: Clock, op: Op) -> None:
-        """Each element, and each value for it, become one by the atomic operation, step by step."""
+        """Combine each of `values` into its element by the atomic operation `how`, one after another. Raise a fault if
+        an element is not initialised, or for a race.
+        """
         self._require_written(places, op)
-        self._note(how, places, clock, op)
+        self._record_access(how, places, clock, op)
         function = _ATOMICS[how]
         for place, value in zip(places, values, strict=True):
             self.data[place] = function(self.data[place], value)
 
     def _require_written(self, places: Array, op: Op) -> None:
+        """Raise an UninitialisedFault if one of the elements `places` was never written."""
         if not self.given and not self.initialised[places].all():
             place = int(np.asarray(places)[~self.initialised[places]][0])
             raise UninitialisedFault(f"{at_line(op)} reads element {place} of {self.name}, which nothing wrote", op.loc)
 
-    def _note(self, kind: str, places: Array, clock: Clock, op: Op) -> None:
-        """Notes an access; raises if it is a race."""
+    def _record_access(self, kind: str, places: Array, clock: Clock, op: Op) -> None:
+        """Record an access of this `kind` (read, write or an atomic operation) to the elements `places`. Raise a
+        RaceFault if it races with an access of another task or actor.
+        """
         if self.sharing is None and self.watch is None:
             return
-        flat = np.asarray(places).reshape(-1)
+        elements = np.asarray(places).reshape(-1)
         does, _ = _DID.get(kind, ("combines into", ""))
-        if self.sharing is not None and (shared := self.sharing.note(kind, flat, clock.task)) is not None:
-            place, before = shared
-            _, did = _DID.get(before, ("", "combined into"))
+        if self.sharing is not None and (shared := self.sharing.note(kind, elements, clock.task)) is not None:
+            place, earlier_kind = shared
+            _, did = _DID.get(earlier_kind, ("", "combined into"))
             raise RaceFault(
                 f"{at_line(op)} {does} element {place} of {self.name}, which another task, or another worker, "
                 f"{did}: nothing orders them",
                 op.loc,
             )
-        if self.watch is not None and (found := self.watch.note(kind, flat, clock, op)) is not None:
-            place, other = found
+        if self.watch is not None and (race := self.watch.note(kind, elements, clock, op)) is not None:
+            place, other = race
             raise RaceFault(
                 f"{at_line(op)} {does} element {place} of {self.name}, and nothing orders it after "
                 f"{at_line(other)}: a wait, a barrier or a release is missing",
                 op.loc,
             )
 
-    def _check_once(self, places: Array, values: Any, op: Op) -> None:
-        """That no element was given two values."""
+    def _require_one_value(self, places: Array, values: Any, op: Op) -> None:
+        """Raise a RaceFault if one element was given two different values by the write that was just done."""
         stored = self.data[places]
-        given = np.asarray(values).astype(stored.dtype, copy=False)
-        if np.array_equal(stored, given):
+        written = np.asarray(values).astype(stored.dtype, copy=False)
+        if np.array_equal(stored, written):
             return
-        given = np.broadcast_to(given, stored.shape)
-        bad = (stored != given) & ((stored == stored) | (given == given))
-        if bad.any():
-            place = int(np.broadcast_to(places, bad.shape)[bad][0])
+        written = np.broadcast_to(written, stored.shape)
+        differs = (stored != written) & ((stored == stored) | (written == written))
+        if differs.any():
+            place = int(np.broadcast_to(places, differs.shape)[differs][0])
             raise RaceFault(f"{at_line(op)} writes two values to element {place} of {self.name}", op.loc)
 
 
 @dataclass(eq=False)
 class TensorMemory:
-    """A tensor in a buffer: a shape, strides, perhaps a swizzle, perhaps a stage that must be held to touch it."""
+    """A tensor in a buffer: shape, strides, and possibly a swizzle. If it is a stage of a channel, `hold` must allow
+    each access.
+    """
 
     buffer: Buffer
     shape: tuple[int, ...]
@@ -136,32 +154,34 @@ class TensorMemory:
 
     @classmethod
     def whole(cls, buffer: Buffer, kind: TensorType) -> TensorMemory:
-        """The tensor of that type at the start of a buffer."""
+        """Return the tensor of type `kind` at the start of `buffer`."""
         return cls(buffer, numbers(kind.shape, kind), numbers(kind.steps, kind), kind.swizzle)
 
     def stage(self, number: int, hold: Hold) -> TensorMemory:
-        """One entry of the first dimension, held."""
+        """Return entry `number` of the first dimension, a stage of a channel, whose accesses `hold` must allow."""
         offset = self.offset + number * self.strides[0]
         return TensorMemory(self.buffer, self.shape[1:], self.strides[1:], self.swizzle, offset, hold, True)
 
     def locate(self, coordinates: tuple[Any, ...], op: Op) -> tuple[TensorMemory, Any, Any]:
-        """(the tensor at the bottom, places in its buffer, which of them count); None: all count."""
-        place: Any = self.offset
+        """Return (this tensor, elements of its buffer at `coordinates`, None); None says that all coordinates are in
+        bounds.
+        """
+        element: Any = self.offset
         for coordinate, stride in zip(coordinates, self.strides, strict=True):
-            place = place + (coordinate if stride == 1 else coordinate * stride)
+            element = element + (coordinate if stride == 1 else coordinate * stride)
         if self.swizzle is not None:
-            place = self.swizzle(place)
-        return self, place, None
+            element = self.swizzle(element)
+        return self, element, None
 
     def check(self, op: Op) -> None:
-        """That the stage, if it is one, may be touched now."""
+        """Raise a ProtocolFault if the tensor is a stage of a channel that must not be accessed now by `op`."""
         if self.hold is not None:
             self.hold.check(op)
 
 
 @dataclass(eq=False)
 class TensorWindow:
-    """A view: coordinates of a tensor as expressions of its own."""
+    """A view: its coordinates as expressions of its own axes, on the tensor or view `base`."""
 
     base: TensorMemory | TensorWindow
     op: Op
@@ -174,40 +194,46 @@ class TensorWindow:
 
     @property
     def hold(self) -> Hold | None:
-        """The stage it lies in."""
+        """The hold of the channel stage in which the view lies; None if it lies in none."""
         return self.base.hold
 
     def check(self, op: Op) -> None:
-        """That the stage, if it is in one, may be touched now."""
+        """Raise a ProtocolFault if the view lies in a stage of a channel that must not be accessed now by `op`."""
         self.base.check(op)
 
     def locate(self, coordinates: tuple[Any, ...], op: Op) -> tuple[TensorMemory, Any, Any]:
-        """(the tensor at the bottom, places in its buffer, which of them count); None: all count."""
+        """Return (the tensor below, elements of its buffer at `coordinates`, True for each that is in bounds); the last
+        is None if all are. Raise an OutOfBoundsFault for a coordinate out of bounds that is not marked with ?.
+        """
         values = {**self.values, **dict(zip(self.names, coordinates, strict=True))}
-        inside: Any = None
-        found = []
-        for dim, ((e, loose), size) in enumerate(zip(self.op.attrs["at"], self.base.shape, strict=True)):
-            c = evaluated(e, values)
-            if not within(c, size):
-                ok = (c >= 0) & (c < size)
-                if not loose:
-                    bad = c if isinstance(c, int) else int(np.asarray(c)[~np.asarray(ok)].reshape(-1)[0])
+        in_bounds: Any = None
+        base_coordinates = []
+        for dim, ((e, may_leave), size) in enumerate(zip(self.op.attrs["at"], self.base.shape, strict=True)):
+            coordinate = evaluated(e, values)
+            if not within(coordinate, size):
+                valid = (coordinate >= 0) & (coordinate < size)
+                if not may_leave:
+                    bad = (
+                        coordinate
+                        if isinstance(coordinate, int)
+                        else int(np.asarray(coordinate)[~np.asarray(valid)].reshape(-1)[0])
+                    )
                     raise OutOfBoundsFault(
                         f"{at_line(op)} through {at_line(self.op)}: coordinate {dim}, {e}, is {bad}, not in 0..{size}; "
                         "if that may be, mark it with ?",
                         op.loc or self.op.loc,
                     )
-                inside = ok if inside is None else inside & ok
-                c = np.clip(c, 0, size - 1)
-            found.append(c)
-        bottom, places, further = self.base.locate(tuple(found), op)
-        if further is not None:
-            inside = further if inside is None else inside & further
-        return bottom, places, inside
+                in_bounds = valid if in_bounds is None else in_bounds & valid
+                coordinate = np.clip(coordinate, 0, size - 1)
+            base_coordinates.append(coordinate)
+        bottom, places, base_in_bounds = self.base.locate(tuple(base_coordinates), op)
+        if base_in_bounds is not None:
+            in_bounds = base_in_bounds if in_bounds is None else in_bounds & base_in_bounds
+        return bottom, places, in_bounds
 
 
 def one_memory(one: TensorMemory | TensorWindow, other: TensorMemory | TensorWindow) -> bool:
-    """Whether two tensors lie in one piece of memory."""
+    """True if two tensors lie in the same piece of memory."""
     while isinstance(one, TensorWindow):
         one = one.base
     while isinstance(other, TensorWindow):
@@ -216,47 +242,48 @@ def one_memory(one: TensorMemory | TensorWindow, other: TensorMemory | TensorWin
 
 
 def overlapping(one: TensorMemory | TensorWindow, other: TensorMemory | TensorWindow, op: Op) -> bool:
-    """Whether two tensors have an element of memory in common."""
+    """True if two tensors have an element of memory in common. `op` is the operation that error messages name."""
     if not one_memory(one, other):
         return False
-    (_, mine, inside), (_, others, there) = (m.locate(grid(m.shape), op) for m in (one, other))
-    mine, inside = spread(mine, inside, one.shape)
-    others, there = spread(others, there, other.shape)
-    return bool(np.isin(mine[inside], others[there]).any())
+    (_, elements, in_bounds), (_, other_elements, other_in_bounds) = (
+        tensor.locate(grid(tensor.shape), op) for tensor in (one, other)
+    )
+    elements, in_bounds = spread_over(elements, in_bounds, one.shape)
+    other_elements, other_in_bounds = spread_over(other_elements, other_in_bounds, other.shape)
+    return bool(np.isin(elements[in_bounds], other_elements[other_in_bounds]).any())
 
 
-def require_apart(
+def require_no_overlap(
     target: TensorMemory | TensorWindow,
     to: tuple[Any, ...],
     source: TensorMemory | TensorWindow,
     at: tuple[Any, ...],
     op: Op,
 ) -> None:
-    """That an operation, element by element, writes no element that it reads for another one.
-
-    `to` and `at` are the elements' coordinates in the target and in the source.
+    """Raise a RaceFault if an elementwise operation writes an element of memory that it reads for another element. `to`
+    and `at` are the coordinates, in `target` and `source`, of the operation's elements.
     """
     if not one_memory(target, source):
         return
     shape = np.broadcast_shapes(*(np.shape(c) for c in (*to, *at)))
-    bottom, written, there = target.locate(to, op)
-    written, there = spread(written, there, shape)
-    _, read, here = source.locate(at, op)
-    read, here = spread(read, here, shape)
+    memory, written, written_in_bounds = target.locate(to, op)
+    written, written_in_bounds = spread_over(written, written_in_bounds, shape)
+    _, read, read_in_bounds = source.locate(at, op)
+    read, read_in_bounds = spread_over(read, read_in_bounds, shape)
     number = np.arange(read.size).reshape(shape)
-    writer = np.full(bottom.buffer.data.size, -1)
-    writer[written[there]] = number[there]
-    bad = here & (writer[read] >= 0) & (writer[read] != number)
+    writer = np.full(memory.buffer.data.size, -1)
+    writer[written[written_in_bounds]] = number[written_in_bounds]
+    bad = read_in_bounds & (writer[read] >= 0) & (writer[read] != number)
     if bad.any():
         raise RaceFault(
-            f"{at_line(op)} writes element {int(read[bad][0])} of {bottom.buffer.name}, which it reads for another "
+            f"{at_line(op)} writes element {int(read[bad][0])} of {memory.buffer.name}, which it reads for another "
             "element: in which order elements are done is not said; copy them elsewhere first",
             op.loc,
         )
 
 
 def within(c: Any, size: int) -> bool:
-    """Whether a coordinate, or each of an array of them, lies in 0..size."""
+    """True if the coordinate `c`, or each coordinate of an array, lies in 0..size (exclusive)."""
     if isinstance(c, np.ndarray):
         return not c.size or bool(c.min() >= 0 and c.max() < size)
     return bool(0 <= c < size)
@@ -264,29 +291,32 @@ def within(c: Any, size: int) -> bool:
 
 @lru_cache(maxsize=1024)
 def grid(shape: tuple[int, ...]) -> tuple[Array, ...]:
-    """The coordinates of every element, as arrays that broadcast to the shape: the same ones each time, to be read."""
-    found = tuple(np.ogrid[tuple(slice(0, n) for n in shape)]) if shape else ()
-    for axis in found:
+    """Return the coordinates of all elements of `shape`: one read-only array per dimension, which together broadcast to
+    the shape. The result is cached.
+    """
+    axes = tuple(np.ogrid[tuple(slice(0, n) for n in shape)]) if shape else ()
+    for axis in axes:
         axis.setflags(write=False)
-    return found
+    return axes
 
 
 @lru_cache(maxsize=1024)
 def box(axes: tuple[Any, ...], what: str) -> tuple[tuple[int, ...], Mapping[str, Array]]:
-    """The extents of some axes, and their coordinates by name, as `grid` gives them; `what` they are of is for errors.
-
-    The same ones each time: an operation's axes are looked at whenever it is done.
+    """Return (extents of the symbols `axes`, their coordinates by name as `grid` returns them), cached. `what` names
+    the operation for errors.
     """
     shape = numbers(tuple(s.upper + 1 for s in axes), what)
     return shape, dict(zip((s.name for s in axes), grid(shape), strict=True))
 
 
 def full(array: Any, shape: tuple[int, ...]) -> Array:
-    """The array at the full shape."""
-    found = np.asarray(array)
-    return found if found.shape == shape else np.broadcast_to(found, shape)
+    """Return `array` broadcast to `shape`."""
+    values = np.asarray(array)
+    return values if values.shape == shape else np.broadcast_to(values, shape)
 
 
-def spread(places: Any, inside: Any, shape: tuple[int, ...]) -> tuple[Array, Array]:
-    """Places and which of them count, at the full shape."""
+def spread_over(places: Any, inside: Any, shape: tuple[int, ...]) -> tuple[Array, Array]:
+    """Return (`places`, True for each that is in bounds), both broadcast to `shape`. `inside` is None if all are in
+    bounds.
+    """
     return full(places, shape), np.ones(shape, bool) if inside is None else full(inside, shape)

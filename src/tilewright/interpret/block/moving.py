@@ -1,7 +1,7 @@
-"""Memory and registers: alloc, view, fill, copy, gather, scatter, atomic, debug_log.
+"""Interpret operations on memory and registers: alloc, view, fill, copy, gather, scatter, atomic, debug_log.
 
-An operation on registers is done by the waves that hold them. One from memory to memory is shared out among the waves
-of the group; which wave does which element is not said, so a program may not rely on it.
+An operation on registers is executed by the waves that hold them. An operation from memory to memory is shared among
+the waves of the group; a program may not rely on which wave handles which element.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from tilewright.interpret.block.memory import (
     at_line,
     full,
     grid,
-    require_apart,
-    spread,
+    require_no_overlap,
+    spread_over,
     within,
 )
 from tilewright.interpret.block.registers import Registers
@@ -35,35 +35,35 @@ Memory = TensorMemory | TensorWindow
 
 
 def alloc(agent: Agent, op: Op) -> Steps | None:
-    """Memory or registers, not initialised."""
+    """Execute an `alloc`: bind its result to uninitialised memory or registers."""
     kind = op.attrs["type"]
-    made = agent.worker.registers if isinstance(kind, RegisterType) else agent.worker.shared_tensor
-    agent.handles[op.results[0]] = made(agent, op, kind)
+    allocate = agent.worker.registers if isinstance(kind, RegisterType) else agent.worker.shared_tensor
+    agent.handles[op.results[0]] = allocate(agent, op, kind)
     return None
 
 
 def view(agent: Agent, op: Op) -> Steps | None:
-    """A view: nothing happens yet."""
+    """Execute a `view`: bind its result to a view of the operand; no element is accessed."""
     base = agent.handles[op.operands[0]]
     agent.handles[op.results[0]] = agent.worker.view(base, op, agent.values)
     return None
 
 
 def bitcast(agent: Agent, op: Op) -> Steps | None:
-    """The same bits as another element type."""
-    base, form = agent.handles[op.operands[0]], op.attrs["dtype"].numpy
+    """Execute a `bitcast`: bind its result to the same bits as another element type."""
+    base, numpy_type = agent.handles[op.operands[0]], op.attrs["dtype"].numpy
     if isinstance(base, Registers):
-        agent.handles[op.results[0]] = base.bitcast(form)
+        agent.handles[op.results[0]] = base.bitcast(numpy_type)
         return None
     if isinstance(base, TensorWindow):
         raise ProgramError("bitcast of a view: bitcast the tensor, then view it", op.loc)
-    other = base.buffer.alike(data=base.buffer.data.view(form))
-    agent.handles[op.results[0]] = replace(base, buffer=other)
+    buffer = base.buffer.alike(data=base.buffer.data.view(numpy_type))
+    agent.handles[op.results[0]] = replace(base, buffer=buffer)
     return None
 
 
 def let(agent: Agent, op: Op) -> Steps | None:
-    """A name: expressions know what it stands for."""
+    """Do nothing: expressions contain the definition of a `let` name."""
     return None
 
 
@@ -71,69 +71,80 @@ def let(agent: Agent, op: Op) -> Steps | None:
 
 
 def load(memory: Memory, coordinates: tuple[Any, ...], op: Op, clock: Clock, otherwise: Any = None) -> Array:
-    """The elements at these coordinates; outside, `otherwise`."""
+    """Return the elements of `memory` at `coordinates`; `otherwise` replaces those out of bounds. Raise an
+    OutOfBoundsFault if it is None and an element is out of bounds.
+    """
     memory.check(op)
-    bottom, places, inside = memory.locate(coordinates, op)
+    tensor, places, in_bounds = memory.locate(coordinates, op)
     shape = np.broadcast(*coordinates, places).shape
-    if inside is None:
-        return bottom.buffer.read(full(places, shape), clock, op)
-    places, mask = spread(places, inside, shape)
+    if in_bounds is None:
+        return tensor.buffer.read(full(places, shape), clock, op)
+    places, mask = spread_over(places, in_bounds, shape)
     if mask.all():
-        return bottom.buffer.read(places, clock, op)
+        return tensor.buffer.read(places, clock, op)
     if otherwise is None:
         raise OutOfBoundsFault(f"{at_line(op)} reads outside its tensor and has no `else`", op.loc)
-    found = np.full(shape, otherwise, bottom.buffer.data.dtype)
-    found[mask] = bottom.buffer.read(places[mask], clock, op)
-    return found
+    elements = np.full(shape, otherwise, tensor.buffer.data.dtype)
+    elements[mask] = tensor.buffer.read(places[mask], clock, op)
+    return elements
 
 
 def store(
     memory: Memory, coordinates: tuple[Any, ...], values: Any, op: Op, clock: Clock, in_order: bool = False
 ) -> None:
-    """These elements become the values; those outside are dropped."""
+    """Set the elements of `memory` at `coordinates` to `values`; those out of bounds are dropped. With `in_order`, one
+    element may be set several times, and the last value stays.
+    """
     memory.check(op)
     if not coordinates:  # a single element; no value for it: another wave holds it
         values = np.asarray(values).reshape(-1)[:1]
         if not values.size:
             return
         values = values[0]
-    bottom, places, inside = memory.locate(coordinates, op)
+    tensor, places, in_bounds = memory.locate(coordinates, op)
     shape = np.broadcast(*coordinates, places).shape
-    if inside is None:
-        places, given = (full(x, shape).reshape(-1) for x in (places, values))
+    if in_bounds is None:
+        places, kept_values = (full(x, shape).reshape(-1) for x in (places, values))
     else:
-        places, mask = spread(places, inside, shape)
-        places, given = places[mask], full(values, shape)[mask]
-    bottom.buffer.write(places, given, clock, op, bottom.staged, in_order)
+        places, mask = spread_over(places, in_bounds, shape)
+        places, kept_values = places[mask], full(values, shape)[mask]
+    tensor.buffer.write(places, kept_values, clock, op, tensor.staged, in_order)
 
 
 def idle(agent: Agent, shape: tuple[int, ...]) -> bool:
-    """Whether the wave has no part in a collective operation on memory: a single element is one wave's to do."""
+    """True if the wave has no part in a collective operation on memory of this shape: a single element is handled by
+    one wave.
+    """
     waves = agent.group.waves
     return not shape and waves > 1 and (agent.wave + agent.worker.seed) % waves != 0
 
 
 def share(agent: Agent, shape: tuple[int, ...]) -> tuple[Array, ...]:
-    """The coordinates of the elements that this wave does of a collective operation on memory."""
+    """Return the coordinates of the elements of this shape that the wave handles in a collective operation on
+    memory.
+    """
     if agent.group.waves == 1:
         return grid(shape)
     size = int(np.prod(shape, dtype=np.int64))
-    part = -(-size // agent.group.waves)
-    turn = (agent.wave + agent.worker.seed) % agent.group.waves
-    flat = np.arange(turn * part, min(size, (turn + 1) * part))
+    per_wave = -(-size // agent.group.waves)
+    share_number = (agent.wave + agent.worker.seed) % agent.group.waves
+    flat = np.arange(share_number * per_wave, min(size, (share_number + 1) * per_wave))
     return np.unravel_index(flat, shape) if shape else ()
 
 
 def part(agent: Agent, *tiles: Registers | Memory) -> AbstractContextManager[Clock]:
-    """The clock of a wave's part: who holds registers is said, who does an element of memory is not."""
-    return nullcontext(agent.clock) if any(isinstance(t, Registers) for t in tiles) else agent.part()
+    """Return a context manager for the clock of the wave's part of an operation on `tiles`. With registers it is the
+    wave's own clock; for memory alone it is the clock of a new actor, since it is not said which wave handles which
+    element.
+    """
+    return nullcontext(agent.clock) if any(isinstance(tile, Registers) for tile in tiles) else agent.part()
 
 
 # -- operations -----------------------------------------------------------------------------------------
 
 
 def fill(agent: Agent, op: Op) -> Steps | None:
-    """Every element becomes the number."""
+    """Execute a `fill` for the wave `agent`: set its elements of the target to the number."""
     target = agent.handles[op.operands[0]]
     value = op.attrs["value"]
     if isinstance(target, Registers):
@@ -141,17 +152,18 @@ def fill(agent: Agent, op: Op) -> Steps | None:
         return None
     if idle(agent, target.shape):
         return None
-    return _filled(agent, op, target)
+    return _fill_memory(agent, op, target)
 
 
-def _filled(agent: Agent, op: Op, target: Memory) -> Steps:
+def _fill_memory(agent: Agent, op: Op, target: Memory) -> Steps:
+    """Set the wave's share of the memory `target` to the number of the `fill`."""
     yield None
     with agent.part() as clock:
         store(target, share(agent, target.shape), op.attrs["value"], op, clock)
 
 
 def copy(agent: Agent, op: Op) -> Steps | None:
-    """Elements from one tensor to another, at once or under way."""
+    """Execute a `copy` for the wave `agent`: at once, or as an asynchronous copy if its atom is asynchronous."""
     atom = op.attrs.get("by")
     machine = agent.worker.machine
     asynchronous = False
@@ -160,41 +172,48 @@ def copy(agent: Agent, op: Op) -> Steps | None:
             raise ProgramError(f"{at_line(op)}: the program names no machine, so {atom} has no meaning", op.loc)
         asynchronous = machine.copy_atom(atom).asynchronous
     if asynchronous:
-        return _start(agent, op)
+        return _start_async_copy(agent, op)
     return _copy(agent, op)
 
 
 def _copy(agent: Agent, op: Op) -> Steps:
+    """Execute a synchronous `copy` for the wave `agent`: the elements that it holds in registers, or its share of the
+    memory.
+    """
     yield None
     source, target = (agent.handles[v] for v in op.operands)
     otherwise = op.attrs.get("otherwise")
     if isinstance(target, Registers):
-        chosen = target.mine
+        held = target.mine
         if isinstance(source, Registers):
-            values = _from_registers(source, target, op)
+            values = _registers_to_registers(source, target, op)
         else:
-            values = load(source, target.coordinates(chosen), op, agent.clock, otherwise)
-        target.write(chosen, values)
+            values = load(source, target.coordinates(held), op, agent.clock, otherwise)
+        target.write(held, values)
     elif isinstance(source, Registers):
-        chosen = source.mine & source.first
-        store(target, source.coordinates(chosen), source.read(chosen, op), op, agent.clock)
+        held = source.mine & source.first
+        store(target, source.coordinates(held), source.read(held, op), op, agent.clock)
     elif not idle(agent, source.shape):
-        at = share(agent, source.shape)
+        coordinates = share(agent, source.shape)
         with agent.part() as clock:
-            require_apart(target, at, source, at, op)
-            store(target, at, load(source, at, op, clock, otherwise), op, clock)
+            require_no_overlap(target, coordinates, source, coordinates, op)
+            store(target, coordinates, load(source, coordinates, op, clock, otherwise), op, clock)
 
 
-def _from_registers(source: Registers, target: Registers, op: Op) -> Array:
-    """What each lane's registers of the target become, from the same lane's of the source."""
+def _registers_to_registers(source: Registers, target: Registers, op: Op) -> Array:
+    """Return the new values of the wave's registers of `target`, each from the registers of the same lane in
+    `source`.
+    """
     if source.ids.shape == target.ids.shape and np.array_equal(source.ids, target.ids):
         return source.read(target.mine, op)
     lanes, _ = np.nonzero(target.mine)
     return source.at_lanes(lanes, target.ids[target.mine], op)
 
 
-def _start(agent: Agent, op: Op) -> Steps:
-    """A copy that goes on by itself: its first wave starts it; commit or release see to its end."""
+def _start_async_copy(agent: Agent, op: Op) -> Steps:
+    """Start an asynchronous copy between memories from the first wave of the group. It finishes later; the commit of
+    the stage that it writes, or the release of the stage that it reads, waits for it.
+    """
     source, target = (agent.handles[v] for v in op.operands)
     if isinstance(source, Registers) or isinstance(target, Registers):
         raise ProgramError(f"{at_line(op)}: a copy that goes on by itself is between memories", op.loc)
@@ -206,70 +225,81 @@ def _start(agent: Agent, op: Op) -> Steps:
     worker = agent.worker
     clock = agent.clock.fork()
     otherwise = op.attrs.get("otherwise")
-    at = grid(source.shape)
+    coordinates = grid(source.shape)
 
     def finish() -> None:
-        store(target, at, load(_bare(source), at, op, clock, otherwise), op, clock)
+        """Copy the elements; the scheduler calls this at some later time."""
+        store(target, coordinates, load(_without_hold(source), coordinates, op, clock, otherwise), op, clock)
 
-    held, keeping = target.hold, source.hold
-    target = _bare(target)
+    written_hold, read_hold = target.hold, source.hold
+    target = _without_hold(target)
     copying = Copying(finish, op, clock)
     worker.copies.append(copying)
-    if held is not None:
-        held.fill.landing.append(copying)
-        held.fill.knows.append(clock.known)
+    if written_hold is not None:
+        written_hold.fill.landing.append(copying)
+        written_hold.fill.knows.append(clock.known)
         copying.covered = True
-    if keeping is not None:
-        keeping.fill.leaving.append(copying)
-        keeping.fill.freed.append(clock.known)
+    if read_hold is not None:
+        read_hold.fill.leaving.append(copying)
+        read_hold.fill.freed.append(clock.known)
         copying.covered = True
 
 
-def _bare(memory: Memory) -> Memory:
-    """The same memory without the hold: checked when the copy started."""
+def _without_hold(memory: Memory) -> Memory:
+    """Return the same memory without its hold on a channel stage, which was checked when the copy started."""
     if isinstance(memory, TensorWindow):
-        return TensorWindow(_bare(memory.base), memory.op, memory.values, memory.shape)
+        return TensorWindow(_without_hold(memory.base), memory.op, memory.values, memory.shape)
     return replace(memory, hold=None)
 
 
-# -- places that are data -----------------------------------------------------------------------------------
+# -- data-dependent coordinates -----------------------------------------------------------------------------
 
 
-def _places(agent: Agent, op: Op, coordinates: tuple[Any, ...], clock: Clock) -> tuple[tuple[Any, ...], Any]:
-    """(coordinates in the memory operand, which count) for coordinates of the tile."""
+def _memory_coordinates(
+    agent: Agent, op: Op, coordinates: tuple[Any, ...], clock: Clock
+) -> tuple[tuple[Any, ...], Any]:
+    """Return (coordinates in the memory operand of a gather, scatter or atomic, True for each that is in bounds) for
+    `coordinates` of the tile. The second is None if all are in bounds.
+    """
     names = [s.name for s in op.attrs["over"]]
     values: dict[str, Any] = {**agent.values, **dict(zip(names, coordinates, strict=True))}
     fetched = {}
-    for (name, at), value in zip(op.attrs.get("where", ()), op.operands[2:], strict=True):
+    for (fetched_symbol, expressions), value in zip(op.attrs.get("where", ()), op.operands[2:], strict=True):
         source = agent.handles[value]
-        place = tuple(np.asarray(evaluated(e, values)) for e in at)
+        lookup_coordinates = tuple(np.asarray(evaluated(e, values)) for e in expressions)
         if isinstance(source, Registers):
             table, known = source.table(op)
-            flat = np.ravel_multi_index(tuple(np.broadcast_arrays(*place)), source.shape) if source.shape else 0
+            flat = (
+                np.ravel_multi_index(tuple(np.broadcast_arrays(*lookup_coordinates)), source.shape)
+                if source.shape
+                else 0
+            )
             if not np.all(known[flat]):
                 raise ProgramError(f"{at_line(op)}: this wave does not hold the places it needs in registers", op.loc)
-            fetched[name.name] = table[flat].astype(np.int64)
+            fetched[fetched_symbol.name] = table[flat].astype(np.int64)
         else:
-            fetched[name.name] = load(source, place, op, clock).astype(np.int64)
+            fetched[fetched_symbol.name] = load(source, lookup_coordinates, op, clock).astype(np.int64)
     values |= fetched
     memory = agent.handles[op.operands[1]]
-    found, inside = [], None
-    for dim, ((e, loose), size) in enumerate(zip(op.attrs["at"], memory.shape, strict=True)):
-        c = evaluated(e, values)
-        if not within(c, size):
-            ok = (c >= 0) & (c < size)
-            if not loose:
+    memory_coordinates, in_bounds = [], None
+    for dim, ((e, may_leave), size) in enumerate(zip(op.attrs["at"], memory.shape, strict=True)):
+        coordinate = evaluated(e, values)
+        if not within(coordinate, size):
+            valid = (coordinate >= 0) & (coordinate < size)
+            if not may_leave:
                 raise OutOfBoundsFault(
                     f"{at_line(op)}: coordinate {dim}, {e}, leaves 0..{size}; if that may be, mark it with ?", op.loc
                 )
-            inside = ok if inside is None else inside & ok
-            c = np.clip(c, 0, size - 1)
-        found.append(c)
-    return tuple(found), inside
+            in_bounds = valid if in_bounds is None else in_bounds & valid
+            coordinate = np.clip(coordinate, 0, size - 1)
+        memory_coordinates.append(coordinate)
+    return tuple(memory_coordinates), in_bounds
 
 
 def gather(agent: Agent, op: Op) -> Steps:
-    """Elements at places that are data; outside, `else`."""
+    """Execute a `gather` for the wave `agent`: set its elements of the tile from data-dependent coordinates of memory;
+    `else` replaces those out of bounds.
+    """
     yield None
     tile, memory = (agent.handles[v] for v in op.operands[:2])
     if not isinstance(tile, Registers) and idle(agent, tile.shape):
@@ -279,89 +309,112 @@ def gather(agent: Agent, op: Op) -> Steps:
 
 
 def _gather(agent: Agent, op: Op, tile: Registers | Memory, memory: Memory, clock: Clock) -> None:
-    at = tile.coordinates(tile.mine) if isinstance(tile, Registers) else share(agent, tile.shape)
-    places, inside = _places(agent, op, at, clock)
-    shape = np.broadcast_shapes(*(np.shape(c) for c in (*places, *at)))
-    mask = np.ones(shape, bool) if inside is None else np.broadcast_to(inside, shape)
+    """Gather the wave's elements of `tile` from `memory` under `clock`."""
+    coordinates = tile.coordinates(tile.mine) if isinstance(tile, Registers) else share(agent, tile.shape)
+    memory_coordinates, in_bounds = _memory_coordinates(agent, op, coordinates, clock)
+    shape = np.broadcast_shapes(*(np.shape(c) for c in (*memory_coordinates, *coordinates)))
+    mask = np.ones(shape, bool) if in_bounds is None else np.broadcast_to(in_bounds, shape)
     if not mask.all() and "otherwise" not in op.attrs:
         raise OutOfBoundsFault(f"{at_line(op)} reads outside its tensor and has no `else`", op.loc)
-    form = tile.data.dtype if isinstance(tile, Registers) else op.operands[0].type.dtype.numpy
-    values = np.full(shape, op.attrs.get("otherwise", 0), form)
-    chosen_places = tuple(np.broadcast_to(c, shape)[mask] for c in places)
+    numpy_type = tile.data.dtype if isinstance(tile, Registers) else op.operands[0].type.dtype.numpy
+    values = np.full(shape, op.attrs.get("otherwise", 0), numpy_type)
+    valid_coordinates = tuple(np.broadcast_to(c, shape)[mask] for c in memory_coordinates)
     if not isinstance(tile, Registers):
-        require_apart(tile, tuple(np.broadcast_to(c, shape)[mask] for c in at), memory, chosen_places, op)
-    values[mask] = load(memory, chosen_places, op, clock)
+        require_no_overlap(
+            tile, tuple(np.broadcast_to(c, shape)[mask] for c in coordinates), memory, valid_coordinates, op
+        )
+    values[mask] = load(memory, valid_coordinates, op, clock)
     if isinstance(tile, Registers):
         tile.write(tile.mine, values)
     else:
-        store(tile, at, values, op, clock)
+        store(tile, coordinates, values, op, clock)
 
 
 def scatter(agent: Agent, op: Op) -> Steps:
-    """Elements to places that are data; the last of several at one place stays."""
+    """Execute a `scatter` for the wave `agent`: write its elements of the tile to data-dependent coordinates of memory.
+    If several elements have the same coordinates, the last stays.
+    """
     yield None
-    if _leaves_out(agent, op):
+    if _has_no_part(agent, op):
         return
     with part(agent, agent.handles[op.operands[0]]) as clock:
-        at, values = _tile(agent, op, clock)
-        places, mask = _targets(agent, op, at, values, clock)
-        _require_apart(agent, op, at, places, mask)
-        store(agent.handles[op.operands[1]], places, values[mask], op, clock, in_order=True)
+        coordinates, values = _own_elements(agent, op, clock)
+        memory_coordinates, mask = _target_coordinates(agent, op, coordinates, values, clock)
+        _require_tile_disjoint(agent, op, coordinates, memory_coordinates, mask)
+        store(agent.handles[op.operands[1]], memory_coordinates, values[mask], op, clock, in_order=True)
 
 
 def atomic(agent: Agent, op: Op) -> Steps:
-    """Elements combined into places that are data, each as one step."""
+    """Execute an `atomic` for the wave `agent`: combine its elements of the tile into data-dependent coordinates of
+    memory, one after another.
+    """
     yield None
-    if _leaves_out(agent, op):
+    if _has_no_part(agent, op):
         return
     with part(agent, agent.handles[op.operands[0]]) as clock:
-        at, values = _tile(agent, op, clock)
-        places, mask = _targets(agent, op, at, values, clock)
-        _require_apart(agent, op, at, places, mask)
+        coordinates, values = _own_elements(agent, op, clock)
+        memory_coordinates, mask = _target_coordinates(agent, op, coordinates, values, clock)
+        _require_tile_disjoint(agent, op, coordinates, memory_coordinates, mask)
         memory = agent.handles[op.operands[1]]
         memory.check(op)
-        bottom, flat, inside = memory.locate(places, op)
-        flat, there = spread(flat, inside, values[mask].shape)
-        bottom.buffer.combine(flat[there], values[mask][there], op.attrs["how"], clock, op)
+        tensor, elements, in_bounds = memory.locate(memory_coordinates, op)
+        elements, in_bounds_mask = spread_over(elements, in_bounds, values[mask].shape)
+        tensor.buffer.combine(elements[in_bounds_mask], values[mask][in_bounds_mask], op.attrs["how"], clock, op)
 
 
-def _require_apart(agent: Agent, op: Op, at: tuple[Any, ...], places: tuple[Array, ...], mask: Array) -> None:
+def _require_tile_disjoint(
+    agent: Agent, op: Op, coordinates: tuple[Any, ...], memory_coordinates: tuple[Array, ...], mask: Array
+) -> None:
+    """Raise a RaceFault if a scatter or atomic writes an element of memory that it also reads from the tile for another
+    element.
+    """
     tile, memory = (agent.handles[v] for v in op.operands[:2])
     if not isinstance(tile, Registers):
-        require_apart(memory, places, tile, tuple(np.broadcast_to(c, mask.shape)[mask] for c in at), op)
+        require_no_overlap(
+            memory, memory_coordinates, tile, tuple(np.broadcast_to(c, mask.shape)[mask] for c in coordinates), op
+        )
 
 
-def _leaves_out(agent: Agent, op: Op) -> bool:
-    """Whether the tile is one element in memory that another wave sees to."""
+def _has_no_part(agent: Agent, op: Op) -> bool:
+    """True if the wave has nothing to do in a scatter or atomic: the tile is a single element in memory that another
+    wave handles.
+    """
     tile = agent.handles[op.operands[0]]
     return not isinstance(tile, Registers) and idle(agent, tile.shape)
 
 
-def _tile(agent: Agent, op: Op, clock: Clock) -> tuple[tuple[Any, ...], Array]:
-    """The coordinates and values of the tile's elements that this wave does."""
+def _own_elements(agent: Agent, op: Op, clock: Clock) -> tuple[tuple[Any, ...], Array]:
+    """Return (coordinates, values) of the elements that this wave handles of the tile, the first operand of a scatter
+    or atomic.
+    """
     tile = agent.handles[op.operands[0]]
     if isinstance(tile, Registers):
-        chosen = tile.mine & tile.first
-        return tile.coordinates(chosen), tile.read(chosen, op)
-    at = tuple(np.broadcast_arrays(*share(agent, tile.shape))) if tile.shape else ()
-    return at, load(tile, at, op, clock)
+        held = tile.mine & tile.first
+        return tile.coordinates(held), tile.read(held, op)
+    coordinates = tuple(np.broadcast_arrays(*share(agent, tile.shape))) if tile.shape else ()
+    return coordinates, load(tile, coordinates, op, clock)
 
 
-def _targets(agent: Agent, op: Op, at: tuple[Any, ...], values: Array, clock: Clock) -> tuple[tuple[Array, ...], Array]:
-    places, inside = _places(agent, op, at, clock)
-    mask = np.ones(values.shape, bool) if inside is None else np.broadcast_to(inside, values.shape)
-    return tuple(np.broadcast_to(c, values.shape)[mask] for c in places), mask
+def _target_coordinates(
+    agent: Agent, op: Op, at: tuple[Any, ...], values: Array, clock: Clock
+) -> tuple[tuple[Array, ...], Array]:
+    """Return (memory coordinates of the elements in bounds, mask of these elements) for a scatter or atomic of `values`
+    at the tile coordinates `at`.
+    """
+    memory_coordinates, in_bounds = _memory_coordinates(agent, op, at, clock)
+    mask = np.ones(values.shape, bool) if in_bounds is None else np.broadcast_to(in_bounds, values.shape)
+    return tuple(np.broadcast_to(c, values.shape)[mask] for c in memory_coordinates), mask
 
 
 def debug_log(agent: Agent, op: Op) -> Steps:
-    """Keeps a tensor's values under a label."""
+    """Execute a `debug_log` for the wave `agent`: record the whole tensor under its label; the first wave does so."""
     yield None
     source = agent.handles[op.operands[0]]
     if isinstance(source, Registers):
-        parts = yield from agent.exchange(op, source.table(op))
+        exchanged = yield from agent.exchange(op, source.table(op))
         values = np.zeros(int(np.prod(source.shape, dtype=np.int64)), source.data.dtype)
-        for found, known in parts:
-            values[known] = found[known]
+        for wave_values, known in exchanged:
+            values[known] = wave_values[known]
         values = values.reshape(source.shape)
     else:
         values = load(source, grid(source.shape), op, agent.clock)

@@ -1,7 +1,8 @@
-"""Copies that the workgroups of a cluster share: each brings its part of the first dimension, to a stage of each.
+"""Multicast copies, which the workgroups of a cluster share: each copies a part of the first dimension to a stage of
+each.
 
-A fill of such a channel is the same fill of all of them: its stage is free when all have released it, and full when
-every workgroup's part has landed. All of them must ask for the same elements.
+Fill number f of such a channel is the same fill in all workgroups: its stage is free when all of them have released it,
+and full when every workgroup's part has arrived. All workgroups must request the same elements.
 """
 
 from __future__ import annotations
@@ -14,69 +15,81 @@ import numpy as np
 from tilewright.errors import ProtocolFault
 from tilewright.interpret.block import moving
 from tilewright.interpret.block.channels import Channel, Hold
-from tilewright.interpret.block.memory import TensorMemory, TensorWindow, at_line, grid, spread
+from tilewright.interpret.block.memory import TensorMemory, TensorWindow, at_line, grid, spread_over
 from tilewright.interpret.block.worker import Agent, Copying, Steps, Waiting, Worker
 from tilewright.ir.core import Op
 
 
-def channels_of(agent: Agent, found: Channel) -> list[Channel]:
-    """The channel in every workgroup that shares it and has come to it, this one's first."""
-    value = found.op.results[0]
+def channels_of(agent: Agent, channel: Channel) -> list[Channel]:
+    """Return `channel` in every workgroup of the cluster that shares it and has created it, the agent's own workgroup
+    first.
+    """
+    value = channel.op.results[0]
     if value not in agent.worker.cluster.shared:
-        return [found]
+        return [channel]
     others = [w for w in agent.peers() if w is not agent.worker]
-    return [found, *(c for w in others if (c := _channel(w, found)) is not None)]
+    return [channel, *(c for w in others if (c := _channel_in(w, channel)) is not None)]
 
 
-def _channel(worker: Worker, found: Channel) -> Channel | None:
-    return next((c for c in worker.shared.values() if isinstance(c, Channel) and c.op is found.op), None)
+def _channel_in(worker: Worker, channel: Channel) -> Channel | None:
+    """Return the channel of workgroup `worker` that is declared by the same operation as `channel`; None if it is not
+    created yet.
+    """
+    return next((c for c in worker.shared.values() if isinstance(c, Channel) and c.op is channel.op), None)
 
 
-def _owner(worker: Worker, found: Channel) -> Agent | None:
-    """A wave of a workgroup that has come to the channel and its memory."""
-    wanted = (found.op.results[0], *found.op.operands)
+def _wave_with_channel(worker: Worker, channel: Channel) -> Agent | None:
+    """Return a wave of workgroup `worker` in which `channel` and its memory are already bound; None if there is
+    none.
+    """
+    wanted = (channel.op.results[0], *channel.op.operands)
     return next((a for a in worker.agents if all(v in a.handles for v in wanted)), None)
 
 
 def copy(agent: Agent, op: Op) -> Steps | None:
-    """A copy: shared, where it says so and there is somebody to share it with."""
+    """Execute a `copy` for the wave `agent`; as a multicast copy if it says so and the cluster has several
+    workgroups.
+    """
     if op.attrs.get("multicast") and len(agent.peers()) > 1:
-        return _start(agent, op) if agent.wave == 0 else None
+        return _start_multicast(agent, op) if agent.wave == 0 else None
     return moving.copy(agent, op)
 
 
-def _start(agent: Agent, op: Op) -> Steps:
-    """The workgroup's part goes on by itself, to all stages."""
+def _start_multicast(agent: Agent, op: Op) -> Steps:
+    """Start the workgroup's part of a multicast copy, which writes to the same stage in all workgroups of the cluster;
+    it finishes later.
+    """
     source, target = (agent.handles[v] for v in op.operands)
     target.check(op)
-    held: Hold = target.hold
-    found = held.channel
+    hold: Hold = target.hold
+    ring = hold.channel
     yield Waiting(
-        lambda: all(_owner(w, found) is not None for w in agent.peers()),
-        lambda: f"waits for the other workgroups to make %{found.name}",
+        lambda: all(_wave_with_channel(w, ring) is not None for w in agent.peers()),
+        lambda: f"waits for the other workgroups to make %{ring.name}",
         op,
     )
-    _require_same(agent, op, held, source)
+    _require_same_elements(agent, op, hold, source)
     workers = agent.peers()
     first, *rest = grid(source.shape)
     size = len(first) // len(workers)
-    at = (first[agent.worker.rank * size : (agent.worker.rank + 1) * size], *rest)
+    part_coordinates = (first[agent.worker.rank * size : (agent.worker.rank + 1) * size], *rest)
     clock = agent.clock.fork()
     targets, fills = [], []
     for worker in workers:
-        owner = _owner(worker, found)
+        owner = _wave_with_channel(worker, ring)
         assert owner is not None
-        theirs: Channel = owner.handles[found.op.results[0]]
-        fill = theirs.fill(held.fill.number)
-        theirs.begin(fill, owner)
-        targets.append(_moved(target, found.tensors(agent), theirs.tensors(owner), held))
+        their_ring: Channel = owner.handles[ring.op.results[0]]
+        fill = their_ring.fill(hold.fill.number)
+        their_ring.begin(fill, owner)
+        targets.append(_in_other_workgroup(target, ring.tensors(agent), their_ring.tensors(owner), hold))
         fills.append(fill)
-    held.fill.expected += len(workers)
+    hold.fill.expected += len(workers)
 
     def finish() -> None:
-        values = moving.load(source, at, op, clock, op.attrs.get("otherwise"))
-        for each in targets:
-            moving.store(each, at, values, op, clock)
+        """Copy the part to all stages; the scheduler calls this at some later time."""
+        values = moving.load(source, part_coordinates, op, clock, op.attrs.get("otherwise"))
+        for target_stage in targets:
+            moving.store(target_stage, part_coordinates, values, op, clock)
 
     copying = Copying(finish, op, clock, covered=True)
     agent.worker.copies.append(copying)
@@ -86,27 +99,36 @@ def _start(agent: Agent, op: Op) -> Steps:
         fill.knows.append(clock.known)
 
 
-def _require_same(agent: Agent, op: Op, held: Hold, source: Any) -> None:
-    bottom, places, inside = source.locate(grid(source.shape), op)
-    full, mask = spread(places, inside, source.shape)
+def _require_same_elements(agent: Agent, op: Op, hold: Hold, source: Any) -> None:
+    """Raise a ProtocolFault if the multicast copy `op` reads other elements than the same copy of another workgroup of
+    the cluster. `hold` is this workgroup's right to the target stage.
+    """
+    tensor, places, in_bounds = source.locate(grid(source.shape), op)
+    full, mask = spread_over(places, in_bounds, source.shape)
     wanted = np.where(mask, full, -1)
-    asked, cluster = (held.channel.op, held.fill.number, op), agent.worker.cluster
-    count = cluster.counts.get((asked, agent.worker.rank), 0)  # how often this one has: the copy may stand in a loop
-    cluster.counts[asked, agent.worker.rank] = count + 1
-    rank, buffer, before = cluster.requests.setdefault((asked, count), (agent.worker.rank, bottom.buffer, wanted))
-    if buffer is not bottom.buffer or not np.array_equal(before, wanted):
+    copy_key, cluster = (hold.channel.op, hold.fill.number, op), agent.worker.cluster
+    count = cluster.counts.get((copy_key, agent.worker.rank), 0)  # how often this one has: the copy may stand in a loop
+    cluster.counts[copy_key, agent.worker.rank] = count + 1
+    rank, buffer, earlier_elements = cluster.requests.setdefault(
+        (copy_key, count), (agent.worker.rank, tensor.buffer, wanted)
+    )
+    if buffer is not tensor.buffer or not np.array_equal(earlier_elements, wanted):
         raise ProtocolFault(
             f"{at_line(op)}: workgroups {rank} and {agent.worker.rank} of a cluster ask for different elements, for "
-            f"fill {held.fill.number} of %{held.channel.name}; what is multicast is the same for all",
+            f"fill {hold.fill.number} of %{hold.channel.name}; what is multicast is the same for all",
             op.loc,
         )
 
 
-def _moved(
-    memory: TensorMemory | TensorWindow, mine: list[TensorMemory], theirs: list[TensorMemory], held: Hold
+def _in_other_workgroup(
+    memory: TensorMemory | TensorWindow, own_tensors: list[TensorMemory], other_tensors: list[TensorMemory], hold: Hold
 ) -> TensorMemory | TensorWindow:
-    """The same part of another workgroup's stage."""
+    """Return the part of another workgroup's channel stage that corresponds to `memory`, a part of this workgroup's
+    stage. `own_tensors` and `other_tensors` are the channel's tensors in the two workgroups.
+    """
     if isinstance(memory, TensorWindow):
-        return TensorWindow(_moved(memory.base, mine, theirs, held), memory.op, memory.values, memory.shape)
-    whole = next(t for m, t in zip(mine, theirs, strict=True) if m.buffer is memory.buffer)
-    return replace(whole.stage(held.fill.number % held.channel.stages, held), hold=None)
+        return TensorWindow(
+            _in_other_workgroup(memory.base, own_tensors, other_tensors, hold), memory.op, memory.values, memory.shape
+        )
+    tensor = next(t for m, t in zip(own_tensors, other_tensors, strict=True) if m.buffer is memory.buffer)
+    return replace(tensor.stage(hold.fill.number % hold.channel.stages, hold), hold=None)

@@ -1,4 +1,4 @@
-"""A whole block program on arrays."""
+"""Interpret a whole block program on arrays."""
 
 from __future__ import annotations
 
@@ -63,44 +63,47 @@ def interpret(
     steps: int = STEPS.most,
     handlers: Mapping[str, Any] = HANDLERS,
 ) -> list[tuple[str, Array]]:
-    """Runs a program whose parameters are bound, on arrays by argument name; outputs are written in place.
+    """Run `program`, whose parameters are bound, on `arrays` by argument name; outputs are written in place.
 
-    `workers` share the tasks; they run one after another, in an order that the seed decides; those of a cluster run
-    together, and are rounded up to whole clusters. A program without tasks has nothing to share: one worker does it.
-    After so many `steps`, operations and rounds of loops, a program that still goes on is ended with an
-    ExecutionError. Gives what `debug_log` kept.
+    `workers` share the tasks. They run one after another in an order that `seed` decides; workgroups of a cluster run
+    together, so `workers` is rounded up to whole clusters. A program without tasks has one worker. After `steps`
+    operations and loop iterations a program that still runs is ended with an ExecutionError. Return the (label, array)
+    pairs that `debug_log` recorded.
 
-    Raises an `InterpreterFault` for a race, a deadlock, a read of what nothing wrote, an access out of bounds, a
-    channel used against its order, an output that is not written completely.
+    Raise an `InterpreterFault` for a race, a deadlock, a read of uninitialised memory, an access out of bounds, a
+    channel used out of order, or an output that is not written completely.
     """
-    several = any(op.name == "tasks" for op in program.walk())
+    has_tasks = any(op.name == "tasks" for op in program.walk())
     bound: dict[Value, TensorMemory] = {}
     for arg in program.args:
-        bound[arg] = TensorMemory.whole(_buffer(arg, arrays, several), arg.type)
-    if not several:
+        bound[arg] = TensorMemory.whole(_buffer(arg, arrays, has_tasks), arg.type)
+    if not has_tasks:
         workers = 1
     if not 1 <= workers <= WORKERS.most:
         raise ArgumentError(f"workers={shown(workers)}: at least one is needed, and {WORKERS.rule}")
     budget = Budget(steps)
     classes: dict[Any, int] = {}
-    together = cluster_of(program)
-    workers = -(-workers // together) * together
-    order = list(range(workers // together))
+    cluster_size = cluster_of(program)
+    workers = -(-workers // cluster_size) * cluster_size
+    order = list(range(workers // cluster_size))
     Random(seed).shuffle(order)
     logs: list[tuple[str, Array]] = []
-    for number in order:
-        cluster = Cluster(seed * 1000003 + number * together, shared_channels(program))
-        for rank in range(together):
-            place = number * together + rank
-            Worker(program, machine, bound, place, workers, seed, handlers, classes, budget, cluster)
+    for cluster_number in order:
+        cluster = Cluster(seed * 1000003 + cluster_number * cluster_size, shared_channels(program))
+        for rank in range(cluster_size):
+            worker_number = cluster_number * cluster_size + rank
+            Worker(program, machine, bound, worker_number, workers, seed, handlers, classes, budget, cluster)
         cluster.run()
         logs += [log for worker in cluster.workers for log in worker.logs]
     for arg in program.args:
-        _hand_back(arg, bound[arg], arrays)
+        _copy_back(arg, bound[arg], arrays)
     return logs
 
 
-def _buffer(arg: Value, arrays: Mapping[str, Array], several: bool) -> Buffer:
+def _buffer(arg: Value, arrays: Mapping[str, Array], has_tasks: bool) -> Buffer:
+    """Return the memory of the argument `arg`, filled from its array. Raise an ArgumentError if the array is missing or
+    has another type. With `has_tasks`, accesses of different tasks are recorded to find races.
+    """
     kind: TensorType = arg.type
     name = arg.name or "argument"
     if name not in arrays:
@@ -113,29 +116,33 @@ def _buffer(arg: Value, arrays: Mapping[str, Array], several: bool) -> Buffer:
         )
     BUFFER.check(kind.cosize(), f"%{name}: {kind}")
     data = np.zeros(max(kind.cosize(), 0), kind.dtype.numpy)
-    data[_places(kind)] = array
+    data[_element_offsets(kind)] = array
     buffer = Buffer(f"%{name}", data, "global", kind.role in ("in", "inout"))
-    if several and kind.role != "in":
+    if has_tasks and kind.role != "in":
         buffer.sharing = Sharing(data.size)
     return buffer
 
 
-def _places(kind: TensorType) -> Any:
+def _element_offsets(kind: TensorType) -> Any:
+    """Return the offset in memory of each element of a tensor of type `kind`, after its swizzle."""
     shape, steps = numbers(kind.shape, kind), numbers(kind.steps, kind)
-    places: Any = np.zeros(shape, np.int64)
-    if not places.size:  # of any extents beside the one that is 0
-        return places
+    offsets: Any = np.zeros(shape, np.int64)
+    if not offsets.size:  # of any extents beside the one that is 0
+        return offsets
     for coordinate, step in zip(np.ogrid[tuple(slice(0, n) for n in shape)], steps, strict=True):
-        places = places + coordinate * step
-    return kind.swizzle(places) if kind.swizzle is not None else places
+        offsets = offsets + coordinate * step
+    return kind.swizzle(offsets) if kind.swizzle is not None else offsets
 
 
-def _hand_back(arg: Value, tensor: TensorMemory, arrays: Mapping[str, Array]) -> None:
+def _copy_back(arg: Value, tensor: TensorMemory, arrays: Mapping[str, Array]) -> None:
+    """Copy an argument that may be written from its `tensor` to its array. Raise a NotWrittenFault if an `out` argument
+    was not written completely.
+    """
     kind: TensorType = arg.type
     if kind.role == "in":
         return
-    places = _places(kind)
-    written = tensor.buffer.initialised[places]
+    offsets = _element_offsets(kind)
+    written = tensor.buffer.initialised[offsets]
     if kind.role == "out" and not written.all():
         first = tuple(int(i) for i in np.argwhere(~written)[0])  # () of a single number
         raise NotWrittenFault(
@@ -143,4 +150,4 @@ def _hand_back(arg: Value, tensor: TensorMemory, arrays: Mapping[str, Array]) ->
             f"written; the first is {first}"
         )
     target = arrays[arg.name or ""]
-    target[...] = tensor.buffer.data[places]
+    target[...] = tensor.buffer.data[offsets]

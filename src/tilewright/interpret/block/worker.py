@@ -1,8 +1,8 @@
 """One workgroup at work: its waves are agents that run step by step, in an order that a seed decides.
 
-An agent is a Python generator. It yields None where another may run, or a `Waiting` whose condition must hold first.
-Copies that are under way are finished late, whenever the schedule says. When nobody can run and nothing is under way,
-the program is stuck, and the report says who waits for what.
+An agent is a Python generator. It yields None where another agent may run, or a `Waiting` whose condition must hold
+first. Asynchronous copies finish late, whenever the schedule says. If no agent can run and no copy is in flight, the
+program is deadlocked, and the report says what each agent waits for.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from tilewright.machine import Machine
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Steps = Generator["Waiting | None", None, Any]
-Handle = Any  # Tensor | View | Registers | Channel
+Handle = Any  # TensorMemory | TensorWindow | Registers | Channel
 
 WAVES = 32
-"""The most waves of a workgroup."""
+"""The largest number of waves of a workgroup."""
 
 
 @dataclass
 class Waiting:
-    """What an agent waits for, and how to say it."""
+    """A condition `until` that an agent waits for, and the text `why` that a deadlock report shows."""
 
     until: Callable[[], bool]
     why: Callable[[], str]
@@ -47,7 +47,9 @@ class Waiting:
 
 @dataclass(eq=False)
 class Copying:
-    """A copy that is under way: `finish` does it."""
+    """An asynchronous copy or product in flight: `finish` executes it. It is `covered` if something waits for its
+    end.
+    """
 
     finish: Callable[[], None]
     op: Op
@@ -55,12 +57,12 @@ class Copying:
     done: bool = False
     covered: bool = False
     then: list[Callable[[Copying], None]] = field(default_factory=list)
-    """Who is told of its end."""
+    """Functions that are called when it has finished."""
 
 
 @dataclass(eq=False)
 class Group:
-    """Waves that do collective operations together."""
+    """The waves that execute collective operations together, with the operations at which some of them already wait."""
 
     key: Any
     waves: int
@@ -69,28 +71,30 @@ class Group:
 
 
 class Agent:
-    """One wave (or the deferred part of one): where it is, what its names mean, what it knows."""
+    """One wave being interpreted, or its deferred end: the values bound to names, loop variables, and its vector
+    clock.
+    """
 
     def __init__(self, worker: Worker, group: Group, wave: int, role: str, clock: Clock):
         self.worker, self.group, self.wave, self.role, self.clock = worker, group, wave, role, clock
-        self.started: dict[str, list[Any]] = {}  # what goes on by itself, by kind; see `loop_waves`
-        self.deals = 0  # how often it has come to tasks whose owners only the run decides
+        self.started: dict[str, list[Any]] = {}  # asynchronous operations in flight, by kind; see `loop_waves`
+        self.deals = 0  # how many dynamically scheduled task loops it has entered
         self.handles: dict[Value, Handle] = {}
         self.values: dict[str, int] = {}
         self.steps: Steps | None = None
         self.waiting: Waiting | None = None
 
     def peers(self) -> list[Worker]:
-        """The workgroups of the cluster, this one among them."""
+        """Return the workgroups of the cluster, the agent's own included."""
         return self.worker.cluster.workers
 
     @property
     def name(self) -> str:
-        """What the agent is called in reports."""
+        """The name of the agent in reports, such as `load wave 0`."""
         return f"{self.role} wave {self.wave}" if self.role else f"wave {self.wave}"
 
     def run(self, block: Block) -> Steps:
-        """The operations of a block, in order."""
+        """Execute the operations of `block` in order. This generator yields where other agents may run."""
         handlers, budget = self.worker.handlers, self.worker.budget
         for op in block.ops:
             budget.spend(op)
@@ -99,44 +103,50 @@ class Agent:
                 yield from steps
 
     def part(self) -> AbstractContextManager[Clock]:
-        """The clock under which the wave does its part of a collective operation on memory."""
+        """Return a context manager for the clock under which the wave does its part of a collective operation on
+        memory: its own clock if it is alone in its group, that of a new actor otherwise.
+        """
         return nullcontext(self.clock) if self.group.waves == 1 else self.clock.part()
 
     def exchange(self, op: Op, payload: Any, part: str = "") -> Steps:
-        """Waits for the other waves of the group at (a part of) an operation; gives what each brought, by wave.
-
-        That orders nothing: where a wave needs nothing from another, a machine does not make it wait.
+        """Wait for the other waves of the group at operation `op` and return the `payload` of each, by wave number.
+        `part` distinguishes several exchanges of one operation. The exchange orders no accesses, since a machine need
+        not wait where no data is needed.
         """
-        group, place = self.group, (id(op), part)
-        count = group.counts.get((place, self.wave), 0)
-        group.counts[place, self.wave] = count + 1
-        meeting = group.meetings.setdefault((place, count), {})
+        group, key = self.group, (id(op), part)
+        count = group.counts.get((key, self.wave), 0)
+        group.counts[key, self.wave] = count + 1
+        meeting = group.meetings.setdefault((key, count), {})
         meeting[self.wave] = payload
         if len(meeting) == group.waves:
-            del group.meetings[place, count]
+            del group.meetings[key, count]
         else:
             yield Waiting(
                 lambda: len(meeting) == group.waves,
                 lambda: f"waits for the other waves ({len(meeting)} of {group.waves} are there)",
                 op,
             )
-        return [meeting[w] for w in range(group.waves)]
+        return [meeting[wave] for wave in range(group.waves)]
 
     def meet(self, op: Op, part: str = "") -> Steps:
-        """Meets the other waves of the group: what each did before is ordered before what all do from here on."""
-        known = yield from self.exchange(op, self.clock.now(), part)
-        for other in known:
-            self.clock.meet(other)
+        """Synchronise with the other waves of the group at `op` (a barrier): all that any of them did before is ordered
+        before what each does afterwards. `part` distinguishes several barriers of one operation.
+        """
+        clocks = yield from self.exchange(op, self.clock.now(), part)
+        for clock in clocks:
+            self.clock.meet(clock)
 
 
 class Budget:
-    """How many operations an interpreter still does; a program that goes on and on ends with an error."""
+    """The number of operations that an interpreter may still execute; a program that runs too long ends with an
+    error.
+    """
 
     def __init__(self, steps: int):
         self.steps = self.left = steps
 
     def spend(self, op: Op) -> None:
-        """One operation, or one round of a loop, is done."""
+        """Count one operation or one loop iteration. Raise an ExecutionError if the budget is used up."""
         self.left -= 1
         if self.left < 0:
             raise ExecutionError(
@@ -144,26 +154,28 @@ class Budget:
             )
 
     def require(self, count: int, what: str, op: Op) -> None:
-        """Raises at once where so many rounds are to come."""
+        """Raise an ExecutionError at once if `count` iterations are to come and the budget has fewer left. `what` names
+        them in the message.
+        """
         if count > self.left:
             raise ExecutionError(f"{at_line(op)}: {shown(count)} {what}; {STEPS.rule}", op.loc)
 
 
 class Cluster:
-    """Workgroups that run at the same time: mostly one alone. Their actors have one set of clocks."""
+    """The workgroups that run at the same time, usually one. Their actors share one set of vector clocks."""
 
     def __init__(self, seed: int, shared: Iterable[Value] = ()):
         self.workers: list[Worker] = []
         self.clocks = Clocks()
         self.random = random.Random(seed)
         self.shared = frozenset(shared)
-        """Channels into whose stages they bring parts for one another."""
+        """Channels whose stages receive multicast copies of several workgroups."""
         self.requests: dict[Any, tuple[int, Buffer, Array]] = {}
-        """What the first of them asked for, of each copy that they share: all ask for the same."""
+        """For each multicast copy, (rank, memory, elements) of the first workgroup's request; all must be equal."""
         self.counts: dict[Any, int] = {}
 
     def run(self) -> None:
-        """Runs all waves to the end; raises what is wrong."""
+        """Run all waves of all workgroups to the end. Raise the first fault."""
         for worker in self.workers:
             worker.begin()
         self._schedule()
@@ -171,16 +183,19 @@ class Cluster:
             worker.check_end()
 
     def _schedule(self) -> None:
+        """Run the agents in random order until all have ended, finishing copies at random moments. Raise a
+        DeadlockFault if none can go on.
+        """
         live = [a for worker in self.workers for a in worker.agents]
         while live:
             ready = [a for a in live if a.waiting is None or a.waiting.until()]
-            pending = [(w, c) for w in self.workers for c in w.copies if not c.done]
-            if pending and (not ready or self.random.random() < 0.2):
-                worker, copy = self.random.choice(pending)
+            in_flight = [(w, c) for w in self.workers for c in w.copies if not c.done]
+            if in_flight and (not ready or self.random.random() < 0.2):
+                worker, copy = self.random.choice(in_flight)
                 worker.finish(copy)
                 continue
             if not ready:
-                raise self._stuck(live)
+                raise self._deadlock_fault(live)
             agent = ready[0] if len(ready) == 1 else self.random.choice(ready)
             live += self._advance(agent, live)
         for worker in self.workers:
@@ -189,10 +204,12 @@ class Cluster:
                     worker.finish(copy)
 
     def _advance(self, agent: Agent, live: list[Agent]) -> list[Agent]:
-        """One agent runs on, until it waits; gives the agents that it started."""
+        """Run one agent for a few steps or until it must wait, and return the agents that it started. An agent that
+        ends is removed from `live`.
+        """
         assert agent.steps is not None
         worker = agent.worker
-        before = len(worker.agents)
+        started_before = len(worker.agents)
         for _ in range(self.random.randint(1, 6)):
             try:
                 agent.waiting = next(agent.steps)
@@ -204,14 +221,15 @@ class Cluster:
                 if not agent.waiting.until():
                     break
                 agent.waiting = None
-        return worker.agents[before:]
+        return worker.agents[started_before:]
 
-    def _stuck(self, live: list[Agent]) -> DeadlockFault:
+    def _deadlock_fault(self, live: list[Agent]) -> DeadlockFault:
+        """Return the fault that lists what each agent in `live` waits for."""
         lines = []
         for agent in live:
             assert agent.waiting is not None
-            who = f"workgroup {agent.worker.rank} " if len(self.workers) > 1 else ""
-            line = f"{who}{agent.name}: {agent.waiting.why()} at {at_line(agent.waiting.op)}"
+            workgroup_name = f"workgroup {agent.worker.rank} " if len(self.workers) > 1 else ""
+            line = f"{workgroup_name}{agent.name}: {agent.waiting.why()} at {at_line(agent.waiting.op)}"
             lines.append(line)
         shown = "\n  ".join(dict.fromkeys(lines))
         waiting = live[0].waiting
@@ -219,7 +237,7 @@ class Cluster:
 
 
 class Worker:
-    """One workgroup: its memory, its channels, its agents."""
+    """One workgroup: its memory, channels, agents and copies in flight."""
 
     def __init__(
         self,
@@ -254,7 +272,9 @@ class Worker:
     # -- running ------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """All waves are made, and have done nothing yet."""
+        """Create an agent for each wave, which has executed nothing yet, and start recording accesses where races are
+        possible.
+        """
         roles = [op for op in self.program.body.ops if op.name == "role"]
         record = self.program.record("waves")
         if roles:
@@ -267,22 +287,24 @@ class Worker:
         overlaps = any(op.attrs.get("overlap", "none") != "none" for op in self.program.walk())
         self.watching = total > 1 or overlaps or any("by" in op.attrs for op in self.program.walk())
         group = Group("all", total)
-        place = 0
-        parts: list[Op | None] = [*roles] or [None]
-        for count, role in zip(counts, parts, strict=True):
+        wave_number = 0
+        programs: list[Op | None] = [*roles] or [None]
+        for count, role in zip(counts, programs, strict=True):
             for wave in range(count):
-                agent = Agent(self, group, place, "", self.clocks.begin(EVERYONE))
+                agent = Agent(self, group, wave_number, "", self.clocks.begin(EVERYONE))
                 agent.handles = dict(self.arguments)
-                agent.steps = self._wave(agent, role, count, wave)
+                agent.steps = self._wave_steps(agent, role, count, wave)
                 self.agents.append(agent)
-                place += 1
+                wave_number += 1
         for argument, tensor in self.arguments.items():
             watched = self.watching and argument.type.role != "in"  # nobody races for what is only read
             if self.rank == 0 or not watched:
                 tensor.buffer.watch = Watch(tensor.buffer.data.size) if watched else None
 
-    def _wave(self, agent: Agent, role: Op | None, count: int, wave: int) -> Steps:
-        """A wave runs what stands outside roles, and its own role."""
+    def _wave_steps(self, agent: Agent, role: Op | None, count: int, wave: int) -> Steps:
+        """Return the steps of one wave: the operations outside roles, and those of its own `role` (None: the whole
+        program). `count` is the number of waves in the role, `wave` this wave's number in it.
+        """
         if role is None:
             yield from agent.run(self.program.body)
             return
@@ -292,58 +314,59 @@ class Worker:
                 if steps is not None:
                     yield from steps
             elif op is role:
-                everyone, place = agent.group, agent.wave
+                all_waves, outer_wave = agent.group, agent.wave
                 agent.group = self.group((id(op),), count)
                 agent.wave, agent.role = wave, op.attrs["name"]
-                numbers_ = (wave, self.rank)
-                agent.values |= {s.name: n for s, n in zip(op.attrs.get("over", ()), numbers_, strict=False)}
+                role_numbers = (wave, self.rank)
+                agent.values |= {s.name: n for s, n in zip(op.attrs.get("over", ()), role_numbers, strict=False)}
                 yield from agent.run(op.blocks[0])
-                agent.group, agent.wave, agent.role = everyone, place, ""
+                agent.group, agent.wave, agent.role = all_waves, outer_wave, ""
 
     def group(self, key: Any, waves: int) -> Group:
-        """The group of that key; made once."""
-        found = self.shared.get(("group", key))
-        if found is None:
-            found = self.shared["group", key] = Group(key, waves)
-        made: Group = found
-        return made
+        """Return the group of `waves` waves with that key, creating it at the first call."""
+        existing = self.shared.get(("group", key))
+        if existing is None:
+            existing = self.shared["group", key] = Group(key, waves)
+        group_of_key: Group = existing
+        return group_of_key
 
     def finish(self, copy: Copying) -> None:
-        """A copy that is under way is done."""
+        """Execute a copy in flight, notify the functions that wait for its end, and end its actor."""
         copy.finish()
         copy.done = True
-        for told in copy.then:
-            told(copy)
+        for notify in copy.then:
+            notify(copy)
         copy.clock.end()
         self.copies = [c for c in self.copies if not c.done or not c.covered]
 
     def start(self, agent: Agent) -> None:
-        """A further agent, which the scheduler takes up."""
+        """Add `agent`, such as the deferred end of an iteration; the scheduler runs it from now on."""
         self.agents.append(agent)
 
     def check_end(self) -> None:
-        """That nothing was left half done."""
+        """Raise a ProtocolFault if a copy is still in flight that nothing waits for, or a channel's fill is
+        incomplete.
+        """
         for copy in self.copies:
             if not copy.covered:
                 raise ProtocolFault(
                     f"{at_line(copy.op)} is under way when the program ends: no commit and no release covers it",
                     copy.op.loc,
                 )
-        for found in self.shared.values():
-            if isinstance(found, Channel):
-                found.check_end()
+        for handle in self.shared.values():
+            if isinstance(handle, Channel):
+                handle.check_end()
 
-    # -- making things --------------------------------------------------------------------------------
+    # -- memory and registers -------------------------------------------------------------------------
 
     def shared_tensor(self, agent: Agent, op: Op, kind: TensorType) -> TensorMemory:
-        """The shared memory of an alloc: one for the worker, or for the group of a role.
-
-        Each time it is come to, the same memory is taken, and nothing of it is initialised.
+        """Return the shared memory of the `alloc` operation `op`, one for the worker or for the group of a role. Every
+        execution of the `alloc` gets the same memory, uninitialised.
         """
         key = ("alloc", id(op), agent.group.key)
         visit = self.visit((key, agent.wave))
-        found: TensorMemory | None = self.shared.get((key, visit))
-        if found is None:
+        tensor: TensorMemory | None = self.shared.get((key, visit))
+        if tensor is None:
             memory = self.shared.get(key)
             if memory is None:
                 name = f"%{op.results[0].name or 'shared'}"
@@ -351,19 +374,21 @@ class Worker:
                 memory = Buffer(name, np.zeros(kind.cosize(), kind.dtype.numpy), "shared", False)
                 memory.watch = Watch(memory.data.size) if self.watching else None
                 self.shared[key] = memory
-            fresh = memory.alike(initialised=np.zeros(memory.data.size, bool), staged=None)
-            found = self.shared[key, visit] = TensorMemory.whole(fresh, kind)
+            uninitialised = memory.alike(initialised=np.zeros(memory.data.size, bool), staged=None)
+            tensor = self.shared[key, visit] = TensorMemory.whole(uninitialised, kind)
         if self.visit((key, visit, "all")) == agent.group.waves:
             del self.shared[key, visit], self.visits[key, visit, "all"]
-        return found
+        return tensor
 
     def visit(self, key: Any) -> int:
-        """How often somebody has come there, this time included."""
+        """Count one more visit under `key`, such as an operation and a wave, and return the number of visits so far."""
         self.visits[key] = self.visits.get(key, 0) + 1
         return self.visits[key]
 
     def registers(self, agent: Agent, op: Op, kind: RegisterType) -> Registers:
-        """A wave's part of a register tensor."""
+        """Return the wave's part of the register tensor that `op` allocates. Raise a ProgramError if the tensor is
+        distributed over another number of threads than the group has.
+        """
         spread = placement(kind, self.machine)
         lanes = self.lanes(spread.threads, agent)
         if lanes * agent.group.waves != spread.threads:
@@ -371,8 +396,8 @@ class Worker:
                 f"{at_line(op)} is spread over {spread.threads} threads; {agent.group.waves} waves of {lanes} run it",
                 op.loc,
             )
-        part = slice(agent.wave * lanes, (agent.wave + 1) * lanes)
-        elements = spread.elements[part]
+        wave_lanes = slice(agent.wave * lanes, (agent.wave + 1) * lanes)
+        elements = spread.elements[wave_lanes]
         ids = (
             np.ravel_multi_index(np.unravel_index(elements, spread.shape, order="F"), spread.shape)
             if spread.shape
@@ -381,18 +406,22 @@ class Worker:
         shape = elements.shape
         name = op.results[0].name or "register"
         data = np.zeros(shape, kind.dtype.numpy)
-        return Registers(data, np.zeros(shape, bool), np.asarray(ids), spread.first[part], spread.shape, name)
+        return Registers(data, np.zeros(shape, bool), np.asarray(ids), spread.first[wave_lanes], spread.shape, name)
 
     def lanes(self, threads: int, agent: Agent) -> int:
-        """The lanes of a wave: the machine's, or, where vectors have any width, what the tensor has."""
+        """Return the lanes of a wave: the machine's number, or `threads` divided by the waves on machines whose vectors
+        have any width.
+        """
         if self.machine is None or self.machine.lanes is None:
             return threads // agent.group.waves
         return self.machine.lanes
 
     def view(self, base: Handle, op: Op, values: dict[str, int]) -> Handle:
-        """The view that an operation makes."""
+        """Return the view of `base` (memory or registers) that the operation `op` makes, with loop variables `values`
+        by name.
+        """
         shape = tuple(int(evaluated(e, values)) for e in op.results[0].type.shape)
         if isinstance(base, Registers):
             return base.view(op, values, shape)
-        used = {name: values[name] for e, _ in op.attrs["at"] for name in names_in(e) if name in values}
-        return TensorWindow(base, op, used, shape)
+        used_values = {name: values[name] for e, _ in op.attrs["at"] for name in names_in(e) if name in values}
+        return TensorWindow(base, op, used_values, shape)

@@ -1,4 +1,4 @@
-"""Memory elements of a read or a write: coordinates as expressions, and index values that are loaded from data."""
+"""Memory coordinates of reads and writes: as expressions, and with indices that are loaded from data."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ from tilewright.passes.tile.scope import TileScope
 from tilewright.passes.tile.values import Load, Parts, load
 
 TABLED = 1 << 22
-"""Elements whose coordinates are worked out one by one, where ranges do not tell enough."""
+"""The most elements whose coordinates are evaluated one by one, if their ranges do not show that they are in bounds."""
 
 
 @dataclass(frozen=True)
 class TileAccess:
-    """Memory coordinates of a read or write, as expressions of the tile's coordinates and of numbers found in data.
+    """The coordinates `at` of a read or write in `tensor`, as expressions of the tile's coordinates and of loaded
+    indices.
 
-    `data` maps a symbol of `at` to the Load that gives its value (indirect access).
+    `data` maps each symbol of `at` that is a loaded index to its Load (indirect access).
     """
 
     tensor: Value
@@ -39,14 +40,15 @@ class TileAccess:
     data: dict[Symbol, Load]
 
     def formulas(self) -> dict[Symbol, Formula]:
-        """Return {symbol: formula of type i64 that loads its value} of the numbers found in data."""
+        """Return {symbol of a loaded index: formula of type i64 that loads it}."""
         return {s: Formula.cast(dtypes.i64, load(source.tensor, *source.at)) for s, source in self.data.items()}
 
 
 def access_of(low: Lowering, op: Op, target: Value, dims: tuple[Expr, ...], extra: tuple[Value, ...]) -> TileAccess:
-    """Return the TileAccess of a read or a write over `dims`; `extra` are the tiles in which indices are looked up.
+    """Return the memory coordinates (TileAccess) of a read or write `op` of the argument `target`.
 
-    Raise a ProgramError if a look-up cannot be shown to lie inside its tile.
+    `dims` are the dimensions of its tile; `extra` are the operands from which indices are loaded. Raise a ProgramError
+    if it cannot be shown that such a load is in bounds.
     """
     scope = low.scope
     tensor = low.arguments.tensor(target, scope, low.writer)
@@ -60,35 +62,37 @@ def access_of(low: Lowering, op: Op, target: Value, dims: tuple[Expr, ...], extr
     known: dict[Symbol, Expr] = {
         i: coordinate(low.storage, d, data) for i, d in zip(op.attrs["over"], dims, strict=True)
     }
-    beside: dict[Symbol, Expr] = {i: scope.coordinate(d) for i, d in zip(op.attrs["over"], dims, strict=True)}
+    relative: dict[Symbol, Expr] = {i: scope.coordinate(d) for i, d in zip(op.attrs["over"], dims, strict=True)}
     images = Substitution(known)
-    for (name, at), value in zip(op.attrs.get("lookups", ()), extra, strict=True):
+    for (index_symbol, at), value in zip(op.attrs.get("lookups", ()), extra, strict=True):
         tile, load = low.storage.load_of(low.storage.env[value])
         places = {}
         for d, e in zip(tile.dims, at, strict=True):
-            if isinstance(e, Symbol) and e in beside and d in scope.bases:  # the tile is relative to the base too
-                where = beside[e]
+            if isinstance(e, Symbol) and e in relative and d in scope.bases:  # the tile is relative to the base too
+                position = relative[e]
             else:
-                where = images(with_data(low, scope.expr(e), data, dims, op))
+                position = images(with_data(low, scope.expr(e), data, dims, op))
             first, width = tile.parts[d]
-            if where.symbols & data.keys() or not _inside(low, where - first, width, dims):
+            if position.symbols & data.keys() or not _inside(low, position - first, width, dims):
                 raise ProgramError(
                     f"{op_text(op)}: the dynamic value is looked up at {e}, which cannot be shown to lie inside it; "
                     "that has no native form yet",
                     op.loc,
                 )
-            places[scope.coordinate(d)] = where
+            places[scope.coordinate(d)] = position
         fresh = symbol(low.writer.fresh("d"))
         data[fresh] = Load(load.tensor, tuple(map(Substitution(places), load.at)))
-        known[name] = fresh
+        known[index_symbol] = fresh
         images = Substitution(known)
     places_of = tuple(images(with_data(low, scope.expr(e), data, dims, op)) for e in op.attrs["at"])
     return TileAccess(tensor, shape, places_of, data)
 
 
 def with_data(low: Lowering, e: Expr, data: dict[Symbol, Load], dims: tuple[Expr, ...], op: Op) -> Expr:
-    """Return the expression with each symbol that set_symbol bound replaced by a fresh one, whose Load is added to
-    `data`.
+    """Return `e` with a fresh symbol in place of each symbol that set_symbol bound; `data` gets {fresh symbol: its
+    Load}.
+
+    `op` is the read or write that uses `e`, and `dims` are the dimensions of its tile.
     """
     images: dict[Symbol, Expr] = {}
     for s in sorted(e.symbols, key=lambda s: s.name):
@@ -108,18 +112,21 @@ def loose(scope: TileScope, access: TileAccess, images: Substitution) -> tuple[b
 
 
 def may_leave(e: Expr, size: Size | Expr) -> bool:
-    """True if the range of a coordinate is not known to lie within 0..size-1."""
+    """True if the range of the coordinate `e` is not known to lie within 0..size-1."""
     return not ((e >= 0) is ONE and (e < size) is ONE)
 
 
 def marked(places: Sequence[Expr], shape: Sequence[Size | Expr]) -> list[tuple[Expr, bool]]:
-    """Return (coordinate, True if it may be out of bounds) for each coordinate of a tensor of this shape."""
+    """Return (coordinate, True if it may be out of bounds) for each coordinate in `places` of a tensor of this
+    shape.
+    """
     return [(e, may_leave(e, n)) for e, n in zip(places, shape, strict=True)]
 
 
 def apart_along(scope: TileScope, source: Load, dim: Expr) -> int | None:
-    """Return the stride in memory of neighbours along `dim`, in elements; None if it is not constant or not
-    innermost.
+    """Return the stride in memory, in elements, of neighbours along `dim`.
+
+    None if it is not constant, or if another coordinate than the last depends on `dim`.
     """
     c = scope.coordinate(dim)
     if any(c in e.symbols for e in source.at[:-1]) or not source.at:
@@ -128,11 +135,10 @@ def apart_along(scope: TileScope, source: Load, dim: Expr) -> int | None:
 
 
 def outside(scope: TileScope, access: TileAccess, dims: tuple[Expr, ...], marks: tuple[bool, ...]) -> tuple[str, ...]:
-    """Return text for each coordinate of an access without data: the range it reaches; () if all elements are in
-    bounds.
+    """Return for each coordinate of an access text "least..greatest of extent"; () if all elements are in bounds.
 
-    `marks` says which coordinates are not shown to be in bounds. Ranges do not always tell; then the coordinates of all
-    elements are evaluated. Raise a ProgramError if sizes are open, or there are more than TABLED elements.
+    The coordinates of all elements are evaluated. `dims` are the tile's dimensions; `marks` says which coordinates may
+    be out of bounds by their ranges. Raise a ProgramError if sizes are open, or there are more than TABLED elements.
     """
     sizes = tuple(scope.size(d) for d in dims)
     shape = tuple(n for n in sizes if isinstance(n, int))
@@ -150,7 +156,10 @@ def outside(scope: TileScope, access: TileAccess, dims: tuple[Expr, ...], marks:
 
 
 def _unknown(scope: TileScope, access: TileAccess, dims: tuple[Expr, ...], marks: tuple[bool, ...]) -> str:
-    """Return text: the first coordinate that cannot be shown to be in bounds, and what the author can do."""
+    """Return the text of an error: which coordinate is not shown to be in bounds, and what the author can do.
+
+    It is the first coordinate for which `marks` is True.
+    """
     place = marks.index(True)
     at = Substitution({scope.coordinate(d): symbol(f"{d}", 0) for d in dims})(access.at[place])
     reason = f"coordinate {place}, {at}, cannot be shown to be at least 0 and below {access.shape[place]}"
@@ -162,14 +171,14 @@ def _unknown(scope: TileScope, access: TileAccess, dims: tuple[Expr, ...], marks
 
 
 def _inside(low: Lowering, e: Expr, size: Size, dims: tuple[Expr, ...]) -> bool:
-    """True if an expression of the current coordinates is shown to lie in 0..size-1."""
+    """True if `e`, an expression of the current coordinates of `dims`, is shown to lie in 0..size-1."""
     parts: Parts = {d: low.scope.part(d) for d in dims}
     over = low.writer.axes([1 if parts[d][1] == 0 else parts[d][1] for d in dims])
     return low.scope.is_inside(low.scope.images(dims, parts, over)(e), size)
 
 
 def is_outside(access: TileAccess) -> Formula:
-    """Return the formula of type bool that is true for elements whose access is out of bounds."""
+    """Return a formula of type bool: true for the elements of an access that are out of bounds."""
     data = access.formulas()
     outside: Formula | None = None
     for e, size in zip(access.at, access.shape, strict=True):

@@ -1,16 +1,16 @@
-"""Factors in rows that a machine's copies can read: what is too short, or lies askew, is copied with zeros first.
+"""Copies MMA operands to rows that a machine's bulk copies can read: longer rows, padded with zeros, or im2col panels.
 
     %3 = read %x over=[i, r, s, c] at=[i//12544, 2*(i//112%112) + r - 3, 2*(i%112) + s - 3, c] : bf16[M, K_2, K_1, K_0]
 
-Taps along the last axis and their channels are one run of memory, so that a few channels become many: with four of
-each pixel instead of three, and the zeros around a line beside it, position q reads 28 neighbours from element 8*q on,
+Filter taps along the last axis and their channels are contiguous, so that a few channels can become one long run. With
+four channels of each pixel instead of three, and zeros around an image line, position q reads 28 elements from 8*q on:
 
     %0 = read %x over=[i] at=[i//920, i//4%230 - 3, i%4] otherwise=0             before, to %x_rows (32, 224, 230, 4)
     %3 = read %x_rows over=[i, r, j] at=[i//12544, 2*(i//112%112) + r - 3, i%112, j] : bf16[M, K_2, K_0]
 
-where %x_rows is seen as (32, 224, 112, 28) with strides (206080, 920, 8, 1), which overlap. The other factor's taps and
-channels become the same run. If taps are not contiguous, or there are none, as in a GEMM, the program stays as it is,
-and rows are copied to a larger pitch.
+where %x_rows is viewed as (32, 224, 112, 28) with strides (206080, 920, 8, 1), which overlap. The other operand's taps
+and channels become the same run. If taps are not contiguous, or there are none, as in a GEMM, the program stays as it
+is, and rows are copied to a larger pitch.
 """
 
 from __future__ import annotations
@@ -42,12 +42,14 @@ from tilewright.passes.tile.rewriting import own_name
 from tilewright.plan.schedule import K_ROWS, PADDED, PANELS
 
 SLACK = 8
-"""Rows are padded to whole lines if they become longer by no more than one part in so many."""
+"""Rows are padded to whole cache lines if that makes them longer by at most 1/SLACK, else to whole sectors."""
 
 
 @dataclass(frozen=True)
-class _Walk:
-    """A coordinate of a read, `step * position + tap + first`: positions of a sliding window, and taps within it."""
+class _WindowCoordinate:
+    """A coordinate of a read of the form step * position + tap + first: positions of a sliding window, and taps within
+    it.
+    """
 
     position: Expr
     step: int
@@ -61,16 +63,16 @@ class _Walk:
 
     @property
     def reach(self) -> int:
-        """The number of indices from the first tap of the first window to the last tap of the last window."""
+        """The number of elements from the first tap of the first window to the last tap of the last window."""
         return (self.positions - 1) * self.step + int(self.tap.hi) + 1
 
 
 @dataclass(frozen=True)
 class Reading:
-    """Conditions of a machine's bulk copies: row pitches are multiples of `pitch` bytes, windows at most `furthest`
-    lines apart.
+    """Requirements of a machine's bulk copies, in bytes: row pitches must be multiples of `pitch`.
 
-    Rows whose pitch is a multiple of a sector are read faster, of a cache line faster still.
+    Windows may be at most `furthest` image lines apart. Rows whose pitch is a multiple of `sector` are read faster, of
+    `line` faster still.
     """
 
     pitch: int
@@ -79,8 +81,8 @@ class Reading:
     line: int
 
     def padded(self, extent: int, size: int) -> int:
-        """Return the padded length of a row of `extent` elements of `size` bytes: whole lines if not much longer, else
-        sectors.
+        """Return the padded length, in elements, of a row of `extent` elements of `size` bytes: whole sectors or cache
+        lines.
         """
         sectors, lines = (up(extent, max(self.pitch, n), size) for n in (self.sector, self.line))
         return lines if SLACK * (lines - extent) <= extent else sectors
@@ -94,11 +96,12 @@ def aligned(
     form: str,
     reading: Reading,
 ) -> Copied | str:
-    """Return the program on copies of its MMA operands in rows that bulk copies can read; or text: why there is none.
+    """Return the program on copies of its MMA operands that bulk copies can read (Copied); or text: why there is none.
 
-    `form` says how: PANELS (each row has all of K as one run, im2col), PADDED (K is padded with zeros), K_ROWS (a
-    dimension of K becomes the last one of memory), or any other (filter taps and channels merge to one run, or only the
-    row pitch changes).
+    `form` is PANELS (each row has all of K contiguous, im2col), PADDED (K is padded with zeros), K_ROWS (a dimension of
+    K becomes the last of memory), or any other (taps and channels merge to one run, or only the row pitch changes).
+    `reading` has the pitches that bulk copies need; `shapes` has the extents of arguments; `free` are the loops with
+    the same result for every tile size.
     """
     products = [op for op in program.walk() if op.name == "mma"]
     if len(products) != 1:
@@ -108,7 +111,7 @@ def aligned(
         reads = factor_reads(program, product, sizes, shapes)
         if isinstance(reads, str):
             return reads
-        new: list[_New] | str
+        new: list[_ReplacedRead] | str
         if form == PANELS:
             new = _in_panels(program, product, reads, reading.pitch)
         elif form == PADDED:
@@ -123,27 +126,27 @@ def aligned(
 
 
 @dataclass(frozen=True)
-class _New:
-    """A read's replacement: the packed shape of the copy, the shape and strides seen by the program, and coordinates
-    there.
+class _ReplacedRead:
+    """The replacement of a read: how the copy is packed, the shape and strides by which the program views it,
+    coordinates.
     """
 
     read: Numbered
     packed: Shape
     first: Shape
-    """The first source index of the copy along each dimension; below 0 lie zeros."""
+    """The first source index of the copy along each dimension; zeros are copied for indices below 0."""
     shape: Shape
     strides: Shape
     over: dict[Expr, Symbol]
     at: tuple[Expr, ...]
     run: Expr | None = None
-    """The dimension that stands for taps and channels."""
+    """The merged dimension of taps and channels; None: no dimensions are merged."""
     summed: tuple[Expr, ...] = ()
-    """The dimensions that are one run of each row of a panel; none: the copy has the tensor's dimensions."""
+    """The dimensions that are contiguous in each row of a panel; (): the copy has the tensor's dimensions."""
 
     @property
     def is_view(self) -> bool:
-        """True if no copy is needed: the tensor itself can be viewed with these strides."""
+        """True if no copy is needed: the tensor itself can be viewed with this shape and these strides."""
         if self.read.order is not None:
             return False
         if self.summed:
@@ -153,14 +156,21 @@ class _New:
         return self.packed == self.read.shape and not any(self.first)
 
 
-def _in_rows(program: Program, product: Op, reads: Sequence[Numbered], reading: Reading) -> list[_New] | str:
-    """Return replacements that bulk copies can read: taps and channels as one run, else rows at another pitch."""
+def _in_rows(program: Program, product: Op, reads: Sequence[Numbered], reading: Reading) -> list[_ReplacedRead] | str:
+    """Return how the reads of MMA operands become reads of copies that bulk copies accept; or text: why not.
+
+    In the copies, filter taps and channels are one dimension, if they can be; otherwise rows are padded.
+    """
     merged = _with_merged_taps(program, product, reads, reading.pitch, reading.furthest)
     return merged or _with_padded_pitch(reads, reading)
 
 
-def _with_k_last(program: Program, product: Op, reads: Sequence[Numbered], reading: Reading) -> list[_New] | str:
-    """Return copies of the operands with a contiguous dimension of K, for bulk copies; or text: why there are none."""
+def _with_k_last(
+    program: Program, product: Op, reads: Sequence[Numbered], reading: Reading
+) -> list[_ReplacedRead] | str:
+    """Return how the reads of MMA operands become reads of copies whose last dimension is one of K; or text: why
+    not.
+    """
     moved = with_k_last(product, reads)
     if isinstance(moved, str):
         return moved
@@ -172,52 +182,64 @@ def _with_k_last(program: Program, product: Op, reads: Sequence[Numbered], readi
 
 
 def _has_pitch(read: Numbered, reading: Reading) -> bool:
-    """True if all rows of a read tensor lie a multiple of the pitch of bulk copies apart."""
+    """True if all strides of the tensor that is read are multiples of the pitch that bulk copies need."""
     return all(step * read.bytes % reading.pitch == 0 for step in steps_of(read.shape)[:-1])
 
 
-def _as_it_is(read: Numbered) -> _New:
-    """Return the replacement of a read by one of a copy in the order of its coordinates."""
-    return _New(read, read.shape, (0,) * len(read.shape), read.shape, steps_of(read.shape), read.over, read.at)
+def _as_it_is(read: Numbered) -> _ReplacedRead:
+    """Return the replacement of `read` by a read of a copy whose dimensions have the order of its coordinates."""
+    return _ReplacedRead(read, read.shape, (0,) * len(read.shape), read.shape, steps_of(read.shape), read.over, read.at)
 
 
 def _with_padded_k(
     program: Program, product: Op, reads: Sequence[Numbered], free: Collection[Op], reading: Reading
-) -> list[_New] | str:
-    """Return replacements with K padded by zeros in both operands; or text: why there are none."""
+) -> list[_ReplacedRead] | str:
+    """Return how the reads of both MMA operands become reads of copies with K padded by zeros; or text: why not.
+
+    `free` are the loops with the same result for every tile size.
+    """
     one, two = (v.type.dims for v in product.operands[:2])
     for k in (d for d in one if d in two and d not in product.result.type.dims):
         if any(read.at[-1] is not read.over[k] or read.shape[-1] != read.extent(k) for read in reads):
             continue
         if not _is_private_dim(program, product, reads, k, free=free):
             return f"{k} is used elsewhere"
-        wide = reading.padded(reads[0].extent(k), reads[0].bytes)
+        padded_k = reading.padded(reads[0].extent(k), reads[0].bytes)
         replacements = []
         for read in reads:
-            packed, over = (*read.shape[:-1], wide), {**read.over, k: symbol(read.over[k].name, 0, wide - 1)}
+            packed, over = (*read.shape[:-1], padded_k), {**read.over, k: symbol(read.over[k].name, 0, padded_k - 1)}
             at, first = (*read.at[:-1], over[k]), (0,) * len(packed)
-            replacements.append(_New(read, packed, first, packed, steps_of(packed), over, at, k))
+            replacements.append(_ReplacedRead(read, packed, first, packed, steps_of(packed), over, at, k))
         return replacements
     return "no dimension that is summed is the last of both factors"
 
 
-def _with_padded_pitch(reads: Sequence[Numbered], reading: Reading) -> list[_New] | str:
-    """Return replacements for the tensors whose row pitch bulk copies refuse, with padded rows; or text if there are
+def _with_padded_pitch(reads: Sequence[Numbered], reading: Reading) -> list[_ReplacedRead] | str:
+    """Return how reads whose row pitch bulk copies refuse become reads of copies with padded rows; or text if there are
     none.
     """
     replacements = []
     for read in reads:
-        if _has_pitch(read, reading):  # copies look at that of one row, too
+        if _has_pitch(read, reading):
             continue
-        wide = (*read.shape[:-1], reading.padded(read.shape[-1], read.bytes))
-        replacements.append(_New(read, wide, (0,) * len(wide), read.shape, steps_of(wide), read.over, read.at))
+        padded_shape = (*read.shape[:-1], reading.padded(read.shape[-1], read.bytes))
+        replacements.append(
+            _ReplacedRead(
+                read, padded_shape, (0,) * len(padded_shape), read.shape, steps_of(padded_shape), read.over, read.at
+            )
+        )
     return replacements or "rows lie far enough apart"
 
 
 def _with_merged_taps(
     program: Program, product: Op, reads: Sequence[Numbered], pitch: int, furthest: int
-) -> list[_New] | None:
-    """Return replacements in which a filter tap and the channels are one run; None if an operand has no such run."""
+) -> list[_ReplacedRead] | None:
+    """Return how the reads of MMA operands become reads of copies in which a filter tap and the channels are one
+    dimension.
+
+    None if an operand has no such pair. Row pitches become multiples of `pitch` bytes. Another window coordinate whose
+    step is more than `furthest` becomes two dimensions, window position and tap.
+    """
     one, two = (v.type.dims for v in product.operands[:2])
     summed = [d for d in one if d in two and d not in product.result.type.dims]
     for tap in summed:
@@ -237,8 +259,11 @@ def _with_merged_taps(
     return None
 
 
-def _in_panels(program: Program, product: Op, reads: Sequence[Numbered], pitch: int) -> list[_New] | str:
-    """Return replacements in which all of K is one run of each row (im2col); or text: why there are none."""
+def _in_panels(program: Program, product: Op, reads: Sequence[Numbered], pitch: int) -> list[_ReplacedRead] | str:
+    """Return how the reads of MMA operands become reads of im2col panels, each row with all of K; or text: why not.
+
+    Rows are a multiple of `pitch` bytes.
+    """
     one, two = (v.type.dims for v in product.operands[:2])
     summed = tuple(d for d in one if d in two and d not in product.result.type.dims)
     if len(summed) < 2 or not _is_private_dim(program, product, reads, *summed):
@@ -255,26 +280,29 @@ def _in_panels(program: Program, product: Op, reads: Sequence[Numbered], pitch: 
         over = {d: read.over[d] for d in rows} | {summed[-1]: j}
         shape, at = (*extents, length), (*(read.over[d] for d in rows), j)
         first = (0,) * len(packed)
-        replacements.append(_New(read, packed, first, shape, steps_of(packed), over, at, summed[-1], summed))
+        replacements.append(_ReplacedRead(read, packed, first, shape, steps_of(packed), over, at, summed[-1], summed))
     return replacements
 
 
-def _row_coordinate(read: Numbered, tap: Expr, channel: Expr | None) -> _Walk | None:
-    """Return the second-innermost coordinate of a read whose (tap, channel) pairs are contiguous; None otherwise."""
+def _row_coordinate(read: Numbered, tap: Expr, channel: Expr | None) -> _WindowCoordinate | None:
+    """Return the second-last coordinate of a read, if its (tap, channel) pairs are contiguous; None otherwise.
+
+    The last coordinate must be the index of `channel` alone (None: 0), over all of its memory dimension.
+    """
     if len(read.at) < 2:
         return None
     *outer, line, last = read.at
-    whole = ZERO if channel is None else read.over[channel]
+    channel_index = ZERO if channel is None else read.over[channel]
     extent = 1 if channel is None else int(read.over[channel].hi) + 1
-    if last is not whole or read.shape[-1] != extent or any(whole in e.symbols for e in (*outer, line)):
+    if last is not channel_index or read.shape[-1] != extent or any(channel_index in e.symbols for e in (*outer, line)):
         return None
     return _window_coordinate(read, len(outer), read.over[tap])
 
 
-def _window_coordinate(read: Numbered, place: int, tap: Symbol | None = None) -> _Walk | None:
-    """Return coordinate number `place` of a read as a _Walk: a window position and a tap that no other coordinate has.
+def _window_coordinate(read: Numbered, place: int, tap: Symbol | None = None) -> _WindowCoordinate | None:
+    """Return coordinate number `place` of a read as window position and tap; None if it has no such form.
 
-    None if it has no such form. `tap` is the symbol of the tap; None: the only one with factor 1.
+    `tap` is the symbol of the tap, which no other coordinate may have; None: the only one with factor 1.
     """
     first, terms = linear(read.at[place])
     weights = dict(terms)
@@ -285,28 +313,34 @@ def _window_coordinate(read: Numbered, place: int, tap: Symbol | None = None) ->
     position, step = next(iter(weights.items()), (ZERO, 1))
     if len(weights) > 1 or step < 1 or position.lo != 0 or not isinstance(position.hi, int):
         return None
-    return None if taps[0] in position.symbols else _Walk(position, step, taps[0], first)
+    return None if taps[0] in position.symbols else _WindowCoordinate(position, step, taps[0], first)
 
 
 def _is_private_dim(
     program: Program, product: Op, reads: Sequence[Numbered], *dims: Expr | None, free: Collection[Op] = ()
 ) -> bool:
-    """True if `dims` occur only in the product and its reads, and in no loop that is not in `free`."""
+    """True if the dimensions `dims` occur only in the MMA and its `reads`, and in loops of `free`.
+
+    `free` are the loops with the same result for every tile size.
+    """
     known = {product, *(r.op for r in reads)}
     types = [v.type for op in program.walk() if op not in known for v in (*op.operands, *op.results)]
     loops = [op.attrs["axis"] for op in program.walk() if op.name == "iterate" and op not in free]
     return not any(d in loops or any(d in getattr(kind, "dims", ()) for kind in types) for d in dims if d is not None)
 
 
-def _in_runs(read: Numbered, line: _Walk, both: tuple[Expr, Expr], channels: int, pitch: int, furthest: int) -> _New:
-    """Return the replacement of a read in which the tap and `channels` channels are one dimension, that of the
-    channels.
+def _in_runs(
+    read: Numbered, line: _WindowCoordinate, tap_and_run: tuple[Expr, Expr], channels: int, pitch: int, furthest: int
+) -> _ReplacedRead:
+    """Return the replacement of a read by a read of a copy in which the tap and `channels` channels are one dimension.
 
-    `both` is (tap, that dimension). Image lines are made long enough for all windows, and a multiple of `pitch` bytes.
+    `tap_and_run` is (tap, dimension that is kept for both); `line` is the coordinate within an image line. Lines become
+    long enough for all windows, and a multiple of `pitch` bytes. Another window coordinate whose step is more than
+    `furthest` becomes two dimensions, window position and tap.
     """
-    tap, run = both
+    tap, run = tap_and_run
     last = len(read.at) - 2
-    walks: dict[int, _Walk] = {last: line}
+    walks: dict[int, _WindowCoordinate] = {last: line}
     for place in range(last):
         walk_of = _window_coordinate(read, place)
         if walk_of is not None and walk_of.step > furthest:
@@ -324,119 +358,158 @@ def _in_runs(read: Numbered, line: _Walk, both: tuple[Expr, Expr], channels: int
     shape, strides, at = list[int](), list[int](), list[Expr]()
     for place, step in enumerate(steps_of(tuple(packed))[:-1]):
         if place not in walks:
-            seen = [(packed[place], step, read.at[place])]
+            dims_of_copy = [(packed[place], step, read.at[place])]
         else:
-            of = walks[place]
-            seen = [(of.positions, of.step * step, of.position)] if not isinstance(of.position, Const) else []
-            seen += [(int(of.tap.hi) + 1, step, of.tap)] if place != last else []
-        for extent, stride, coordinate in seen:
+            window = walks[place]
+            dims_of_copy = (
+                [(window.positions, window.step * step, window.position)]
+                if not isinstance(window.position, Const)
+                else []
+            )
+            dims_of_copy += [(int(window.tap.hi) + 1, step, window.tap)] if place != last else []
+        for extent, stride, coordinate in dims_of_copy:
             shape.append(extent)
             strides.append(stride)
             at.append(coordinate)
-    return _New(read, tuple(packed), tuple(first), (*shape, length), (*strides, 1), over, (*at, j), run)
+    return _ReplacedRead(read, tuple(packed), tuple(first), (*shape, length), (*strides, 1), over, (*at, j), run)
 
 
 def _is_misaligned(packed: Sequence[int], pitch: int, size: int) -> bool:
-    """True if the pitch of image lines is no multiple of `pitch` bytes."""
+    """True if the pitch of image lines in a copy with the extents `packed` is no multiple of `pitch` bytes.
+
+    An element has `size` bytes; a line is the last two dimensions.
+    """
     return packed[-2] * packed[-1] * size % pitch != 0
 
 
 def _with_replaced_reads(
-    program: Program, sizes: Mapping[Symbol, int], shapes: Mapping[Value, Shape], free: Collection[Op], new: list[_New]
+    program: Program,
+    sizes: Mapping[Symbol, int],
+    shapes: Mapping[Value, Shape],
+    free: Collection[Op],
+    replacements: list[_ReplacedRead],
 ) -> Copied:
-    """Return the program with the replaced reads, its sizes and shapes, and the programs that copy."""
-    copies, swapped, seen_as = [], {}, dict[Value, Value]()
-    every, extents = dict(sizes), dict(shapes)
-    for each in new:
-        source, kind = each.read.source, each.read.op.result.type
+    """Return the program with the reads in `replacements`, its sizes, shapes and free loops, and the copying programs
+    (Copied).
+
+    `free` are the loops with the same result for every tile size.
+    """
+    copies, swapped, replacement_of = [], {}, dict[Value, Value]()
+    all_sizes, extents = dict(sizes), dict(shapes)
+    for replacement in replacements:
+        source, kind = replacement.read.source, replacement.read.op.result.type
         name = source.name or ""
-        if not each.is_view:
+        if not replacement.is_view:
             name = own_name(program, f"{source.name}_rows")
-            copies.append(_copy(program, each, name))
-        dims, attrs = source.type.dims, each.read.op.attrs
-        if each.run is not None:
-            dims = tuple(symbol(f"{name}_{n}", 1) for n in range(len(each.shape)))
-            every |= {**dict(zip(dims, each.shape, strict=True)), **dict.fromkeys(each.run.symbols, each.shape[-1])}
-            attrs = {**attrs, "over": tuple(each.over.values()), "at": each.at}
-        elif each.read.order is not None:
-            dims = tuple(dims[n] for n in each.read.order)
-            attrs = {**attrs, "over": tuple(each.over.values()), "at": each.at}
-        seen = seen_as[source] = Value(MemoryType(kind.dtype, dims, strides=each.strides), name)
-        extents[seen] = each.shape
-        result = Value(TileType(kind.dtype, tuple(each.over)), each.read.op.result.name)
-        swapped[each.read.op] = Op(each.read.op.spec, (seen,), attrs, (result,), loc=each.read.op.loc)
-    values = {op.result: now.result for op, now in swapped.items()}
-    kept: dict[Op, Op] = {}
-    body = with_ops(program.body, swapped, values, kept)
-    longer = {s for each in new if each.run is not None for s in each.run.symbols}
-    bindings = {s: e for s, e in program.bindings.items() if s not in longer}
-    rewritten = replace(program, body=body, bindings=bindings, args=tuple(seen_as.get(a, a) for a in program.args))
+            copies.append(_copy(program, replacement, name))
+        dims, attrs = source.type.dims, replacement.read.op.attrs
+        if replacement.run is not None:
+            dims = tuple(symbol(f"{name}_{n}", 1) for n in range(len(replacement.shape)))
+            all_sizes |= {
+                **dict(zip(dims, replacement.shape, strict=True)),
+                **dict.fromkeys(replacement.run.symbols, replacement.shape[-1]),
+            }
+            attrs = {**attrs, "over": tuple(replacement.over.values()), "at": replacement.at}
+        elif replacement.read.order is not None:
+            dims = tuple(dims[n] for n in replacement.read.order)
+            attrs = {**attrs, "over": tuple(replacement.over.values()), "at": replacement.at}
+        replaced_argument = replacement_of[source] = Value(
+            MemoryType(kind.dtype, dims, strides=replacement.strides), name
+        )
+        extents[replaced_argument] = replacement.shape
+        result = Value(TileType(kind.dtype, tuple(replacement.over)), replacement.read.op.result.name)
+        swapped[replacement.read.op] = Op(
+            replacement.read.op.spec, (replaced_argument,), attrs, (result,), loc=replacement.read.op.loc
+        )
+    values = {op.result: new_read.result for op, new_read in swapped.items()}
+    copy_of_op: dict[Op, Op] = {}
+    body = with_ops(program.body, swapped, values, copy_of_op)
+    merged_symbols = {s for replacement in replacements if replacement.run is not None for s in replacement.run.symbols}
+    bindings = {s: e for s, e in program.bindings.items() if s not in merged_symbols}
+    rewritten = replace(
+        program, body=body, bindings=bindings, args=tuple(replacement_of.get(a, a) for a in program.args)
+    )
     verify(rewritten)
     return Copied(
         rewritten,
-        every,
+        all_sizes,
         extents,
-        tuple(kept.get(op, op) for op in free),
+        tuple(copy_of_op.get(op, op) for op in free),
         tuple(copies),
-        tuple(a.name or "" for a in seen_as),
+        tuple(a.name or "" for a in replacement_of),
     )
 
 
-def _copy(program: Program, new: _New, name: str) -> FactorCopy:
-    """Return the program that copies an operand to its packed form.
+def _copy(program: Program, replacement: _ReplacedRead, name: str) -> FactorCopy:
+    """Return the program that copies an operand to the argument `name`, with the extents and zeros that `replacement`
+    states.
 
-    Dimensions of the source that the copy has unchanged are merged with the dimension before.
+    The program has as few dimensions as possible: unchanged ones are merged with the dimension before.
     """
-    if new.read.order is not None and new.packed == new.read.shape and not any(new.first):
-        return transposing(program, new.read, name)
-    every = prod(new.packed)
-    flat = number_in(every)
-    if new.summed:
-        source_shape, at = new.read.shape, _panel_source(new, flat)
-    elif new.read.order is not None:
-        source_shape, at = _from_source_order(new, flat)
+    if (
+        replacement.read.order is not None
+        and replacement.packed == replacement.read.shape
+        and not any(replacement.first)
+    ):
+        return transposing(program, replacement.read, name)
+    count = prod(replacement.packed)
+    flat = number_in(count)
+    if replacement.summed:
+        source_shape, at = replacement.read.shape, _panel_source(replacement, flat)
+    elif replacement.read.order is not None:
+        source_shape, at = _from_source_order(replacement, flat)
     else:
-        source_shape, extents, first = _merged(new.read.shape, new.packed, new.first)
+        source_shape, extents, first = _merged(replacement.read.shape, replacement.packed, replacement.first)
         at = tuple(place + begin for place, begin in zip(digits(flat, extents), first, strict=True))
     words = (
-        f"{new.read.source.name} is copied with zeros to rows of {new.packed[-1]} in {new.packed}, "
-        f"from {new.read.shape[-1]} in {new.read.shape}"
+        f"{replacement.read.source.name} is copied with zeros to rows of {replacement.packed[-1]} in "
+        f"{replacement.packed}, from {replacement.read.shape[-1]} in {replacement.read.shape}"
     )
-    return copying(program, new.read.source, name, source_shape, every, at, words)
+    return copying(program, replacement.read.source, name, source_shape, count, at, words)
 
 
-def _from_source_order(new: _New, flat: Symbol) -> tuple[Shape, tuple[Expr, ...]]:
-    """Return (shape of the source, its coordinates for element number `flat` of a copy in another order)."""
-    assert new.read.order is not None
-    place = dict(
-        zip(new.read.order, zip(digits(flat, new.packed), new.first, new.read.shape, strict=True), strict=True)
-    )
-    found = [place[n] for n in range(len(place))]
-    return tuple(extent for _, _, extent in found), tuple(e + first for e, first, _ in found)
-
-
-def _panel_source(new: _New, flat: Symbol) -> tuple[Expr, ...]:
-    """Return the source coordinates of element number `flat` of a panel; past a row's end they are out of bounds
-    (zero).
+def _from_source_order(replacement: _ReplacedRead, flat: Symbol) -> tuple[Shape, tuple[Expr, ...]]:
+    """Return (shape of the source, its coordinates for element number `flat` of a copy with another order of
+    dimensions).
     """
-    read, length = new.read, new.shape[-1]
-    *places, along = digits(flat, new.packed)
-    rows = [s for d, s in read.over.items() if d not in new.summed]
-    taps = [read.over[d] for d in new.summed]
+    assert replacement.read.order is not None
+    packed_of = dict(
+        zip(
+            replacement.read.order,
+            zip(digits(flat, replacement.packed), replacement.first, replacement.read.shape, strict=True),
+            strict=True,
+        )
+    )
+    source_dims = [packed_of[n] for n in range(len(packed_of))]
+    return tuple(extent for _, _, extent in source_dims), tuple(e + first for e, first, _ in source_dims)
+
+
+def _panel_source(replacement: _ReplacedRead, flat: Symbol) -> tuple[Expr, ...]:
+    """Return the source coordinates of element number `flat` (row-major) of the im2col panel that replaces a read.
+
+    In the padding of a row they are out of bounds, so that zeros are copied.
+    """
+    read, length = replacement.read, replacement.shape[-1]
+    *places, along = digits(flat, replacement.packed)
+    rows = [s for d, s in read.over.items() if d not in replacement.summed]
+    taps = [read.over[d] for d in replacement.summed]
     extents = tuple(int(s.hi) + 1 for s in taps)
     images = Substitution(dict(zip((*rows, *taps), (*places, *digits(along, extents)), strict=True)))
     *outer, last = (images(e) for e in read.at)
     return (*outer, last + read.shape[-1] * (along // length))
 
 
-def _merged(given: Shape, packed: Shape, first: Shape) -> tuple[Shape, Shape, Shape]:
-    """Return (extents of a tensor, extents of its copy, start of the copy) with as few dimensions as possible.
+def _merged(source: Shape, packed: Shape, first: Shape) -> tuple[Shape, Shape, Shape]:
+    """Return (extents of a tensor, extents of its copy, first index of the copy in it), with as few dimensions as
+    possible.
+
+    A dimension that the copy has unchanged is merged with the one before. The parameters are the same before merging.
 
     >>> _merged((32, 224, 224, 3), (32, 224, 230, 4), (0, 0, -3, 0)), _merged((4, 5), (4, 5), (0, 0))
     (((7168, 224, 3), (7168, 230, 4), (0, -3, 0)), ((20,), (20,), (0,)))
     """
     merged: list[tuple[int, int, int]] = []
-    for extent, wide, begin in zip(given, packed, first, strict=True):
+    for extent, wide, begin in zip(source, packed, first, strict=True):
         if merged and extent == wide and not begin:
             merged[-1] = (merged[-1][0] * extent, merged[-1][1] * extent, merged[-1][2] * extent)
         else:

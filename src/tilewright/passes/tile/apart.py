@@ -1,16 +1,16 @@
-"""A program as two, one before the other, where what lies between products does not fit registers.
+"""Splits a program into two kernels with a value in memory between them, if that value does not fit registers.
 
     %h = mma %x, %w1, ...                      first                     second
     %a = ... of %h, element by element         %h = mma ...              %a = read %between
     %y = mma %a, %w2, ...                      write %a, %between        %y = mma %a, %w2, ...
 
-The value that goes through memory is computed element by element from a product, and the rest of the program knows of
-that through it alone. Of such values it is one that needs the fewest products, of those the narrowest, of those the
-last. Within a loop, it must not depend on what the loop carries: the first program then computes it for all tiles at
-once. The second program may be split again.
+The value in memory is computed element by element from an MMA, and the rest of the program uses nothing else of that
+MMA. Among such values, one is taken that needs the fewest MMAs, then the narrowest, then the last. In a loop, it must
+not depend on carried values: the first program then computes it for all tiles at once. The second program may be split
+again.
 
-An operand that reductions make, such as rows that are normalised before a product, goes through memory too, as a plan
-says by `split kernel before mma`.
+An operand that is computed by reductions, such as rows that are normalised before an MMA, goes through memory if the
+plan says `split kernel before mma`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ from tilewright.plan.search.partition import BETWEEN
 
 
 def apart(program: Program, sizes: Mapping[Symbol, int]) -> Halves | str:
-    """Return the program as two, with a value in memory between them; or text: why it stays whole."""
+    """Return the program as two: the first writes a value that is computed from an MMA to memory, the second reads it.
+
+    Or text: why there is no such value.
+    """
     with building():
         candidates = [(op, slice_) for block in _blocks(program) for op, slice_ in _candidates(program, block)]
         if not candidates:
@@ -41,9 +44,10 @@ def apart(program: Program, sizes: Mapping[Symbol, int]) -> Halves | str:
 
 
 def apart_before(program: Program, sizes: Mapping[Symbol, int], name: str) -> Halves | str:
-    """Return the program as two, with a computed operand of the MMA `name` in memory between them; or text: why not.
+    """Return the program as two: the first writes a computed operand of the MMA `name` to memory, the second reads it.
 
-    The operand is computed from reductions, and from no MMA. If both operands are, it is the first one.
+    The operand must be computed from reductions, and from no MMA. If both operands are, it is the first one. Or text:
+    why there is no such operand.
     """
     product = names_of(program).get(name)
     if product is None:
@@ -75,7 +79,7 @@ def apart_before(program: Program, sizes: Mapping[Symbol, int], name: str) -> Ha
 
 
 def _blocks(program: Program) -> Iterator[Block]:
-    """Yield the blocks at which a program may be cut: its body, and the bodies of its loops."""
+    """Yield the blocks in which a program may be split: its body, and the bodies of its loops."""
     yield program.body
     for op in program.body.ops:
         if op.name == "iterate" and not op.attrs.get("start"):
@@ -83,9 +87,12 @@ def _blocks(program: Program) -> Iterator[Block]:
 
 
 def _candidates(program: Program, block: Block) -> Iterator[tuple[Op, list[Op]]]:
-    """Yield (operation whose result may go through memory, all operations that it needs, in order) for a block."""
-    around = [] if block is program.body else program.body.ops
-    order = [*around, *block.ops]
+    """Yield (operation of `block`, all operations that it depends on, in order) if its result may go through memory.
+
+    One kernel then writes the result, and the next reads it.
+    """
+    outer_ops = [] if block is program.body else program.body.ops
+    order = [*outer_ops, *block.ops]
     makers = {r: op for op in order for r in op.results}
     users = program.users()
     for op in block.ops:
@@ -97,30 +104,34 @@ def _candidates(program: Program, block: Block) -> Iterator[tuple[Op, list[Op]]]
         dependent = _dependent(inside, order)
         if any(x.name not in SIMPLE and not _multiplies(x) for x in dependent):
             continue
-        open_ = any(u not in inside for x in dependent if x is not op for r in x.results for u in users.get(r, ()))
-        if not open_ and _feeds_reduction(op, users, inside):
+        has_other_users = any(
+            u not in inside for x in dependent if x is not op for r in x.results for u in users.get(r, ())
+        )
+        if not has_other_users and _feeds_reduction(op, users, inside):
             yield op, [x for x in order if x in inside]
 
 
 def _needed(op: Op, makers: Mapping[Value, Op], arguments: set[Value], more: Collection[str] = ()) -> set[Op] | None:
-    """Return all operations that `op` depends on; None if it depends on a loop-carried value, or on memory that is
-    written.
+    """Return all operations that `op` depends on; None if it depends on a value that a loop carries.
 
-    They are reads, MMAs in loops or not, and elementwise operations; also those named in `more`. None if others are.
+    Also None if one of them is no read, MMA, loop or elementwise operation, and not named in `more`. `makers` maps
+    values to the operations that compute them; `arguments` are the program's.
     """
     ops = needed(op, makers)
     known = arguments | {r for x in ops for r in x.results} | {a for x in ops for b in x.blocks for a in b.args}
-    alike = all(x.name in (*SIMPLE, *GIVEN, *more, "read", "mma", "iterate", "yield") for x in ops)
-    return ops if alike and all(v in known for x in ops for v in x.operands) else None
+    are_allowed = all(x.name in (*SIMPLE, *GIVEN, *more, "read", "mma", "iterate", "yield") for x in ops)
+    return ops if are_allowed and all(v in known for x in ops for v in x.operands) else None
 
 
 def _multiplies(op: Op) -> bool:
-    """True if an operation is an MMA, or has one inside it."""
+    """True if an operation is an MMA, or has one in its blocks."""
     return op.name == "mma" or any(x.name == "mma" for x in within(op))
 
 
 def _dependent(needed: set[Op], order: list[Op]) -> list[Op]:
-    """Return the MMAs among `needed`, and the operations that depend on them, in order."""
+    """Return the MMAs among `needed`, and the operations among `needed` that depend on them, in the order of
+    `order`.
+    """
     dependent: list[Op] = []
     values: set[Value] = set()
     for op in order:
@@ -131,16 +142,19 @@ def _dependent(needed: set[Op], order: list[Op]) -> list[Op]:
 
 
 def _feeds_reduction(op: Op, users: Mapping[Value, list[Op]], inside: set[Op]) -> bool:
-    """True if a reduction, an MMA or a loop follows that uses the result of `op`: more than an elementwise epilogue."""
-    seen: set[Value] = set()
-    wanted = [op.result]
-    while wanted:
-        value = wanted.pop()
-        if value in seen:
+    """True if a reduction, an MMA or a loop outside of `inside` uses the result of `op`, directly or indirectly.
+
+    `users` maps each value to its users. Without such a user, an elementwise epilogue follows.
+    """
+    visited: set[Value] = set()
+    pending = [op.result]
+    while pending:
+        value = pending.pop()
+        if value in visited:
             continue
-        seen.add(value)
+        visited.add(value)
         for user in users.get(value, ()):
             if user.name in (*REDUCTIONS, "mma", "iterate") and user not in inside:
                 return True
-            wanted += user.results
+            pending += user.results
     return False

@@ -1,4 +1,4 @@
-"""The arguments of a block program: what stands for those of the tile program, and what is packed before it runs."""
+"""The arguments of a block program: tensors for the arguments of the tile program, and packed copies of them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tilewright.plan.tiled import Walk
 
 
 class ArgumentTensors:
-    """The tensors of the block program for the arguments of a tile program, and for memory that it allocates.
+    """The block program's tensors for the arguments of a tile program, and for memory that it allocates.
 
-    `written` are arguments that are known to be written completely, `walks` dimensions that run along image lines. In a
-    grid program (`in_grid`) an argument may be written in part.
+    `written` are arguments that are known to be written completely; `walks` maps dimensions that run along image lines
+    to their Walk. In a grid program (`in_grid`) an argument may be written in part.
     """
 
     def __init__(
@@ -35,23 +35,23 @@ class ArgumentTensors:
         self.program, self.shapes = program, dict(shapes)
         self.written, self.walks, self.in_grid = set(written), walks, in_grid
         self.in_place = {a for a in program.args if not in_grid and is_changed_in_place(program, a)}
-        """Arguments whose elements are read where they are written, and need not be kept before that."""
+        """Arguments whose elements are read only where they are written, so that the old ones need no copy."""
         self.origins: dict[Value, tuple[Expr, ...]] = {}
-        """Coordinates of the first element of memory that each workgroup allocates."""
+        """{memory that each workgroup allocates: the coordinates of its first element}."""
         self.packs: dict[tuple[Load, tuple[Expr, ...], Order], Pack] = {}
-        """Arguments that are packed before the program runs, by what is read, over which dimensions, in which order."""
+        """{(load of an operand, its dimensions, packed order): the Pack that runs before the program}."""
         self._tensors: dict[Value, Value] = {}
 
     def tensor(self, arg: Value, scope: TileScope, writer: BlockWriter) -> Value:
-        """Return the block program's tensor for an argument of the tile program; the first call creates it."""
+        """Return the block program's tensor for `arg`, an argument of the tile program; the first call creates it."""
         tensor = self._tensors.get(arg)
         if tensor is None:
             if isinstance(arg.type, MemoryType):
                 shape, role = self.shapes[arg], role_of(self.program, arg, self.walks, scope.numbers)
                 role = "out" if arg in self.written else role
-                exact = all(scope.numbers(d) is as_expr(n) for d, n in zip(arg.type.dims, shape, strict=True))
-                whole = not self.in_grid and exact
-                if role == "out" and not whole:  # what is written need not be all of it
+                is_exact = all(scope.numbers(d) is as_expr(n) for d, n in zip(arg.type.dims, shape, strict=True))
+                is_complete = not self.in_grid and is_exact
+                if role == "out" and not is_complete:  # what is written need not be all of it
                     role = "inout"
             else:
                 shape, role = (), "in"
@@ -62,15 +62,16 @@ class ArgumentTensors:
         return tensor
 
     def source(self, tensor: Value) -> Value | None:
-        """Return the tile program's argument that a tensor stands for; None for memory that the program allocates."""
+        """Return the tile program's argument whose tensor is `tensor`; None for memory that the program allocates."""
         return next((a for a in self.program.args if self._tensors.get(a) is tensor), None)
 
     def hold(self, memory: Value, tensor: Value, shape: tuple[Size, ...], origin: tuple[Expr, ...]) -> None:
-        """Let a tensor stand for memory that the program allocates; `origin` are the coordinates of its first
-        element.
+        """Note that `tensor` is the block program's tensor for `memory`, which the tile program allocates.
+
+        `origin` are the coordinates of its first element.
         """
         self._tensors[memory], self.shapes[memory], self.origins[memory] = tensor, shape, origin
 
     def used(self, tensors: Collection[Value]) -> list[Value]:
-        """Return the arguments of the tile program whose tensors are in `tensors`, in order."""
+        """Return the tile program's arguments whose tensors are in `tensors`, in the order of the program."""
         return [a for a in self.program.args if self._tensors.get(a) in tensors]

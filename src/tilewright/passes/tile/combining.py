@@ -1,4 +1,4 @@
-"""Reductions: in the wide type, rounded once."""
+"""Lowers reductions; they accumulate in a wider type, and are rounded once."""
 
 from __future__ import annotations
 
@@ -36,11 +36,14 @@ from tilewright.passes.tile.values import (
 )
 
 BLOCK = 128
-"""Neighbours whose vectors are written out one after another."""
+"""Elements of a block whose vectors are unrolled."""
 
 
 def reduce(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Lower a reduction (sum, max, min, prod) along a dimension, with the accumulator operand if there is one."""
+    """Return the result tile of a reduction (sum, max, min, prod) along a dimension; emit its operations.
+
+    An accumulator operand, if there is one, is combined with the result.
+    """
     tiles = [low.storage.env[v] for v in op.operands]
     carried = tiles.pop() if op.attrs.get("acc") else None
     kind: TileType = op.results[0].type
@@ -53,7 +56,7 @@ def reduce(low: Lowering, op: Op) -> tuple[Tile, ...]:
         wide = dtype.accumulator
     total: Formula | None = None
     inner = {d: parts[d] for d in kind.dims}
-    if low.plan.waves > 1:  # what goes along rows and is used again stays near, rather than be read again
+    if low.plan.waves > 1:  # rows that are used again stay in the workgroup's memory
         tiles = [near(low, v) for v in op.operands[: len(tiles)]]
     for tile in tiles:
         cut = moving.neutral(low, tile.over(tile.dims, parts), (dim,), moving.identity(op.name, tile.dtype))
@@ -71,20 +74,23 @@ def reduce(low: Lowering, op: Op) -> tuple[Tile, ...]:
         total = start if total is None else call(step, total, start)
         inner |= {d: carried.parts[d] for d in kind.dims if d not in inner}
     if total is None:
-        what = f"{op.name} over {dim}: there is nothing to combine"
+        message = f"{op.name} over {dim}: there is nothing to combine"
         if len(low.scope.masks) != 1:
-            raise ExecutionError(what, op.loc)
-        low.reports.report(low.scope.masks[0], what, op)  # it is a mistake only where the condition holds
+            raise ExecutionError(message, op.loc)
+        low.reports.report(low.scope.masks[0], message, op)  # an error only where the condition holds
         total = formulas.number(0, wide)
     return (rounded(dtype, kind.dims, inner, wide, total),)
 
 
 def _reduced(low: Lowering, tile: Tile, dim: Expr, step: str, wide: DType) -> Formula:
-    """Return a load of the combination of a tile along `dim` by the function `step`, in the type `wide`."""
+    """Emit the reduction of a tile along `dim` by the function `step` ("add", "maximum", ...), in the type `wide`.
+
+    Return a load of the result.
+    """
     storage, w = low.storage, low.writer
     inner, scale = scale_of(tile.formula)
     if w.home is not None and step in ("maximum", "minimum") and 0 < scale != 1 and tile.dtype is wide:
-        # rounding keeps the order: the largest product is that of the largest
+        # a positive factor keeps the order, also after rounding: scale the largest element only
         largest = _reduced(low, Tile(wide, tile.dims, tile.parts, inner), dim, step, wide)
         return call("mul", largest, formulas.number(scale, wide))
     source = Tile(wide, tile.dims, tile.parts, converted(tile.formula, tile.dtype, wide))
@@ -109,47 +115,50 @@ def _reduced(low: Lowering, tile: Tile, dim: Expr, step: str, wide: DType) -> Fo
 
 
 def _in_parts(low: Lowering, tile: Tile, dim: Expr, outer: tuple[Expr, ...], name: str) -> Value:
-    """Return a tensor with the reduction along a dimension that is too long for registers.
+    """Emit the reduction of a tile along `dim`, in several parts that fit registers; return the tensor of the result.
 
-    Parts of it are combined element by element, then the elements of the last part. Two parts are loaded at a time, so
-    that one is in flight while the other is added; one part of half the width if rows are not aligned to registers. A
-    ragged part is added element by element if elements past its end can be masked, else reduced separately.
+    `outer` are the other dimensions, `name` is the reduction ("sum", ...). Parts are combined element by element, then
+    the elements of the last sum. Two parts are loaded at a time, so that one load is in flight while the other is
+    added; one part of half the width if rows are not aligned to registers. A ragged part is masked, or reduced
+    separately.
     """
     storage = low.storage
     first, length = tile.parts[dim]
     assert low.writer.lanes is not None
     assert isinstance(length, int)
     others = prod(most(tile.parts[d][1]) for d in outer)
-    values, at_once = low.machine.row_tasks.values, 2
+    values, parts_at_once = low.machine.row_tasks.values, 2
     if _is_unaligned(tile, low.machine):
-        values, at_once = values // 2, 1
+        values, parts_at_once = values // 2, 1
     width = min(length, 1 << (max(1, values * low.writer.lanes // others).bit_length() - 1))
     if width < length < 2 * width and width > 1:  # one part and a rest take as many registers as two
         width //= 2
     rounds, rest = divmod(length, width)
 
     def part(place: Expr) -> Parts:
+        """Return the parts of the tile's dimensions, with part number `place` along `dim`."""
         return {**tile.parts, dim: (first + place * width, width)}
 
     _, held = storage.load_of(storage.stored(replace(tile, parts=part(as_expr(0))), name="some"))
 
     def add(now: Parts, more: Formula) -> None:
+        """Combine the elements `more` with the held part, over the parts `now`."""
         so_far = storage.held(held.tensor, tile.dims, now).formula
         storage.put(held.tensor, tile.dims, now, call(STEPS[name], so_far, more))
 
-    times, single = divmod(rounds - 1, at_once)
+    times, single = divmod(rounds - 1, parts_at_once)
     if times:
         with low.writer.loop("p", times) as p:
-            for n in range(at_once):
-                add(part(at_once * p + n + 1), tile.formula)
+            for n in range(parts_at_once):
+                add(part(parts_at_once * p + n + 1), tile.formula)
     if single:
         add(part(as_expr(rounds - 1)), tile.formula)
     total = low.writer.alloc(tile.dtype, [tile.parts[d][1] for d in outer], "total")
-    left, sources = {**tile.parts, dim: (first + rounds * width, rest)}, [held]
+    remaining, sources = {**tile.parts, dim: (first + rounds * width, rest)}, [held]
     coordinate = low.scope.coordinate(dim)
     if rest and any(each.at and coordinate in each.at[-1].symbols for each in loads(tile.formula)):
-        _, last_part = storage.load_of(storage.stored(replace(tile, parts=left), name="rest"))
-        sources.append(last_part)  # vectors end anywhere
+        _, last_part = storage.load_of(storage.stored(replace(tile, parts=remaining), name="rest"))
+        sources.append(last_part)  # contiguous elements: a ragged vector is reduced by itself
     elif rest:
         last = part(as_expr(rounds))
         add(last, _masked_tail(storage, replace(tile, parts=last), dim, rest, moving.identity(name, tile.dtype)))
@@ -159,20 +168,21 @@ def _in_parts(low: Lowering, tile: Tile, dim: Expr, outer: tuple[Expr, ...], nam
 
 
 def _is_unaligned(tile: Tile, machine: Machine) -> bool:
-    """True if rows of an argument that the tile reads are no multiple of registers, so that they are not aligned."""
+    """True if a tile reads an argument whose rows are no multiple of a register, so that rows are not aligned."""
     rows = [each.tensor.type for each in loads(tile.formula) if each.is_given and each.at]
     word = machine.register_file.word_bits
     return any(not isinstance(x.shape[-1], Const) or x.shape[-1].value * x.dtype.bits % word for x in rows)
 
 
 def _masked_tail(storage: Storage, tile: Tile, dim: Expr, count: int, number: float) -> Formula:
-    """Return the tile's formula with `number` past the first `count` elements along `dim`, for which nothing is
-    loaded.
+    """Return the formula of the tile's elements up to number `count` along `dim`, and of `number` behind them.
+
+    No element behind is loaded: the first `count` elements are copied to a tensor, from which the formula loads.
     """
     coordinate, first = storage.scope.coordinate(dim), tile.parts[dim][0]
     over, _ = storage.axes(tile.dims, tile.parts)
 
-    def brought(each: Load) -> Formula:
+    def from_copy(each: Load) -> Formula:
         if not any(coordinate in e.symbols for e in each.at):
             return load(each.tensor, *each.at)
         view = storage.viewed(each, tile.dims, {**tile.parts, dim: (first, count)})
@@ -181,7 +191,7 @@ def _masked_tail(storage: Storage, tile: Tile, dim: Expr, count: int, number: fl
         storage.writer.copy(view, over, at, room, 0)
         return storage.held(room, tile.dims, tile.parts).formula
 
-    elements = rewritten(tile.formula, lambda e: e, brought)
+    elements = rewritten(tile.formula, lambda e: e, from_copy)
     inside = call("lt", moving.place(storage.scope, dim), formulas.index(first + count, dtypes.i64))
     return call("select", inside, elements, formulas.number(number, tile.dtype))
 
@@ -189,14 +199,14 @@ def _masked_tail(storage: Storage, tile: Tile, dim: Expr, count: int, number: fl
 def combine_by_blocks(
     low: Lowering, tile: Tile, source: Load, dim: Expr, target: tuple[Value, tuple[Expr, ...]], name: str
 ) -> None:
-    """Emit the reduction or scan `name` along `dim`, one block of the last other dimension at a time.
+    """Emit the reduction or scan `name` along `dim`, one block of the last other dimension after another.
 
-    `target` is (the tensor of the result, its dimensions): a reduction's lack `dim`, a scan's have it.
+    `source` loads the tile's elements. `target` is (tensor of the result, its dimensions): a scan's include `dim`.
     """
     result, dims = target
     kind, outer = "scan" if dim in dims else "reduce", [d for d in tile.dims if d is not dim]
 
-    def one(place: Expr, width: Size) -> None:
+    def emit_block(place: Expr, width: Size) -> None:
         parts = dict(tile.parts)
         if outer:
             parts[outer[-1]] = (parts[outer[-1]][0] + place, width)
@@ -208,7 +218,7 @@ def combine_by_blocks(
     rounds, rest = divided(size, BLOCK) if most(size) > 2 * BLOCK else (0, size)
     if rounds != 0:
         with low.writer.loop("b", rounds) as b:
-            one(b * BLOCK, BLOCK)
+            emit_block(b * BLOCK, BLOCK)
     if rest != 0:
         with low.branch(as_expr(rest) >= 1):
-            one(as_expr(rounds * BLOCK), rest)
+            emit_block(as_expr(rounds * BLOCK), rest)

@@ -1,4 +1,4 @@
-"""Copies of MMA operands that run first: accesses with numbers for sizes, the programs that copy, the program on
+"""Copies of MMA operands that run first: accesses with numbers for sizes, the copying programs, the program on
 copies.
 """
 
@@ -20,9 +20,9 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class FactorCopy:
-    """The program that copies an MMA operand, its sizes, the shapes of its two arguments, and text for `explain`.
+    """A program that copies an MMA operand, its sizes, the shapes of its two arguments, and a text for `explain`.
 
-    Dimensions are merged where they can be.
+    Its dimensions are merged where they can be.
     """
 
     program: Program
@@ -36,9 +36,9 @@ class FactorCopy:
 
 @dataclass(frozen=True)
 class Copied:
-    """The program on copies of its factors, all sizes and shapes of it, and loops that are free.
+    """A program that reads copies of MMA operands, its sizes and shapes, its free loops, and the copying programs.
 
-    `sources` are the arguments that lie otherwise than before; most are copied.
+    `sources` names the arguments with another layout than before; most are copied.
     """
 
     program: Program
@@ -51,19 +51,21 @@ class Copied:
 
 @dataclass(frozen=True)
 class Numbered:
-    """A read or write of an argument: coordinates over symbols with bounds, and the tensor's extents as ints."""
+    """A read or write of an argument with numbers for all sizes: bounded iterators, coordinates, and extents of the
+    tensor.
+    """
 
     op: Op
     over: dict[Expr, Symbol]
-    """By dimension of the tile."""
+    """{dimension of the tile: its iterator}."""
     at: tuple[Expr, ...]
     shape: Shape
     order: tuple[int, ...] | None = None
-    """The number of the source's coordinate for each of `at` and `shape`; None: they are in the source's order."""
+    """For each entry of `at` and `shape`, the number of that coordinate in the source; None: 0, 1, 2, ..."""
 
     @property
     def source(self) -> Value:
-        """The argument that is accessed."""
+        """The argument that is read or written."""
         return accessed(self.op)[0]
 
     @property
@@ -72,17 +74,17 @@ class Numbered:
         return int(self.source.type.dtype.bits) // 8
 
     def extent(self, dim: Expr) -> int:
-        """Return the number of elements of the tile along a dimension."""
+        """Return the extent of the tile along a dimension."""
         return int(self.over[dim].hi) + 1
 
 
 def numbered(
     op: Op, sizes: Mapping[Symbol, int], shapes: Mapping[Value, Shape], bounded: Collection[Expr] | None = None
 ) -> Numbered | str:
-    """Return a read or write with numbers for its sizes; or text: why it has none.
+    """Return a read or write with numbers in place of all sizes (Numbered); or text: why that is not possible.
 
-    Symbols of the dimensions in `bounded` (None: of all) get bounds; expressions of the others keep what lies past the
-    end.
+    `shapes` has the extents of arguments. Iterators of the dimensions in `bounded` (None: all) get bounds; coordinates
+    are not simplified by the bounds of others.
     """
     source = accessed(op)[0]
     if source not in shapes or set(op.attrs) & {"lookups", "bounds"}:
@@ -93,14 +95,18 @@ def numbered(
         d: symbol(s.name, 0, int(numbers(d)) - 1) if bounded is None or d in bounded else s
         for d, s in zip(kind.dims, before, strict=True)
     }
-    every = Substitution({**sizes, **{s: over[d] for d, s in zip(kind.dims, before, strict=True)}})
-    return Numbered(op, over, tuple(map(every, at)), shapes[source])
+    all_values = Substitution({**sizes, **{s: over[d] for d, s in zip(kind.dims, before, strict=True)}})
+    return Numbered(op, over, tuple(map(all_values, at)), shapes[source])
 
 
 def factor_read(
     program: Program, factor: Value, sizes: Mapping[Symbol, int], shapes: Mapping[Value, Shape]
 ) -> Numbered | str:
-    """Return the read of an MMA operand; or text: why it is no plain read of an argument."""
+    """Return the read of the MMA operand `factor`, with numbers for sizes; or text: why it is no plain read of an
+    argument.
+
+    `shapes` has the extents of arguments.
+    """
     op = next((x for x in program.walk() if factor in x.results), None)
     if op is None or op.name != "read" or op.operands[0] not in shapes:
         return "a factor is computed, or is no argument"
@@ -115,7 +121,10 @@ def factor_read(
 def factor_reads(
     program: Program, product: Op, sizes: Mapping[Symbol, int], shapes: Mapping[Value, Shape]
 ) -> list[Numbered] | str:
-    """Return the reads of both operands of an MMA, each of an argument that nothing else uses; or text: why not."""
+    """Return the reads of operands A and B of the MMA `product`, with numbers for sizes; or text: why not.
+
+    Each must be a plain read of an argument that nothing else uses. `shapes` has the extents of arguments.
+    """
     reads = []
     for factor in product.operands[:2]:
         read = factor_read(program, factor, sizes, shapes)
@@ -129,7 +138,10 @@ def factor_reads(
 
 
 def with_ops(block: Block, swapped: Mapping[Op, Op], values: Mapping[Value, Value], kept: dict[Op, Op]) -> Block:
-    """Return a block with operations replaced as `swapped` says; `kept` gets {operation: its copy} for the others."""
+    """Return the block with operations replaced as `swapped` maps them, and operands as `values` maps them.
+
+    `kept` gets {operation: its copy} for operations that are not in `swapped`.
+    """
     ops = []
     for op in block.ops:
         if op in swapped:
@@ -143,15 +155,16 @@ def with_ops(block: Block, swapped: Mapping[Op, Op], values: Mapping[Value, Valu
 
 
 def copying(
-    program: Program, source: Value, name: str, given: Shape, every: int, at: tuple[Expr, ...], words: str
+    program: Program, source: Value, name: str, source_shape: Shape, count: int, at: tuple[Expr, ...], words: str
 ) -> FactorCopy:
-    """Return the program that copies an operand to `every` contiguous elements, with zeros where it has none.
+    """Return the program that copies the operand `source` to a new argument `name` with `count` contiguous elements.
 
-    It runs along the copy's memory, so that lanes write whole words, whatever the rows are. `at` are the coordinates in
-    `given` (the source's shape) at which an element is read, by its number (`number_in`).
+    Element number n of the copy (`number_in`) is read at the coordinates `at`, expressions of n, in a tensor of the
+    shape `source_shape`; out of bounds it is zero. `words` is the text for `explain`. Lanes write whole words, however
+    long rows are.
     """
-    dtype, flat = source.type.dtype, number_in(every)
-    dims = tuple(symbol(f"{source.name}_{n}", 1) for n in range(len(given)))
+    dtype, flat = source.type.dtype, number_in(count)
+    dims = tuple(symbol(f"{source.name}_{n}", 1) for n in range(len(source_shape)))
     along = symbol(f"{name}_0", 1)
     here, copy_arg = Value(MemoryType(dtype, dims), source.name), Value(MemoryType(dtype, (along,)), name)
     attrs = {"over": (flat,), "at": at, "otherwise": 0}
@@ -160,48 +173,49 @@ def copying(
     body = Block((), [read, write])
     copy = replace(program, name=f"{program.name}_{name}", args=(here, copy_arg), body=body, records=[])
     verify(copy)
-    sizes = dict(zip((*dims, along), (*given, every), strict=True))
-    return FactorCopy(copy, sizes, {here: given, copy_arg: (every,)}, words)
+    sizes = dict(zip((*dims, along), (*source_shape, count), strict=True))
+    return FactorCopy(copy, sizes, {here: source_shape, copy_arg: (count,)}, words)
 
 
 def copying_to(
-    program: Program, source: Value, name: str, given: Shape, order: tuple[int, ...], words: str
+    program: Program, source: Value, name: str, source_shape: Shape, order: tuple[int, ...], words: str
 ) -> FactorCopy:
-    """Return the program that copies an operand of the shape `given` to the order `order` of its dimensions.
+    """Return the program that transposes the operand `source`, of the shape `source_shape`, to a new argument `name`.
 
-    Dimensions of one element are left out. Lanes read and write along memory, through shared memory.
+    `order` has the dimension numbers of the source in the order of the copy; those of extent 1 are left out. `words` is
+    the text for `explain`. Lanes read and write contiguous memory, through shared memory.
     """
     dtype = source.type.dtype
-    kept = [n for n, extent in enumerate(given) if extent > 1] or [0]
-    dims = {n: symbol(f"{source.name}_{n}", 1) for n in kept}
+    long_dims = [n for n, extent in enumerate(source_shape) if extent > 1] or [0]
+    dims = {n: symbol(f"{source.name}_{n}", 1) for n in long_dims}
     before, after = tuple(dims.values()), tuple(dims[n] for n in order if n in dims)
     here, copy_arg = Value(MemoryType(dtype, before), source.name), Value(MemoryType(dtype, after), name)
     read = Op(TILE.ops["read"], (here,), {}, (Value(TileType(dtype, before)),))
     body = Block((), [read, Op(TILE.ops["write"], (read.result, copy_arg), {})])
     copy = replace(program, name=f"{program.name}_{name}", args=(here, copy_arg), body=body, records=[])
     verify(copy)
-    sizes = {dims[n]: given[n] for n in kept}
+    sizes = {dims[n]: source_shape[n] for n in long_dims}
     shapes = {here: tuple(sizes[d] for d in before), copy_arg: tuple(sizes[d] for d in after)}
     return FactorCopy(copy, sizes, shapes, words)
 
 
-def number_in(every: int) -> Symbol:
-    """Return the symbol for the number of an element in a copy of `every` elements."""
-    return symbol("at", 0, every - 1)
+def number_in(count: int) -> Symbol:
+    """Return the symbol for the row-major number of an element in a copy of `count` elements."""
+    return symbol("at", 0, count - 1)
 
 
 def digits(number: Expr, extents: Sequence[int]) -> list[Expr]:
-    """Return the coordinates of an element of a packed tensor from its number."""
+    """Return the coordinates of element `number` (row-major) of a packed tensor with these extents."""
     return [number // step % extent for step, extent in zip(steps_of(extents), extents, strict=True)]
 
 
 def steps_of(shape: Sequence[int]) -> Shape:
-    """Return the strides of a packed row-major tensor."""
+    """Return the strides, in elements, of a packed row-major tensor of this shape."""
     return tuple(prod(shape[n + 1 :]) for n in range(len(shape)))
 
 
 def up(extent: int, pitch: int, size: int) -> int:
-    """Return the least length from `extent` on whose bytes are a multiple of `pitch`; elements have `size` bytes."""
+    """Return the smallest length >= `extent` whose bytes are a multiple of `pitch`; an element has `size` bytes."""
     while extent * size % pitch:
         extent += 1
     return extent

@@ -1,22 +1,22 @@
-"""Neighbouring products of few channels as one product of blocks: B in blocks on a diagonal, with zeros beside them.
+"""Merges adjacent GEMMs with few channels (grouped convolution) into one with a block-diagonal B.
 
     %1 = read %x over=[g, i, c] at=[i//196, i//14%14, i%14, 16*g + c] : bf16[G, M, K]         32 groups of 16 channels
     %2 = read %w over=[g, f, c] at=[16*g + f, 0, 0, c] : bf16[G, FG, K]
     %3 = mma %1, %2, %0 : f32[G, M, FG]
 
-Neighbours along G, four of them, become neighbours along K and FG: there are 8 groups of 64 channels. A and C are
-where they were, and so are their coordinates, 64*g + c and 64*g + f. B is copied, to where row f has its 16 channels
-in columns 16*(f//16) and the next, and zeros in the others:
+Four neighbours along G become neighbours along K and FG: there are 8 groups of 64 channels. A and C stay where they
+are, and so do their coordinates, 64*g + c and 64*g + f. B is copied: row f has its 16 channels from column 16*(f//16)
+on, and zeros in the other columns:
 
     %0 = read %w over=[i] at=[i//64, 0, 0, i%64 - 16*(i//1024%4)] otherwise=0                  before, to %w_diagonal
     %1 = read %x over=[g, i, c] at=[i//196, i//14%14, i%14, 64*g + c] : bf16[G, M, K]
     %2 = read %w_diagonal over=[g, f, c] at=[64*g + f, c] : bf16[G, FG, K]
     %3 = mma %1, %2, %0 blocks=4 : f32[G, M, FG]
 
-M itself may be such a dimension, where a row of A begins behind the one before, and so does one of C: the tensors are
-then seen in a shape of longer rows. Blocks are multiplied one by one, each by its own columns of A: zeros never are, so
-that an infinite element of A stays with its own product. Groups with fewer channels than an atom multiplies at once
-are padded with zeros, in A as well, which is then copied too.
+M itself may be the merged dimension, if a row of A begins right behind the row before, and so does a row of C: the
+tensors are then viewed in a shape with longer rows. Each diagonal block is multiplied by its own columns of A only, so
+that an infinite element of A does not reach other GEMMs through zeros of B. Groups with fewer channels than K of an
+atom are padded with zeros, in A as well, which is then copied too.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ BESIDE = frozenset(
         "permute",
     }
 )
-"""Operations that do the same for an element wherever its dimensions begin."""
+"""Operations that treat all indices of a dimension alike, so that dimensions may change their sizes."""
 
 
 def diagonal(
@@ -66,11 +66,12 @@ def diagonal(
     deep: int,
     pitch: int,
 ) -> Copied | str:
-    """Return the program in which `count` adjacent GEMMs, each with K padded to `deep`, are one; or text: why there is
-    none.
+    """Return the program with `count` adjacent GEMMs merged into one with a block-diagonal B (Copied); or text: why
+    not.
 
-    If K is shorter than `deep`, A is copied as well, with zeros behind each GEMM's own elements. The row pitch of A and
-    of the copies must be a multiple of `pitch` bytes.
+    `deep` is K of one GEMM, padded; if K is shorter, A is copied as well, with zeros behind each GEMM's elements. The
+    row pitch of A and of the copies must be a multiple of `pitch` bytes. `shapes` has the extents of arguments; `free`
+    are the loops with the same result for every tile size.
     """
     with building():
         groups = neighbours(program, sizes, shapes)
@@ -91,7 +92,7 @@ class _Refused(Exception):
 
 
 class _Diagonal:
-    """The program rewritten with a block-diagonal B: dimensions keep their names, but the batch, N and K change
+    """Rewrites a program with a block-diagonal B: the batch dimension, N and K keep their names and change their
     sizes.
     """
 
@@ -113,7 +114,11 @@ class _Diagonal:
         self.extents = {of.d: of.count // count, of.n: count * n, of.k: count * deep}
 
     def made(self, free: Collection[Op], pitch: int) -> Copied:
-        """Return the rewritten program, and the programs that copy B and, if K is padded, A."""
+        """Return the rewritten program, with the programs that copy B and, if K is padded, A (Copied).
+
+        `free` are the loops with the same result for every tile size; `pitch` is the row pitch in bytes that copies
+        need.
+        """
         self._require(free)
         self.sizes |= {s: extent for d, extent in self.extents.items() for s in d.symbols}
         copy, of_copy = self._copy(pitch)
@@ -133,21 +138,23 @@ class _Diagonal:
                 swapped[op] = self._access(op)
         for arg in (a for a in self.program.args if a in self.given and a not in self.args):
             self._argument(arg, self.given[arg], arg.name or "")
-        kept: dict[Op, Op] = {}
-        body = with_ops(self.program.body, swapped, {}, kept)
+        copy_of_op: dict[Op, Op] = {}
+        body = with_ops(self.program.body, swapped, {}, copy_of_op)
         args = tuple(self.args.get(a, a) for a in self.program.args)
         program = replace(self.program, body=body, args=args, bindings={})
         verify(program)
-        free = tuple(kept[op] for op in free)
+        free = tuple(copy_of_op[op] for op in free)
         return Copied(program, self.sizes, self.shapes, free, tuple(copies), tuple(sources))
 
     def _require(self, free: Collection[Op]) -> None:
-        """Raise _Refused unless everything outside the MMA is elementwise, and no constraint, loop or number fixes the
+        """Raise _Refused unless all other operations are elementwise, and no constraint, loop or number depends on the
         sizes.
+
+        `free` are the loops with the same result for every tile size.
         """
         of = self.of
-        stated = [d for tiles in tiles_of(self.program, self.before) for d in tiles]
-        if any(str(d) in stated for d in self.extents):
+        constrained = [d for tiles in tiles_of(self.program, self.before) for d in tiles]
+        if any(str(d) in constrained for d in self.extents):
             raise _Refused(f"its constraints say how {', '.join(map(str, self.extents))} are cut")
         for op in self.program.walk():
             if op.name == "iterate" and (op not in free or op.attrs["axis"] in (of.d, of.n) or op.attrs.get("start")):
@@ -161,53 +168,60 @@ class _Diagonal:
                 self._require_dims(kind.dims)
 
     def _require_dims(self, dims: tuple[Expr, ...]) -> None:
-        """Raise _Refused if a tile has the batch dimension without N, or K, or a dimension computed from one of
-        these.
+        """Raise _Refused if a tile with these dimensions cannot change its sizes.
+
+        It must not have the batch dimension without N, or K, or a dimension that is computed from one of these.
         """
         of = self.of
         if of.d in dims and of.n not in dims:
             raise _Refused(f"a tile has {of.d}, and not {of.n}")
-        odd = [x for x in dims if x is of.k or (x not in self.extents and x.symbols & set(self.extents))]
-        if odd:
-            raise _Refused(f"a tile beside its factors has {odd[0]}")
+        refused_dims = [x for x in dims if x is of.k or (x not in self.extents and x.symbols & set(self.extents))]
+        if refused_dims:
+            raise _Refused(f"a tile beside its factors has {refused_dims[0]}")
 
     def _argument(self, source: Value, shape: Shape, name: str) -> Value:
-        """Return the argument that stands for `source`, with its own dimensions of extents `shape`.
+        """Return the argument that replaces `source`; the first call creates it, with extents `shape` and this name.
 
         Raise _Refused if it is accessed in two shapes.
         """
-        stand_in = self.args.get(source)
-        if stand_in is not None and self.shapes[stand_in] != shape:
+        replacement = self.args.get(source)
+        if replacement is not None and self.shapes[replacement] != shape:
             raise _Refused(f"{name} is accessed twice, in two shapes")
-        if stand_in is None:
+        if replacement is None:
             dims = tuple(symbol(f"{name}_{n}", 1) for n in range(len(shape)))
             kind: MemoryType = source.type
-            stand_in = self.args[source] = Value(MemoryType(kind.dtype, dims, strides=kind.strides), name)
+            replacement = self.args[source] = Value(MemoryType(kind.dtype, dims, strides=kind.strides), name)
             self.sizes |= dict(zip(dims, shape, strict=True))
-            self.shapes[stand_in] = shape
-        return stand_in
+            self.shapes[replacement] = shape
+        return replacement
 
     def _over(self, access: Numbered) -> dict[Expr, Symbol]:
-        """Return {dimension: symbol} of an access, with new bounds for the dimensions that change size."""
+        """Return {dimension: iterator} of an access, with new bounds for the dimensions that change their sizes."""
         return {d: symbol(s.name, 0, self.extents[d] - 1) if d in self.extents else s for d, s in access.over.items()}
 
     def _swapped(self, access: Numbered, shape: Shape, at: tuple[Expr, ...], name: str) -> Op:
-        """Return the access with the coordinates `at` in the argument that stands for its own."""
-        op, stands = access.op, self._argument(access.source, shape, name)
+        """Return the read or write with the coordinates `at` in the argument `name`, which replaces its own, of shape
+        `shape`.
+        """
+        op, argument = access.op, self._argument(access.source, shape, name)
         attrs = {**op.attrs, "over": tuple(self._over(access).values()), "at": at}
-        operands = tuple(stands if v is access.source else v for v in op.operands)
+        operands = tuple(argument if v is access.source else v for v in op.operands)
         return Op(op.spec, operands, attrs, op.results, loc=op.loc)
 
     def _numbered(self, op: Op, bounded: Collection[Expr] | None = None) -> Numbered:
-        """Return a read or write with numbers for its sizes; raise _Refused if it has none."""
+        """Return a read or write with numbers for its sizes; raise _Refused if it has none.
+
+        Iterators of the dimensions in `bounded` (None: all) get bounds.
+        """
         access = numbered(op, self.before, self.given, bounded)
         if isinstance(access, str):
             raise _Refused(access)
         return access
 
     def _access(self, op: Op) -> Op:
-        """Return a read or write of the same elements over the new sizes; those of A and C must be contiguous across
-        GEMMs.
+        """Return a read or write of the same elements over the new sizes.
+
+        Raise _Refused if written elements are not contiguous from one GEMM to the next.
         """
         of, access = self.of, self._numbered(op, self.extents)
         over, name = self._over(access), access.source.name or ""
@@ -218,20 +232,20 @@ class _Diagonal:
         every = self._numbered(op)
         row = as_run(every, of.d, inner) if of.d in over else None
         if row is not None:
-            now, dims = self._over(every), {s: d for d, s in every.over.items()}
-            at = tuple(now[dims[s]] for s in row)
+            iterators, dims = self._over(every), {s: d for d, s in every.over.items()}
+            at = tuple(iterators[dims[s]] for s in row)
             return self._swapped(every, tuple(int(s.hi) + 1 for s in at), at, name)
         if op.name == "write" and (of.d in over or of.n in over):
             raise _Refused(f"neighbours of {name} along {of.d} do not lie behind each other")
-        each, parts = of.size[0], {}
+        columns_of_one, parts = of.size[0], {}
         if of.n in over:
-            parts[access.over[of.n]] = over[of.n] % each
+            parts[access.over[of.n]] = over[of.n] % columns_of_one
         if of.d in over:
-            parts[access.over[of.d]] = self.count * over[of.d] + over[of.n] // each
+            parts[access.over[of.d]] = self.count * over[of.d] + over[of.n] // columns_of_one
         return self._swapped(access, access.shape, tuple(map(Substitution(parts), access.at)), name)
 
     def _padded(self) -> tuple[FactorCopy, Op]:
-        """Return (the program that copies A with zeros behind each GEMM's elements, the read of the copy)."""
+        """Return (program that copies A with zeros behind each GEMM's elements, the read of the copy)."""
         of, deep, access = self.of, self.deep, self._numbered(self.of.a.op, self.extents)
         k, last, name = of.size[1], access.shape[-1], access.source.name
         if not has_run(access, of.d, of.k) or last != of.count * k:
@@ -247,16 +261,18 @@ class _Diagonal:
         return copy, self._swapped(access, (*access.shape[:-1], wide), at, copied)
 
     def _copy(self, pitch: int) -> tuple[FactorCopy, Op]:
-        """Return (the program that copies B to blocks on a diagonal, the read of the copy)."""
+        """Return (program that copies B to diagonal blocks, the read of the copy); its rows are a multiple of `pitch`
+        bytes.
+        """
         of, b, count, deep = self.of, self.of.b, self.count, self.deep
         n, k = of.size
-        kept = [d for d in b.over if d not in self.extents and d in of.product.result.type.dims]
-        taps = [d for d in b.over if d not in self.extents and d not in kept]
+        other_result_dims = [d for d in b.over if d not in self.extents and d in of.product.result.type.dims]
+        taps = [d for d in b.over if d not in self.extents and d not in other_result_dims]
         rows = count * n * (self.extents[of.d] if of.d in b.over else 1)
-        shape = (*map(b.extent, kept), rows, *map(b.extent, taps), up(count * deep, pitch, b.bytes))
+        shape = (*map(b.extent, other_result_dims), rows, *map(b.extent, taps), up(count * deep, pitch, b.bytes))
         *places, along = digits(number_in(prod(shape)), shape)
-        row = places.pop(len(kept))
-        images = {b.over[d]: e for d, e in zip((*kept, *taps), places, strict=True)}
+        row = places.pop(len(other_result_dims))
+        images = {b.over[d]: e for d, e in zip((*other_result_dims, *taps), places, strict=True)}
         images |= {b.over[of.n]: row % n, b.over[of.k]: along % deep}
         if of.d in b.over:
             images[b.over[of.d]] = row // n
@@ -267,8 +283,8 @@ class _Diagonal:
         guard = max(inside, key=lambda place: (b.over[of.k] in b.at[place].symbols, place))
         if deep > k and (b.at[guard] is not b.over[of.k] or b.shape[guard] != k):
             raise _Refused(f"{of.k} is not all of a dimension of {b.source.name}")
-        far = max(b.shape[guard], deep)  # outside, where both are not of one block, or behind it
-        at[guard] += far * (along // deep - row // n % count)
+        beyond = max(b.shape[guard], deep)  # outside, where both are not of one block, or behind it
+        at[guard] += beyond * (along // deep - row // n % count)
         name = own_name(self.program, f"{b.source.name}_diagonal")
         words = (
             f"{b.source.name} is copied to {count} blocks on a diagonal, {n}x{k} each, with zeros beside them, in "
@@ -276,6 +292,11 @@ class _Diagonal:
         )
         copy = copying(self.program, b.source, name, b.shape, prod(shape), tuple(at), words)
         over = self._over(b)
-        begins = count * n * over[of.d] if of.d in over else as_expr(0)
-        now = (*(over[d] for d in kept), begins + over[of.n], *(over[d] for d in taps), over[of.k])
-        return copy, self._swapped(b, shape, now, name)
+        first_row = count * n * over[of.d] if of.d in over else as_expr(0)
+        coordinates = (
+            *(over[d] for d in other_result_dims),
+            first_row + over[of.n],
+            *(over[d] for d in taps),
+            over[of.k],
+        )
+        return copy, self._swapped(b, shape, coordinates, name)

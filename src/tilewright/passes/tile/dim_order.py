@@ -1,16 +1,16 @@
-"""Tiles whose dimensions have one order, and products whose operands do: as results lie in memory.
+"""Puts the dimensions of all tiles, and the operands of MMAs, in one order: that of results in memory.
 
     %3 = mma %k, %q, %acc : f32[M, B, N]              %3 = mma %q, %k, %acc : f32[B, M, N]
     write %3, %y                                      write %3, %y                            y is [B, M, N]
 
-Dimensions go by name, so their order in a tile has no meaning, and neither has that of a product's operands. Planners
-and lowerings take the last dimension of an accumulator for the columns: they get the same for every order.
+Dimensions go by name, so their order in a tile has no meaning, nor has the order of an MMA's operands. Planners and
+lowerings take the last dimension of an accumulator as N: after this pass they give the same for every order.
 
-A batch comes first; then the order is that of the first result, then that of the arguments. Operand B of a product is
-the one with the columns; an operand that is computed of another product is A, as MMAs take A from registers.
+Batch dimensions come first; then the order is that of the first result, then that of the arguments. Operand B of an MMA
+is the one with N; an operand that is computed from another MMA is A, as MMAs take A from registers.
 
-Programs without MMAs keep their order, but for windows that are reduced where vectors go along the last dimension of a
-tile: the taps of a window are few, so they come first, and what lies side by side in the result comes last.
+Programs without MMAs keep their order, except for reduced windows: vectors go along the last dimension of a tile, and
+windows have few taps. So taps come first, and the dimension that is contiguous in the result comes last.
 
     %0 = read %x over=[p, q, r, s] at=[p + r, q + s]   %0 = read %x over=[r, s, p, q] at=[p + r, q + s]
     %1 = sum %0 dim=S                                  %1 = sum %0 dim=S                      y is [P, Q]
@@ -35,11 +35,11 @@ BY_NAME = frozenset(
 
 
 def in_dim_order(program: Program, free: Collection[Op], *, taps_first: bool = False) -> tuple[Program, Collection[Op]]:
-    """Return (the program with all tiles in one order of dimensions, its `free` loops (same result for every tile
-    size)).
+    """Return (program with the dimensions of all tiles in one order, its `free` loops).
 
     Unchanged if the program has a block-diagonal MMA, or an operation for which the order of dimensions matters; also
-    if it has no MMA, unless `taps_first` asks for an order and windows are reduced.
+    if it has no MMA, unless `taps_first` is set and windows are reduced. `free` are the loops with the same result for
+    every tile size.
 
     >>> from tilewright.ir.tile import parse_tile
     >>> program = parse_tile('''tile product(%x: global f32[M, K], %w: global f32[N, K], %y: global f32[M, N])
@@ -69,7 +69,7 @@ def in_dim_order(program: Program, free: Collection[Op], *, taps_first: bool = F
 
 
 def _taps(program: Program) -> list[Expr]:
-    """Return the dimensions of windows that are reduced: no write has them, and a read adds them to others."""
+    """Return the dimensions of reduced windows: a read adds their index to another's, and no write has them."""
     ops = list(program.walk())
     written = {d for op in ops if op.name == "write" for d in op.operands[0].type.dims}
     taps = dict[Expr, None]()
@@ -87,10 +87,10 @@ def _values(op: Op) -> tuple[Value, ...]:
 
 
 def _positions(program: Program, products: list[Op], taps: list[Expr]) -> dict[Expr, int]:
-    """Return {dimension: its position in the order}: first `taps` of windows, then those that no memory has, then
-    batches, then the others.
+    """Return {dimension: its position in the common order}: `taps` of windows, dimensions that no memory has, batches,
+    others.
 
-    Columns of an MMA with one computed operand come last, so that the computed one is A.
+    N of an MMA with one computed operand comes last, so that the computed operand is A.
     """
     ops = list(program.walk())
     accesses = [op for op in ops if op.name in ("read", "write")]
@@ -113,13 +113,15 @@ def _positions(program: Program, products: list[Op], taps: list[Expr]) -> dict[E
 
 
 def _in_memory(op: Op) -> list[Expr]:
-    """Return the dimensions of an access, in the order of the memory coordinates that use them."""
+    """Return the dimensions of a read or write in the order of the memory coordinates that use them."""
     kind, over, at = places(op)
     return [d for e in at for d, index in zip(kind.dims, over, strict=True) if index in e.symbols]
 
 
 def _computed(program: Program) -> set[Value]:
-    """Return the values that depend on an MMA; a value that a loop only accumulates does not depend on itself."""
+    """Return the results of MMAs, and all values computed from them; the carried argument of a loop's body is not among
+    them.
+    """
     computed: set[Value] = set()
     before = -1
     while before < len(computed):
@@ -132,7 +134,9 @@ def _computed(program: Program) -> set[Value]:
 
 
 def _with_results(program: Program) -> set[Value]:
-    """Return the accumulators and all values that meet them element by element; other operands keep their order."""
+    """Return the values that get the common order: accumulators, and all values combined with them element by
+    element.
+    """
     ordered = {v for op in program.walk() if op.name == "mma" for v in (op.operands[2], *op.results)}
     before = -1
     while before < len(ordered):
@@ -144,7 +148,9 @@ def _with_results(program: Program) -> set[Value]:
 
 
 def _of_one_order(op: Op) -> list[set[Value]]:
-    """Return the sets of values whose elements an operation pairs."""
+    """Return sets of values that an operation combines element by element, so that each set has one order of
+    dimensions.
+    """
     if op.name == "iterate":
         (body,) = op.blocks
         operands = op.operands[len(op.operands) - len(op.results) :]
@@ -156,14 +162,14 @@ def _of_one_order(op: Op) -> list[set[Value]]:
 
 
 class _InOrder(Rewriter):
-    """The program with the values in `ordered` rewritten to have their dimensions in the order of `positions`."""
+    """Rewrites a program; values in `ordered` get their dimensions in the order of `positions`."""
 
     def __init__(self, positions: Mapping[Expr, int], ordered: Collection[Value]):
         super().__init__()
         self.positions, self.ordered = positions, ordered
 
     def block(self, given: list[Op], ops: list[Op]) -> None:
-        """Append the rewritten operations of `given` to `ops`; permutes of ordered values are deleted."""
+        """Append the rewritten operations of the list `given` to `ops`; permutes of ordered values are removed."""
         for op in given:
             if op.name == "permute" and op.result in self.ordered:
                 self.values[op.result] = self.of(op.operands[0])
@@ -173,7 +179,7 @@ class _InOrder(Rewriter):
                 ops += self._put_in_order(self.kept[op])
 
     def op(self, op: Op) -> Op:
-        """Return the rewritten operation; operand B of an MMA is the one with the columns."""
+        """Return the rewritten operation; operand B of an MMA becomes the one that has N."""
         blocks = []
         for block in op.blocks:
             args = self._new(block.args)
@@ -193,20 +199,23 @@ class _InOrder(Rewriter):
         return Op(op.spec, operands, attrs, results, tuple(blocks), op.loc)
 
     def _new(self, values: tuple[Value, ...]) -> tuple[Value, ...]:
-        """Return new values with ordered types for `values`, and record the replacement."""
+        """Return new values that replace `values`, with their dimensions in order."""
         ordered = tuple(Value(self._type(v), v.name) for v in values)
         self.values |= dict(zip(values, ordered, strict=True))
         return ordered
 
     def _type(self, value: Value) -> object:
-        """Return the type of a value's replacement: with sorted dimensions if the value is ordered."""
+        """Return the type of the value that replaces `value`: with its dimensions in order if the value is ordered."""
         kind = value.type
         if value not in self.ordered or not isinstance(kind, TileType):
             return kind
         return TileType(kind.dtype, tuple(sorted(kind.dims, key=lambda d: self.positions[d])))
 
     def _put_in_order(self, op: Op) -> list[Op]:
-        """Return a permute if the result type that follows from an operation's operands has another order; else []."""
+        """Return [permute to the common order] if the operation's own result type has another order; [] otherwise.
+
+        The operation gets a new result value then.
+        """
         if op.spec.result_types is None or op.name == "iterate" or not op.results:
             return []
         (kind,) = op.spec.result_types(op)

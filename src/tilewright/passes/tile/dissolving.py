@@ -1,4 +1,5 @@
-"""A loop that merges as no loop: all of its dimension in one iteration, whose sums start from zero.
+"""Removes a loop whose carried values can be merged: one iteration goes over all of its dimension, and sums start from
+0.
 
     %m, %d, %o = iterate %low, %zero, %zero2 axis=N {     %m = max %s, %low                  s over all of N
       %m' = max %s, %m                                    %p = exp(%s - %m)
@@ -6,9 +7,10 @@
       %d' = sum %p, %d * exp(%m - %m')                    %o = mma %p, %v, %zero2
       %o' = mma %p, %v, %o * exp(%m - %m')
 
-Values between its products may then go through memory from one kernel to the next. Nothing in it knows softmax: what
-a state is rescaled by is not needed where it is zero. A result that is divided by a number for each row is the product
-of rows that were divided before: (p v) / d = (p / d) v, so that the last kernel has the product alone.
+Values between its MMAs may then go through memory from one kernel to the next. Online softmax is one example: the
+factor that rescales a carried value is not needed if the value starts from zero. A result that is divided by a number
+for each row becomes an MMA of rows that were divided before, (p v) / d = (p / d) v, so that the last kernel is an MMA
+alone.
 """
 
 from __future__ import annotations
@@ -24,9 +26,10 @@ from tilewright.plan.facts.loops import merging_loop
 
 
 def dissolved(program: Program) -> Program | str:
-    """Return the program with its loop as one iteration over the whole dimension; or text: why that is not possible.
+    """Return the program with its loop replaced by one iteration over all of its dimension; or text: why that is not
+    possible.
 
-    The values that the loop carries must merge across parts (`merging_loop`), as those of online softmax do.
+    Its carried values must be mergeable (`merging_loop`), as those of online softmax are.
     """
     loop = merging_loop(program)
     if isinstance(loop, str):
@@ -43,8 +46,10 @@ def dissolved(program: Program) -> Program | str:
 
 
 def _scale_operands(body: Block) -> None:
-    """Divide or multiply a computed operand A of each MMA, in place, by what its result alone is divided by, or is
-    multiplied by.
+    """Divide or multiply operand A of an MMA, instead of its result, by a value of the row; the block is changed in
+    place.
+
+    A must be computed, and the MMA must start from zero.
     """
     makers = {result: op for op in body.ops for result in op.results}
     for op in [op for op in body.ops if op.name in ("div", "mul")]:
@@ -56,7 +61,7 @@ def _scale_operands(body: Block) -> None:
         zero = makers.get(start)
         is_of_rows = isinstance(factor.type, TileType) and {*factor.type.dims} <= {*a.type.dims} & {*result.type.dims}
         is_zero = zero is not None and zero.name == "fill" and zero.attrs["value"] == 0
-        is_read = a in makers and makers[a].name == "read"  # which the product takes as it is
+        is_read = a in makers and makers[a].name == "read"  # an operand in memory stays as it is
         if is_read or users != [op] or not is_of_rows or not is_zero or a.type.dtype is not factor.type.dtype:
             continue
         scaled = Op(op.spec, (a, factor), op.attrs, (Value(a.type, a.name),), loc=op.loc)
@@ -68,7 +73,9 @@ def _scale_operands(body: Block) -> None:
 
 
 class _Dissolving(Rewriter):
-    """The program rewritten with the body of a loop in its place, once, from the states that it starts with."""
+    """Rewrites a program with the body of a loop in place of the loop, once, on the values that the loop starts
+    from.
+    """
 
     def __init__(self, loop: Op):
         super().__init__()
@@ -77,22 +84,22 @@ class _Dissolving(Rewriter):
         makers = {result: op for op in body.ops for result in op.results}
         starts = zip(body.ops[-1].operands, loop.operands, strict=True)
         self.starts: dict[Op, Value] = {makers[end]: start for end, start in starts}
-        """{operation that accumulates a state: what the state starts from}."""
+        """{operation that computes a carried value: the value that the loop starts from}."""
 
     def over(self, dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """Return the dimensions, which stay as they are."""
+        """Return `dims`: tiles keep their dimensions."""
         return dims
 
     def access(self, op: Op) -> dict[str, object]:
-        """Return no changed attributes."""
+        """Return {}: reads and writes keep their attributes."""
         return {}
 
     def goes(self, op: Op) -> bool:
-        """True for the loop."""
+        """True if `op` is the loop that is removed."""
         return op is self.loop
 
     def block(self, given: list[Op], ops: list[Op]) -> None:
-        """Append the rewritten operations to `ops`, but for casts to the type that a value has."""
+        """Append the rewritten operations of the list `given` to `ops`, without casts to a value's own type."""
         for op in given:
             if op.name == "cast" and op.operands[0].type.dtype is op.result.type.dtype:
                 self.values[op.result] = self.of(op.operands[0])
@@ -100,7 +107,7 @@ class _Dissolving(Rewriter):
                 super().block([op], ops)
 
     def op(self, op: Op) -> Op:
-        """Return the rewritten operation; one that accumulates a state begins with that of the loop."""
+        """Return the rewritten operation; one that computes a carried value starts from the loop's initial value."""
         rewritten = super().op(op)
         if op in self.starts:
             rewritten.operands = (*rewritten.operands[:-1], self.of(self.starts[op]))

@@ -1,10 +1,10 @@
-"""Empty tiles are not computed: a program without its empty writes, loops and sums.
+"""Removes operations on empty tiles: writes without elements, loops without iterations, MMAs with an empty K.
 
-    %3 = iterate K init=(%2) { ... mma ... }      K is 0: %2 stands for %3
-    write %4, %y : f32[M, N]                      M is 0: deleted, with all that only it needs
+    %3 = iterate K init=(%2) { ... mma ... }      K is 0: %2 replaces %3
+    write %4, %y : f32[M, N]                      M is 0: deleted, with all operations that only it needs
     %5 = read %x ... otherwise=0                  x has no elements: a tile of zeros
 
-Coordinates are divided by extents, and tasks cut them; of those that are left, none is 0 unless it is meant to be.
+Later passes divide coordinates by extents, and split dimensions into tasks, so that an extent of 0 must not reach them.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from tilewright.plan.boxes import WRITES
 def without_empty(
     program: Program, sizes: Mapping[Symbol, Size], free: Collection[Op]
 ) -> tuple[Program, Collection[Op]]:
-    """Return (the program without operations on empty tiles, its `free` loops (same result for every tile size));
-    unchanged if no dimension is 0.
+    """Return (program without operations on empty tiles, its `free` loops); unchanged if no dimension has extent 0.
+
+    `free` are the loops with the same result for every tile size.
 
     >>> from tilewright.algebra.expr import symbol
     >>> from tilewright.ir.tile import parse_tile
@@ -56,24 +57,29 @@ def without_empty(
 
 
 def _limited(program: Program) -> set[Expr]:
-    """Return the axes of loops whose number of iterations a constraint states, whatever their extent."""
+    """Return the axes of loops whose start or number of iterations a constraint states; their extent does not
+    matter.
+    """
     tilings = [record for record in program.records if record.name == "tiling"]
     return {record.attrs["dim"] for record in tilings if "iters" in record.attrs or "start" in record.attrs}
 
 
 class _WithoutEmpty(Rewriter):
-    """Rewrites a program without operations on tiles that have one of the `empty` dimensions."""
+    """Rewrites a program without operations on tiles that have a dimension in `empty` (of extent 0).
+
+    `limited` are axes of loops that run by a constraint, whatever their extent.
+    """
 
     def __init__(self, empty: set[Expr], limited: set[Expr]):
         super().__init__()
         self.empty, self.limited = empty, limited
 
     def over(self, dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """Return the dimensions unchanged."""
+        """Return `dims`: tiles keep their dimensions."""
         return dims
 
     def access(self, op: Op) -> Mapping[str, object]:
-        """Return no changed attributes: reads and writes stay."""
+        """Return {}: reads and writes keep their attributes."""
         return {}
 
     def body(self, block: Block) -> Block:
@@ -81,7 +87,7 @@ class _WithoutEmpty(Rewriter):
         return without_unused(super().body(block), self._has_effect)
 
     def op(self, op: Op) -> Op:
-        """Return the rewritten operation; a read from memory without elements becomes a fill with its `otherwise`
+        """Return the rewritten operation; a read of memory without elements becomes a fill with its `otherwise`
         number.
         """
         rewritten = super().op(op)
@@ -90,16 +96,18 @@ class _WithoutEmpty(Rewriter):
         return Op(TILE.ops["fill"], (), {"value": op.attrs["otherwise"]}, rewritten.results, loc=op.loc)
 
     def block(self, given: list[Op], ops: list[Op]) -> None:
-        """Append the rewritten operations to `ops`, except empty loops and MMAs, whose results are replaced."""
+        """Append the rewritten operations of the list `given` to `ops`; results of empty loops and MMAs are
+        replaced.
+        """
         for op in given:
-            stands = self._replacement(op)
-            if stands is None:
+            replacements = self._replacement(op)
+            if replacements is None:
                 super().block([op], ops)
             else:
-                self.values |= {r: self.of(v) for r, v in zip(op.results, stands, strict=True)}
+                self.values |= {r: self.of(v) for r, v in zip(op.results, replacements, strict=True)}
 
     def _has_effect(self, op: Op) -> bool:
-        """True if an operation has an effect beside its results (a write with elements, ...), or ends a block."""
+        """True if an operation writes at least one element, or is the end (`yield`) of a block; so it must stay."""
         if op.blocks:
             return any(self._has_effect(x) for x in within(op) if x.name != "yield")
         return not self._is_empty(op.operands[0]) if op.name in WRITES else not op.results
@@ -109,8 +117,9 @@ class _WithoutEmpty(Rewriter):
         return isinstance(value.type, TileType) and not self.empty.isdisjoint(value.type.dims)
 
     def _replacement(self, op: Op) -> tuple[Value, ...] | None:
-        """Return the values that replace the results of an empty loop, or of an MMA with an empty K; None if it
-        stays.
+        """Return the values that replace the results of a loop without iterations, or of an MMA with an empty K.
+
+        None if the operation stays.
         """
         if op.name == "iterate" and op.attrs["axis"] in self.empty - self.limited and not op.attrs.get("start"):
             return op.operands

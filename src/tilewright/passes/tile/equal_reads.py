@@ -1,4 +1,4 @@
-"""Reads of the same elements, as one: what two products share is copied to shared memory once.
+"""Joins reads of the same elements, so that an operand that two MMAs share is copied to shared memory once.
 
 %0 = read %x : bf16[M, K]               %0 = read %x : bf16[M, K]
 %1 = mma %0, %w, %acc                   %1 = mma %0, %w, %acc
@@ -18,10 +18,10 @@ from tilewright.plan.boxes import WRITES
 
 
 def with_equal_reads_once(program: Program, free: Collection[Op]) -> tuple[Program, Collection[Op]]:
-    """Return (the program with equal reads of a block joined, its free loops (same result for every tile size));
-    unchanged if all reads differ.
+    """Return (program with equal reads of a block joined, its free loops); unchanged if all reads differ.
 
-    Reads of memory that is written are not joined.
+    Reads of memory that the program writes are not joined. `free` are the loops with the same result for every tile
+    size.
     """
     written = {op.operands[1] for op in program.walk() if op.name in WRITES}
     reads = [op for op in program.walk() if _can_be_shared(op, written)]
@@ -34,7 +34,7 @@ def with_equal_reads_once(program: Program, free: Collection[Op]) -> tuple[Progr
 
 
 def _can_be_shared(op: Op, written: Collection[Value]) -> bool:
-    """True if an operation reads memory that the program does not write, at places that do not depend on data."""
+    """True if an operation reads memory that is not in `written`, at coordinates that do not depend on data."""
     return (
         op.name == "read"
         and op.operands[0] not in written
@@ -44,7 +44,7 @@ def _can_be_shared(op: Op, written: Collection[Value]) -> bool:
 
 
 def _key(op: Op) -> tuple[object, ...]:
-    """Return the key that is equal for reads of the same elements."""
+    """Return a key that is equal for reads of the same elements."""
     return op.operands[0], access_form(op)[0], op.result.type, op.attrs.get("otherwise")
 
 
@@ -57,15 +57,15 @@ class _ReadOnce(Regrouped):
         self.same: dict[Value, Value] = {}
 
     def of(self, value: Value) -> Value:
-        """Return the value that replaces a value: for a read, the equal one before it."""
+        """Return the value that replaces `value` in the rewritten program: for a joined read, the earlier equal one."""
         return super().of(self.same.get(value, value))
 
     def block(self, given: list[Op], ops: list[Op]) -> None:
-        """Append the rewritten operations to `ops`; a read equal to an earlier one of the block is replaced by its
-        result.
+        """Append the rewritten operations of the list `given` to `ops`, without reads equal to an earlier one in
+        `given`.
         """
         first: dict[tuple[object, ...], Value] = {}
-        kept: list[Op] = []
+        remaining: list[Op] = []
         for op in given:
             key = _key(op) if _can_be_shared(op, self.written) else None
             if key is not None and key in first:
@@ -73,5 +73,5 @@ class _ReadOnce(Regrouped):
                 continue
             if key is not None:
                 first[key] = op.result
-            kept.append(op)
-        super().block(kept, ops)
+            remaining.append(op)
+        super().block(remaining, ops)

@@ -1,12 +1,10 @@
-"""Functions of elements over one dimension instead of several, where rows are no power of two.
+"""Elementwise programs over one flat dimension instead of several, if rows have no power-of-two length.
 
     %0 = read %x : bf16[M, N]                                   N 333: rows begin anywhere
-    %0 = read %x over=[f] at=[f//333, f%333] : bf16[M_N]        all elements lie side by side
+    %0 = read %x over=[f] at=[f//333, f%333] : bf16[M_N]        all elements are contiguous
 
-Lanes are as many as a power of two, and have as many elements each: no number of such rows is theirs.
-
-If every tile has the same dimensions, and every argument lies in their order, it does not matter which row an element
-is of.
+The number of lanes, and of elements of each, is a power of two, so that rows of 333 elements would leave lanes idle. If
+every tile has the same dimensions, and every argument has them in this order, rows need not be told apart.
 """
 
 from __future__ import annotations
@@ -22,11 +20,14 @@ from tilewright.passes.tile.rewriting import DimensionGroup, Regrouped
 from tilewright.plan.fixed import tiles_of
 
 SAME = frozenset({*ELEMENTWISE, "read", "write", "cast", "select", "scalar", "fill"})
-"""Operations that do the same to every element."""
+"""Elementwise operations, and those that read, write or make tiles element by element."""
 
 
 def in_one(program: Program, sizes: Mapping[Symbol, int]) -> tuple[Program, dict[Symbol, int]] | None:
-    """Return (the elementwise program over one flat dimension, all sizes); None if it stays as it is."""
+    """Return (elementwise program over one flat dimension, all sizes); None if the program stays as it is.
+
+    It stays if it is not elementwise, has constraints, or has rows of a power-of-two length.
+    """
     dims = _dims(program)
     if dims is None or len(dims) < 2 or not all(isinstance(d, Symbol) and d in sizes for d in dims):
         return None
@@ -40,17 +41,15 @@ def in_one(program: Program, sizes: Mapping[Symbol, int]) -> tuple[Program, dict
         for n, d in enumerate(dims):
             inner = prod(extents[n + 1 :])
             at[d] = f // inner % extents[n] if n else f // inner
-        again = Regrouped([DimensionGroup(dims, (flat_dim,), (f,), at)])
-        body = again.body(program.body)
+        rewriter = Regrouped([DimensionGroup(dims, (flat_dim,), (f,), at)])
+        body = rewriter.body(program.body)
         rewritten = Program(program.level, program.name, program.args, Block((), body.ops), program.records)
         verify(rewritten)
     return rewritten, {**sizes, flat_dim: prod(extents)}
 
 
 def _dims(program: Program) -> tuple[Expr, ...] | None:
-    """Return the dimensions that all tiles have, in the order of all arguments; None if some tile or argument
-    differs.
-    """
+    """Return the dimensions that all tiles and all arguments have, in the same order; None if one differs."""
     dims_of_tiles: set[tuple[Expr, ...]] = set()
     for op in program.walk():
         if op.name not in SAME or (op.name in ("read", "write") and not _is_plain(op)):
@@ -62,7 +61,9 @@ def _dims(program: Program) -> tuple[Expr, ...] | None:
 
 
 def _is_plain(op: Op) -> bool:
-    """True if an access covers all of an argument, in the order of its dimensions, without strides of its own."""
+    """True if a read or write covers all of a packed argument, in the order of its dimensions, without explicit
+    coordinates.
+    """
     memory, kind, _ = accessed(op)
     memory_type: MemoryType = memory.type
     special = {"over", "at", "lookups", "bounds", "otherwise"} & {k for k, v in op.attrs.items() if v is not None}

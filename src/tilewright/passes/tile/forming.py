@@ -1,4 +1,4 @@
-"""Tiles from nothing and tiles from tiles: element by element, other dimensions, other types, choices."""
+"""Rules that form tiles: constants, indices, elementwise functions, casts, selects, and changes of shape."""
 
 from __future__ import annotations
 
@@ -27,21 +27,25 @@ from tilewright.passes.tile.storage import Storage
 from tilewright.passes.tile.values import Parts, Tile, common_parts, load, loads, only_load, rewritten, weight
 
 LOG2_E = 1.4426950408889634
-"""By which an argument of e^x is multiplied to be one of 2^x."""
+"""e^x is 2^(x * LOG2_E)."""
 
 
 COARSE = 16
-"""Bits of a float at most that is rounded more coarsely than any function is computed."""
+"""Floats of at most this many bits have a rounding error larger than that of any approximated function."""
 
 
 def _tiles(storage: Storage, op: Op, dims: tuple[Expr, ...]) -> list[Tile]:
-    """Return the operand tiles; expensive ones that are repeated along other dimensions are stored in memory first."""
+    """Return the Tiles of an operation's operands.
+
+    A tile that is repeated along other dimensions of `dims` (the result's) is first stored if its formula is expensive.
+    """
     return [simple(storage, v, 7) if set(storage.env[v].dims) < set(dims) else storage.env[v] for v in op.operands]
 
 
 def elementwise(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Lower a function of one or two elements; exp and division use cheaper forms where the result is rounded
-    coarsely.
+    """Return the result tile of an elementwise function.
+
+    Exp becomes exp2, and a division a multiplication by the reciprocal, if the result is rounded coarsely anyway.
     """
     kind: TileType = op.results[0].type
     dtype = op.operands[0].type.dtype
@@ -51,17 +55,19 @@ def elementwise(low: Lowering, op: Op) -> tuple[Tile, ...]:
     if op.name == "exp" and _is_coarse(low, op):
         formula = call("exp2", _as_exp2_argument(low.storage, tiles[0]))
     elif op.name == "div" and _is_coarse(low, op) and is_row(low.writer, tiles[1]) and not is_row(low.writer, tiles[0]):
-        over = low.storage.stored(Tile(dtypes.f32, tiles[1].dims, tiles[1].parts, call("reciprocal", tiles[1].formula)))
-        formula = call("mul", tiles[0].formula, over.formula)
+        reciprocal = low.storage.stored(
+            Tile(dtypes.f32, tiles[1].dims, tiles[1].parts, call("reciprocal", tiles[1].formula))
+        )
+        formula = call("mul", tiles[0].formula, reciprocal.formula)
     else:
         formula = functions.elementwise(op.name, dtype, *(t.formula for t in tiles))
     return (Tile(kind.dtype, kind.dims, {d: parts[d] for d in kind.dims}, formula),)
 
 
 def _is_coarse(low: Lowering, op: Op) -> bool:
-    """True if an f32 result is only rounded to 16 bits, summed, or used to scale sums, so that it need not be exact.
+    """True if the f32 result of `op` is only rounded to 16 bits, summed, or used to scale accumulators.
 
-    Then an exponential is computed as a power of two, 2^-24 of the exponent off, and a division by a row's value as a
+    An exponential may then be a power of two (a relative error of 2^-24), and a division by a value of the row a
     multiplication by its reciprocal. Between MMAs the direct users decide; elsewhere all values computed from the
     result.
     """
@@ -72,9 +78,11 @@ def _is_coarse(low: Lowering, op: Op) -> bool:
         return low.machine.lanes is not None and op.name == "exp" and _ends_coarse(low.users, value)
 
     def adds(value: Value, user: Op) -> bool:
+        """True if `value` is the accumulator operand of `user`."""
         return (user.name == "mma" or bool(user.attrs.get("acc"))) and user.operands[-1] is value
 
     def coarse(user: Op) -> bool:
+        """True if the operation `user` needs `value` in low precision only."""
         if user.name == "mul":
             (product,) = user.results
             return all(adds(product, other) for other in low.users.get(product, ()))
@@ -84,7 +92,10 @@ def _is_coarse(low: Lowering, op: Op) -> bool:
 
 
 def _ends_coarse(users_of: Mapping[Value, Sequence[Op]], value: Value) -> bool:
-    """True if a value is rounded to a float of at most 16 bits in the end, after sums, products and quotients only."""
+    """True if a value is in the end only rounded to a float of at most 16 bits, after sums, products and quotients.
+
+    `users_of` maps each value to the operations that use it.
+    """
     users = users_of.get(value, ())
 
     def coarse(user: Op) -> bool:
@@ -96,8 +107,10 @@ def _ends_coarse(users_of: Mapping[Value, Sequence[Op]], value: Value) -> bool:
 
 
 def _as_exp2_argument(storage: Storage, tile: Tile) -> Formula:
-    """Return the argument of e^x as one of 2^x: log2(e) is merged with a factor, and a row's value is scaled once a
-    row.
+    """Return the formula of y with 2^y = e^x, for a tile of x: x * log2(e).
+
+    If x is a scaled accumulator minus a value of the row, this is one fma: factors are merged, and the row's value is
+    scaled once per row.
     """
     formula, home = tile.formula, storage.writer.home
     if is_row(storage.writer, tile) or formula.name != "sub" or home is None:
@@ -105,28 +118,28 @@ def _as_exp2_argument(storage: Storage, tile: Tile) -> Formula:
     a, b = formula.parts
     if not any(loads(b)) or any(storage.sums.get(each.tensor) != (home.row,) for each in loads(b)):
         return call("mul", formula, formulas.number(LOG2_E, dtypes.f32))
-    most = formulas.number(float(np.finfo(np.float32).max), dtypes.f32)  # -inf - b is -inf, whatever b
-    down = call("minimum", call("mul", b, formulas.number(-LOG2_E, dtypes.f32)), most)
+    largest = formulas.number(float(np.finfo(np.float32).max), dtypes.f32)  # no +inf, so that -inf - b stays -inf
+    row_term = call("minimum", call("mul", b, formulas.number(-LOG2_E, dtypes.f32)), largest)
     dims = tuple(d for d in tile.dims if d is home.row or tile.parts[d][1] == 1)
-    row = storage.stored(Tile(dtypes.f32, dims, {d: tile.parts[d] for d in dims}, down), name="down")
+    row = storage.stored(Tile(dtypes.f32, dims, {d: tile.parts[d] for d in dims}, row_term), name="down")
     inner, factor = formulas.scale_of(a)
     return Formula("fma", (inner, Formula.number(formulas.rounded(factor * LOG2_E, dtypes.f32)), row.formula))
 
 
 def select(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Lower `select`: one tile where a condition holds, another elsewhere."""
+    """Return the result tile of a `select`: elements of one tile where a condition holds, of another elsewhere."""
     kind: TileType = op.results[0].type
     tiles = _tiles(low.storage, op, kind.dims)
     parts = common_parts(tiles)
-    seldom = masks.select(low, op, tiles, parts)
-    if seldom is not None:
-        return (seldom,)
+    masked = masks.select(low, op, tiles, parts)
+    if masked is not None:
+        return (masked,)
     formula = call("select", *(t.formula for t in tiles))
     return (Tile(kind.dtype, kind.dims, {d: parts[d] for d in kind.dims}, formula),)
 
 
 def cast(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Lower `cast`: the same numbers in another element type."""
+    """Return the result tile of a `cast`: the same numbers, converted to another element type."""
     to = op.attrs["dtype"]
     (value,) = op.operands
     tile = simple(low.storage, value) if value.type.dtype.is_float and to.kind == "int" else low.storage.env[value]
@@ -134,7 +147,10 @@ def cast(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 
 def bitcast(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Lower `bitcast`: the same bits in another element type, perhaps of another width along the last dimension."""
+    """Return the result tile of a `bitcast`: the same bits in another element type.
+
+    If the type has another width, the extent of the last dimension changes.
+    """
     storage = low.storage
     (value,) = op.operands
     to = op.attrs["dtype"]
@@ -155,14 +171,14 @@ _WORDS = {8: dtypes.i8, 16: dtypes.i16, 32: dtypes.i32, 64: dtypes.i64}
 
 
 def _as_bits(storage: Storage, tile: Tile, to: dtypes.DType) -> Tile:
-    """Return a tile with the same bits as another type of the same width."""
+    """Return the tile's bits as elements of the type `to`, which has the same width."""
     if tile.dtype is to:
         return tile
     source = only_load(tile.formula)
     if source is None or source.tensor.type.space != "shared":
         tile = storage.stored(tile)
         source = only_load(tile.formula)
-    if source is None:  # nothing to look at
+    if source is None:  # the tile has no elements
         return Tile(to, tile.dims, tile.parts, formulas.number(0, to))
     tensor = storage.writer.emit("bitcast", (source.tensor,), dtype=to).result
     tensor.name = storage.writer.fresh(f"{source.tensor.name}_bits")
@@ -170,7 +186,10 @@ def _as_bits(storage: Storage, tile: Tile, to: dtypes.DType) -> Tile:
 
 
 def _other_width(storage: Storage, tile: Tile, kind: TileType) -> Tile:
-    """Return words split into smaller ones, or joined to larger ones, along the last dimension; lowest bits first."""
+    """Return the integers of a tile split into narrower ones, or joined to wider ones, along the last dimension.
+
+    The lowest bits come first. `kind` is the type of the result.
+    """
     *outer, last = kind.dims
     before = tile.dims[-1]
     parts = {d: tile.parts[d] for d in outer}
@@ -180,8 +199,8 @@ def _other_width(storage: Storage, tile: Tile, kind: TileType) -> Tile:
     if narrow:
         ratio = bits // word.bits
         parts[last] = start * ratio, width * ratio
-        whole = rewritten(tile.formula, Substitution({storage.scope.coordinate(before): c // ratio}))
-        formula = Formula.cast(word, Formula("shr", (whole, formulas.index(c % ratio * word.bits, tile.dtype))))
+        wide = rewritten(tile.formula, Substitution({storage.scope.coordinate(before): c // ratio}))
+        formula = Formula.cast(word, Formula("shr", (wide, formulas.index(c % ratio * word.bits, tile.dtype))))
     else:
         ratio = word.bits // bits
         parts[last] = start / ratio, width // ratio
@@ -196,18 +215,21 @@ def _other_width(storage: Storage, tile: Tile, kind: TileType) -> Tile:
 
 
 def _as_f4_pairs(storage: Storage, tile: Tile, op: Op) -> Tile:
-    """Return bytes as two f4 floats each, the lower half first: a sign, then 0, 0.5, 1, 1.5, 2, 3, 4 or 6."""
+    """Return a tile of f4 floats from a tile of bytes, two from each byte, the lower half first.
+
+    A code has a sign bit, and three bits for 0, 0.5, 1, 1.5, 2, 3, 4 or 6. `op` is the bitcast.
+    """
     kind: TileType = op.results[0].type
     last, before = kind.dims[-1], tile.dims[-1]
     start, width = tile.parts[before]
     parts = {**{d: tile.parts[d] for d in kind.dims[:-1]}, last: (start * 2, width * 2)}
     c = storage.scope.coordinate(last)
-    whole = Formula.cast(dtypes.i32, rewritten(tile.formula, Substitution({storage.scope.coordinate(before): c // 2})))
+    byte = Formula.cast(dtypes.i32, rewritten(tile.formula, Substitution({storage.scope.coordinate(before): c // 2})))
 
     def number(n: float) -> Formula:
         return formulas.number(n, dtypes.i32)
 
-    code = call("and_", call("shr", whole, formulas.index(c % 2 * 4, dtypes.i32)), number(15))
+    code = call("and_", call("shr", byte, formulas.index(c % 2 * 4, dtypes.i32)), number(15))
     code = storage.stored(Tile(dtypes.i32, kind.dims, parts, code), name="codes").formula
     size = call("and_", code, number(7))
     power = call("maximum", call("sub", call("shr", size, number(1)), number(1)), number(0))
@@ -218,7 +240,7 @@ def _as_f4_pairs(storage: Storage, tile: Tile, op: Op) -> Tile:
 
 
 def repeat(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Lower `repeat`: each element of a dimension several times in a row."""
+    """Return the result tile of a `repeat`: each element along a dimension several times in a row."""
     tile = low.storage.env[op.operands[0]]
     kind: TileType = op.results[0].type
     dim, to, times = op.attrs["dim"], op.attrs["to"], op.attrs["times"]
@@ -229,14 +251,16 @@ def repeat(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 
 def broadcast(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Lower `broadcast` and `permute`: the tile over more dimensions, or the same in another order."""
+    """Return the result tile of a `broadcast` or `permute`: the operand over more dimensions, or with them in another
+    order.
+    """
     tile = low.storage.env[op.operands[0]]
     kind: TileType = op.results[0].type
     return (Tile(kind.dtype, kind.dims, {d: tile.parts.get(d) or low.scope.part(d) for d in kind.dims}, tile.formula),)
 
 
 def reshape(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Lower `reshape`: the same elements, last dimension fastest, over other dimensions."""
+    """Return the result tile of a `reshape`: the same elements in row-major order, over other dimensions."""
     tile = low.storage.env[op.operands[0]]
     kind: TileType = op.results[0].type
     parts = {d: low.scope.part(d) for d in kind.dims}
@@ -253,7 +277,10 @@ def reshape(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 
 def _refuse_open(op: Op, parts: Parts) -> None:
-    """Raise a ProgramError if an operation numbers elements along a dimension whose size is known only at the call."""
+    """Raise a ProgramError if a dimension in `parts` has an open size (known only at the call).
+
+    `op` is an operation that numbers elements in row-major order.
+    """
     for d, (_, width) in parts.items():
         if isinstance(width, Expr):
             raise ProgramError(
@@ -264,7 +291,7 @@ def _refuse_open(op: Op, parts: Parts) -> None:
 
 
 def extract(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Lower `extract`: one element of a tile."""
+    """Return the result tile of an `extract`: one element of the operand, without dimensions."""
     tile = low.storage.env[op.operands[0]]
     _refuse_open(op, tile.parts)
     offsets = [low.scope.number(e) for e in op.attrs["offset"]]
@@ -285,7 +312,7 @@ def extract(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 
 def fill(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Lower `fill`: a tile of one number."""
+    """Return the result tile of a `fill`: one number, or the value of an expression of sizes, everywhere."""
     kind: TileType = op.results[0].type
     value = op.attrs["value"]
     parts = {d: low.scope.part(d) for d in kind.dims}
@@ -297,7 +324,7 @@ def fill(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 
 def scalar(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Lower `scalar`: a number, or an expression, as a tile without dimensions."""
+    """Return the result tile of a `scalar`: a number, or the value of an expression, without dimensions."""
     value, dtype = op.attrs["value"], op.attrs["dtype"]
     if isinstance(value, Expr):
         return (_computed(low, op, value, {}, dtype),)
@@ -305,7 +332,7 @@ def scalar(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 
 def self_index(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Lower `self_index`: the coordinates along a dimension."""
+    """Return the result tile of a `self_index`: the indices along a dimension."""
     scope = low.scope
     kind: TileType = op.results[0].type
     dim = op.attrs["dim"]
@@ -319,7 +346,7 @@ def self_index(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 
 def apply(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Lower `apply`: an expression of the elements of tiles."""
+    """Return the result tile of an `apply`: an expression whose symbols are elements of the operand tiles."""
     known = dict(zip(op.attrs["over"], op.operands, strict=True))
     return (_computed(low, op, op.attrs["value"], known, op.results[0].type.dtype, op.results[0].type.dims),)
 
@@ -332,8 +359,10 @@ def _computed(
     dtype: dtypes.DType,
     dims: tuple[Expr, ...] | None = None,
 ) -> Tile:
-    """Return a tile of an expression; its symbols stand for elements of `values`, and for those that set_symbol
-    bound.
+    """Return the tile of an expression `e` of sizes, of elements of `values`, and of symbols that set_symbol bound.
+
+    `values` maps symbols to the tile values they stand for. `dims` are the dimensions of the tile; None: those of its
+    symbols. `op` is the operation that it belongs to, for errors.
     """
     numbers = {s: n for s, n in low.scope.symbols.items() if s not in values and s not in low.scope.bound}
     e = Substitution(numbers)(e)
@@ -355,7 +384,10 @@ def _computed(
 
 
 def set_symbol(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Lower `set_symbol`: from here on a symbol stands for the elements of a tile."""
+    """Set a symbol to the operand's value from here on, for a `set_symbol` operation, which has no results: return ().
+
+    The symbol may be the size of a dimension, or the index of a while loop.
+    """
     scope = low.scope
     s = op.attrs["symbol"]
     if op.operands[0] in low.program.args and s in scope.symbols:  # a scalar argument that is known already

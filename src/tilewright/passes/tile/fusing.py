@@ -1,13 +1,13 @@
-"""Operations along the same rows, done a few rows at a time: what one makes the next reads from the first cache.
+"""Fuses operations along the same rows: a few rows at a time, so that intermediate values stay in the L1 cache.
 
 %1 = max %0 dim=(N)                 for r in 0..32 {
 %2 = sub %0, %1                       ... of rows 4*r to 4*r + 3: the maximum, the exponentials, their sum
 %3 = exp %2                           map %v_view = exp(%0_view - %max_view)
 %4 = sum %3 dim=(N)                 }
 
-Between two products a program often goes over all scores several times: scaled, their maximum, exponentials, a sum,
-another type. Whatever is made and used up among these operations is only as large as a few rows; what is used after
-them is written to its place as soon as it is made: over what it was made of, where nothing looks at that again.
+Between two MMAs a program often goes over all scores several times: scale, maximum, exponentials, sum, another type.
+Values that only these operations use need only a few rows of memory. A value that is used after them is written to a
+tensor of its own, or over the value that it is computed from, if nothing uses that again.
 """
 
 from __future__ import annotations
@@ -28,18 +28,20 @@ from tilewright.plan.model import element_bytes, l1
 
 _BY_ROWS = {*ELEMENTWISE, *REDUCTIONS, "select", "cast"}
 _EARLY = {"read", "fill", "scalar", "self_index", "broadcast", "permute"}
-"""Operations that may be moved before others that they do not depend on."""
+"""Operations that may be moved in front of operations that they do not depend on."""
 
 
 @dataclass(frozen=True)
 class FusedRows:
-    """Operations along the same rows that are emitted together, `at_once` rows at a time."""
+    """Operations along the same rows (`row` is the dimension) that are emitted in one loop, `at_once` rows an
+    iteration.
+    """
 
     ops: tuple[Op, ...]
     row: Expr
     at_once: int
     outs: frozenset[Value]
-    """Results that operations outside of the group use."""
+    """Results that operations outside the group use."""
     around: frozenset[Value]
     """Results of all operations of the same block."""
     later: frozenset[Value]
@@ -53,9 +55,7 @@ class FusedRows:
 
 
 def steps(low: Lowering, ops: Sequence[Op]) -> Iterator[Op | FusedRows]:
-    """Yield the operations of a block in an order that keeps its meaning, with groups along the same rows as
-    FusedRows.
-    """
+    """Yield the operations of a block in a valid order, those that are fused along rows as FusedRows."""
     rest, around = list(ops), frozenset(r for op in ops for r in op.results)
     while rest:
         early, chosen, left = _candidates(rest)
@@ -69,14 +69,17 @@ def steps(low: Lowering, ops: Sequence[Op]) -> Iterator[Op | FusedRows]:
 
 
 def _candidates(ops: list[Op]) -> tuple[list[Op], list[Op], list[Op]]:
-    """Return (operations to do before, candidates for a group, the rest), up to the first operation that is neither."""
+    """Return (operations to do before a group, operations that may form it, the rest of `ops`).
+
+    A group ends at the first operation that can neither be part of it nor be moved before it.
+    """
     early: list[Op] = []
     chosen: list[Op] = []
     late: list[Op] = []
     results: set[Value] = set()
     for place, op in enumerate(ops):
         waits = any(v in other.results for other in late for v in op.operands)
-        if _is_same(op):
+        if _is_cast_to_same_type(op):
             late.append(op)
         elif op.name in _BY_ROWS and not waits:
             chosen.append(op)
@@ -88,13 +91,16 @@ def _candidates(ops: list[Op]) -> tuple[list[Op], list[Op], list[Op]]:
     return early, chosen, late
 
 
-def _is_same(op: Op) -> bool:
-    """True if an operation is a cast to the type that its operand has."""
+def _is_cast_to_same_type(op: Op) -> bool:
+    """True if an operation is a cast to the type that its operand already has."""
     return op.name == "cast" and op.operands[0].type.dtype is op.results[0].type.dtype
 
 
 def _group(low: Lowering, ops: list[Op], after: list[Op], around: frozenset[Value]) -> FusedRows | None:
-    """Return the operations as FusedRows if all their rows do not fit in the L1 cache of a CPU; None otherwise."""
+    """Return `ops` as FusedRows; None if they cannot be fused, or if the L1 cache of a CPU holds all their rows anyway.
+
+    `after` are the operations behind them, `around` the results of all operations of the block.
+    """
     scope = low.scope
     machine, reductions = low.machine, [op for op in ops if op.name in REDUCTIONS]
     if machine.lanes is not None or scope.masks or scope.bases or scope.ends or scope.walking:
@@ -102,24 +108,27 @@ def _group(low: Lowering, ops: list[Op], after: list[Op], around: frozenset[Valu
     values = {v for op in ops for v in (*op.operands, *op.results)}
     dims = {d for v in values for d in v.type.dims}
     reduced = {op.attrs["dim"] for op in reductions}
-    kept = [v.type for op in reductions for v in op.results]
-    if not reductions or any(t.dtype.accumulator is not t.dtype for t in kept):
+    reduced_types = [v.type for op in reductions for v in op.results]
+    if not reductions or any(t.dtype.accumulator is not t.dtype for t in reduced_types):
         return None
     if not all(isinstance(d, Symbol) and scope.is_known(d) for d in dims) or any(scope.part(d)[1] == 0 for d in dims):
         return None
     wide = {d: width for d in dims if isinstance(width := scope.part(d)[1], int)}
     if len(wide) < len(dims):
         return None
-    common = [d for d in kept[0].dims if wide[d] > 1 and d not in reduced and all(d in t.dims for t in kept)]
-    if not common or any(common[-1] not in v.type.dims for op in ops for v in op.results):
+    common_dims = [
+        d for d in reduced_types[0].dims if wide[d] > 1 and d not in reduced and all(d in t.dims for t in reduced_types)
+    ]
+    if not common_dims or any(common_dims[-1] not in v.type.dims for op in ops for v in op.results):
         return None
-    row = common[-1]
+    row = common_dims[-1]
 
     def held(kind: TileType) -> int:
+        """Return the number of bytes of a tile over the current parts."""
         return prod(wide[d] for d in kind.dims) * element_bytes(kind.dtype)
 
-    most = sum(sorted(held(v.type) for op in ops for v in op.results)[-3:])
-    fitting = int(wide[row] * l1(machine.limits) / most)
+    largest = sum(sorted(held(v.type) for op in ops for v in op.results)[-3:])
+    fitting = int(wide[row] * l1(machine.limits) / largest)
     if fitting >= wide[row]:
         return None
     at_once = max(1, 1 << fitting.bit_length() - 1) if fitting else 1
@@ -128,105 +137,116 @@ def _group(low: Lowering, ops: list[Op], after: list[Op], around: frozenset[Valu
 
 
 def write(low: Lowering, group: FusedRows) -> None:
-    """Emit the operations of a group in a loop, some rows at a time."""
+    """Emit the operations of a group in a loop over its rows, some rows at a time."""
     storage = low.storage
-    whole = {d: low.scope.part(d) for op in group.ops for v in op.results for d in v.type.dims}
-    places: dict[Value, Value] = {}
+    all_parts = {d: low.scope.part(d) for op in group.ops for v in op.results for d in v.type.dims}
+    tensor_of: dict[Value, Value] = {}
     for op in group.ops:
         for value in group.outs.intersection(op.results):
-            places[value] = _carried_tensor(low, op, value, whole) or _result_tensor(
-                storage, group, op, whole, [*places.values()]
+            tensor_of[value] = _carried_tensor(low, op, value, all_parts) or _result_tensor(
+                storage, group, op, all_parts, [*tensor_of.values()]
             )
-    first, length = whole[group.row]
+    first, length = all_parts[group.row]
 
-    def rows(part: Part) -> None:
+    def emit_rows(part: Part) -> None:
         with low.scope.at(group.row, part), low.nested():
             for value in group.given:
                 storage.env[value] = _cut(storage.env[value], group.row, part)
             for op in group.ops:
                 for value, tile in zip(op.results, low.done(op), strict=True):
-                    if value not in places:
+                    if value not in tensor_of:
                         storage.env[value] = kept(low, op, value, tile)
                         continue
-                    now = {d: low.scope.part(d) for d in value.type.dims}
-                    storage.put(places[value], value.type.dims, now, tile.formula, whole)
-                    held = storage.held(places[value], value.type.dims, {d: whole[d] for d in value.type.dims})
+                    current = {d: low.scope.part(d) for d in value.type.dims}
+                    storage.put(tensor_of[value], value.type.dims, current, tile.formula, all_parts)
+                    held = storage.held(tensor_of[value], value.type.dims, {d: all_parts[d] for d in value.type.dims})
                     storage.env[value] = _cut(held, group.row, part)
 
     assert isinstance(length, int)
     full, tail = divmod(length, group.at_once)
     with low.writer.loop("r", full) as r:
-        rows((first + group.at_once * r, group.at_once))
+        emit_rows((first + group.at_once * r, group.at_once))
     if tail:
-        rows((first + group.at_once * full, tail))
-    for value, tensor in places.items():
-        storage.env[value] = storage.held(tensor, value.type.dims, {d: whole[d] for d in value.type.dims})
+        emit_rows((first + group.at_once * full, tail))
+    for value, tensor in tensor_of.items():
+        storage.env[value] = storage.held(tensor, value.type.dims, {d: all_parts[d] for d in value.type.dims})
         storage.going_on[value] = tensor
 
 
 def _cut(tile: Tile, row: Expr, part: Part) -> Tile:
-    """Return a tile over some of its rows."""
+    """Return the tile over the rows `part` of the dimension `row`; unchanged if it lacks the dimension."""
     return tile.over(tile.dims, {row: part}) if row in tile.dims else tile
 
 
-def _carried_tensor(low: Lowering, op: Op, value: Value, whole: Parts) -> Value | None:
-    """Return the tensor of a loop-carried value whose place the result of `op` takes; None if it cannot."""
+def _carried_tensor(low: Lowering, op: Op, value: Value, all_parts: Parts) -> Value | None:
+    """Return the tensor of a loop-carried operand of `op` that the result `value` can overwrite; None if there is none.
+
+    `all_parts` maps dimensions to the (first index, extent) of all rows.
+    """
     for operand in op.operands if op.name not in REDUCTIONS else ():
         tensor = low.storage.going_on.get(operand)
         if tensor is None or len(low.users[operand]) != 1:
             continue
-        if _holds_alike(low.storage, tensor, operand, value.type, whole):
+        if _holds_alike(low.storage, tensor, operand, value.type, all_parts):
             return tensor
     return None
 
 
-def _holds_alike(storage: Storage, tensor: Value, holds: Value, kind: TileType, whole: Parts) -> bool:
-    """True if a tensor that holds a value would hold one of type `kind` in the same way, element by element."""
+def _holds_alike(storage: Storage, tensor: Value, holds: Value, kind: TileType, all_parts: Parts) -> bool:
+    """True if `tensor`, which has the elements of the value `holds`, could have those of a value of type `kind`
+    instead.
+
+    Both must have the same dimensions and element type. `all_parts` maps dimensions to the (first index, extent) of all
+    rows.
+    """
     if tensor in storage.sums or holds.type.dims != kind.dims or tensor.type.dtype is not kind.dtype:
         return False
-    as_value = storage.held(tensor, kind.dims, {d: whole[d] for d in kind.dims})
-    shape = tuple(as_expr(whole[d][1]) for d in kind.dims)
+    as_value = storage.held(tensor, kind.dims, {d: all_parts[d] for d in kind.dims})
+    shape = tuple(as_expr(all_parts[d][1]) for d in kind.dims)
     return as_value.formula == storage.env[holds].formula and storage.room_of(tensor) == shape
 
 
-def _result_tensor(storage: Storage, group: FusedRows, op: Op, whole: Parts, taken: list[Value]) -> Value:
-    """Return a tensor for the result of `op`, which others use: that of an operand nothing uses afterwards, or a new
-    one.
+def _result_tensor(storage: Storage, group: FusedRows, op: Op, all_parts: Parts, taken: list[Value]) -> Value:
+    """Return a tensor for the result of `op`, which operations outside the group use: that of an operand, or a new one.
 
-    The result must be computed from the operand element by element.
+    An operand's tensor is overwritten if nothing uses it later and `op` is elementwise. `taken` are tensors that other
+    results have; `all_parts` maps dimensions to the (first index, extent) of all rows.
     """
     (value,) = op.results
     kind: TileType = value.type
     for before in group.given if op.name not in REDUCTIONS else ():
         tensor = storage.going_on.get(before)
-        if tensor is None or tensor in taken or not _holds_alike(storage, tensor, before, kind, whole):
+        if tensor is None or tensor in taken or not _holds_alike(storage, tensor, before, kind, all_parts):
             continue
         is_local = all(
             v in group.around for v, held in storage.going_on.items() if held is tensor
         )  # no loop carries it
         if is_local and not _is_used_later(storage, group, op, tensor, before):
             return tensor
-    shape = [whole[d][1] for d in kind.dims]
+    shape = [all_parts[d][1] for d in kind.dims]
     return storage.writer.alloc(kind.dtype, shape, value.name if value.name and not value.name.isdigit() else "v")
 
 
 def _is_used_later(storage: Storage, group: FusedRows, made: Op, tensor: Value, holds: Value) -> bool:
-    """True if anything uses a tensor after the operation `made` of the group, or uses it at other elements."""
-    load, seen = storage.env[holds].formula.value, set[Value]()
+    """True if the operation `made` must not overwrite `tensor`, which holds the value `holds`.
+
+    A later operation reads the tensor then, or some operation of the group reads it at other coordinates.
+    """
+    load, readers = storage.env[holds].formula.value, set[Value]()
     for value, tile in storage.env.items():
         tile_loads = [x for _, formula in (tile.accumulated, (None, tile.formula)) for x in loads(formula)]
         if any(x.tensor is tensor for x in tile_loads):
-            seen.add(value)
+            readers.add(value)
             if value in group.later or (
                 value in group.given and any(x.tensor is tensor and x != load for x in tile_loads)
             ):
                 return True
     after = False
     for op in group.ops:
-        uses = not seen.isdisjoint(op.operands)
-        if after and uses:
+        reads_tensor = not readers.isdisjoint(op.operands)
+        if after and reads_tensor:
             return True
-        if uses and op.name not in REDUCTIONS and op is not made:  # not in memory yet: whoever uses it looks there
-            seen |= set(op.results)
+        if reads_tensor and op.name not in REDUCTIONS and op is not made:  # a lazy result: its users read the tensor
+            readers |= set(op.results)
         after = after or op is made
     return False

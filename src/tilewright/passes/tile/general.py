@@ -1,4 +1,4 @@
-"""The walk over a tile program: what each operation becomes, and the tasks around it.
+"""The lowering of a tile program to a block program: the table of rules, and the tasks around.
 
 %0 = read %x : f32[M, N]                  tasks m in 0..25 {
 %1 = mul %0, %0 : f32[M, N]                 %sum = alloc shared f32 (4)
@@ -39,29 +39,28 @@ from tilewright.plan.microkernel import hold_accumulators, waves_of
 
 @dataclass(frozen=True)
 class Lowered:
-    """A block program, the arguments of the tile program that it takes, in order, and what it reports."""
+    """A block program, the arguments of the tile program that it takes, in order, and its run-time reports."""
 
     program: Program
     arguments: tuple[Value, ...]
     logs: tuple[Log, ...]
-    """The arguments that follow those and `packs`, to be filled with NaN, or with 0 where they hold integers."""
+    """Tensors of debug_log: arguments behind `packs`, to be filled with NaN (integers: 0) before a run."""
     faults: tuple[Fault, ...]
-    """Its last argument, if there are any: one number for each, which is not 0 after it happened."""
+    """Run-time errors; the last argument has a number for each, which is not 0 after the error occurred."""
     lost: Mapping[Op, str]
-    """Products that are done by loops, without an atom, and why."""
+    """{MMA that is done by scalar loops, without an atom: the reason}."""
     packs: tuple[Pack, ...] = ()
     """Programs that pack arguments before each run; the packed tensors follow the arguments of the tile program."""
     loads: Mapping[Op, str] = field(default_factory=dict)
-    """Copies of tiles from arguments to shared memory, which may go ahead of what uses them: by `ring`, `halo`, or at
-    the `start`."""
+    """{copy from an argument to shared memory, which may be issued early: "ring", "halo" or "start"}."""
     stores: frozenset[Op] = frozenset()
     """Copies of results from shared memory to arguments."""
     before: tuple[Lowered, ...] = ()
-    """Programs that run before it, and write arguments of it that no caller has."""
+    """Programs that run before it, and write the workspaces that are further arguments of it."""
 
 
 def _nothing(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Lower an operation to nothing."""
+    """Return (): the operation has no results, and becomes no block operation."""
     return ()
 
 
@@ -95,7 +94,7 @@ RULES: dict[str, Rule] = {
 
 
 def _block(low: Lowering, block: Block) -> tuple[Tile, ...]:
-    """Emit the operations of a block, those along the same rows together; return the tiles that it yields."""
+    """Emit the operations of a block, fused along rows where possible; return the Tiles that its `yield` passes on."""
     env = low.storage.env
     for step in fusing.steps(low, block.ops):
         low.writer.loc = None
@@ -123,10 +122,10 @@ def lower_tiles(
     opened: OpenSizes = CLOSED,
     written: Collection[Value] = (),
 ) -> Lowered:
-    """Return the block program of a tile program (Lowered).
+    """Return the block program of a tile program, with its reports (Lowered).
 
     Sizes (`symbols`) and `shapes` of arguments are numbers, or expressions of the sizes in `opened`, which become
-    parameters. `bound` is the program with its plan. `free` are loops with the same result for every tile size.
+    parameters. `bound` is the program with its plan. `free` are the loops with the same result for every tile size.
     With `logs`, debug_log writes to arguments of its own. `workgroups` is for a grid program: {symbol that depends on
     workgroup ids: its expression}. With `lenient`, symbols that set_symbol sets may have values outside their range.
     `written` are arguments that are known to be written completely, beside those for which it is recognised.
@@ -189,22 +188,24 @@ def lower_tiles(
 
 
 def _task_width(bound: BoundKernel, scope: TileScope, dim: Expr) -> int:
-    """Return the extent of a task along a dimension; 2 for one whose size is open, as it is wider than 1."""
+    """Return the extent of a task along `dim`; 2 if the size is open (known only at the call), which means more
+    than 1.
+    """
     size = bound.widths.get(dim) or scope.size(dim)
     return size if isinstance(size, int) else 2
 
 
 def _lowered(low: Lowering, tasks: Tasks, waves: int) -> Lowered:
-    """Emit the tasks of a program; return it with what it reports."""
+    """Emit the tasks of a program; return the Lowered, for workgroups of `waves` waves."""
     arguments, reports = low.arguments, low.reports
     for arg in low.program.args:
         if not isinstance(arg.type, MemoryType):
             tensor = arguments.tensor(arg, low.scope, low.writer)
             low.storage.env[arg] = Tile(arg.type.dtype, (), {}, load(tensor))
     body = tasks.write()
-    taken = arguments.used({v for op in walk_block(body) for v in op.operands})
+    used_arguments = arguments.used({v for op in walk_block(body) for v in op.operands})
     packs = tuple(arguments.packs.values())
-    tensors = [arguments.tensor(a, low.scope, low.writer) for a in taken]
+    tensors = [arguments.tensor(a, low.scope, low.writer) for a in used_arguments]
     args = (*tensors, *(pack.packed for pack in packs), *reports.arguments())
     program = Program(BLOCK, low.program.name, args, body, low.scope.opened.records())
     if waves > 1:
@@ -213,4 +214,4 @@ def _lowered(low: Lowering, tasks: Tasks, waves: int) -> Lowered:
     verify(program)
     logs = tuple(log for log, _ in (reports.logs or {}).values())
     copies = dict(low.storage.brought), frozenset(low.storage.taken)
-    return Lowered(program, tuple(taken), logs, tuple(reports.faults), low.lost, packs, *copies)
+    return Lowered(program, tuple(used_arguments), logs, tuple(reports.faults), low.lost, packs, *copies)

@@ -1,16 +1,17 @@
-"""Grid programs: workgroups one after another, in ascending id, the first grid dimension fastest.
+"""Grid programs: the author's workgroups run one after another, in ascending id, the first grid dimension fastest.
 
     for w1 in 0..3 {
       for w0 in 0..2 {
         if (w0 <= 0) { ... }     workgroups with tiles of full width
         if (w0 >= 1) { ... }     the last ones, whose tile is ragged
 
-A workgroup's part of a dimension must have a width that is known. Workgroups whose parts are equally wide are of one
-kind; there is a branch for each kind.
+A workgroup's part of a dimension must have a known width. Workgroups whose parts have equal widths are of one kind; the
+program is emitted once for each kind, in a branch.
 
-Memory that the program allocates is the workgroup's own: it is poisoned anew for each.
+Memory that the program allocates belongs to one workgroup: it is filled with NaN anew for each.
 
-If no workgroup touches memory that another one writes, their order does not show, and they are tasks (`independent`).
+If no workgroup accesses memory that another one writes, their order does not matter, and they are parallel tasks
+(`independent`).
 """
 
 from __future__ import annotations
@@ -44,11 +45,14 @@ Array = np.ndarray[Any, np.dtype[Any]]
 T = TypeVar("T")
 
 MOST = 24
-"""Copies of the program's body, at most."""
+"""The most kinds of workgroups for which the program's body is emitted."""
 
 
 class Workgroups:
-    """The workgroups of a grid program: their ids as numbers, all at once, and as expressions, one run at a time."""
+    """The workgroups of a grid program: which parts of dimensions they have, and the loops or tasks over their ids.
+
+    `derived` maps symbols to the expressions of workgroup ids that they stand for.
+    """
 
     def __init__(self, low: Lowering, derived: Mapping[Symbol, Expr]):
         self.low, self.derived = low, dict(derived)
@@ -69,16 +73,17 @@ class Workgroups:
         self.kinds, self.forms = self._kinds()
 
     def _kinds(self) -> tuple[Array, Array]:
-        """Return (kind of each workgroup, extents of its parts by kind and constraint); a kind has parts of equal
-        extents.
+        """Return (kind of each workgroup, widths of its parts by kind and constraint), both as arrays.
+
+        Workgroups are of one kind if the parts that their constraints give them have equal widths.
         """
         if 0 in self.shape:
             return np.zeros(self.shape, np.int64), np.zeros((0, len(self.constraints)), np.int64)
         widths = [np.broadcast_to(self._width(r), self.shape).reshape(-1) for r in self.constraints]
         if not widths:
             return np.zeros(self.shape, np.int64), np.zeros((1, 0), np.int64)
-        forms, kinds = np.unique(np.stack(widths, axis=1), axis=0, return_inverse=True)
-        return kinds.reshape(self.shape), forms
+        widths_of_kinds, kinds = np.unique(np.stack(widths, axis=1), axis=0, return_inverse=True)
+        return kinds.reshape(self.shape), widths_of_kinds
 
     def _counts(self) -> tuple[Size, ...]:
         """Return the number of workgroups along each dimension of the grid."""
@@ -96,11 +101,12 @@ class Workgroups:
         counts = (sizes.get(i, 1) for i in range(max(sizes, default=0) + 1))
         return tuple(max(0, n) if isinstance(n, int) else n for n in counts)
 
-    # -- sizes that only a call tells -------------------------------------------------------------------------
+    # -- sizes known only at the call -------------------------------------------------------------------------
 
     def _refuse_moved(self) -> None:
-        """Raise a ProgramError unless workgroups have tiles side by side from 0 on: with open sizes others could be
-        empty.
+        """Raise a ProgramError unless workgroup w has the tile from w * tile on, along each dimension.
+
+        Sizes are open here (known only at the call), and with other tiles a part might be empty.
         """
         names = ", ".join(sorted(s.name for s in self.low.scope.opened.parameters))
         for record in self.low.program.records:
@@ -117,25 +123,29 @@ class Workgroups:
                 )
 
     def is_plain(self, record: Op) -> bool:
-        """True if the tile of workgroup w starts at w * tile."""
+        """True if the tile of workgroup w starts at w * tile; `record` is the constraint that states tile and start."""
         plain = self.low.scope.number(record.attrs["tile"]) * WORKGROUPS[record.attrs["grid"]]
         return "start" not in record.attrs or self.low.scope.expr(record.attrs["start"]) is plain
 
     def _meanings(self, ids: Sequence[T], value: Callable[[Expr, Mapping[Symbol, Any]], T]) -> dict[Symbol, Any]:
-        """Return {symbol: its value} in workgroups of these ids; `value` evaluates an expression."""
+        """Return {symbol: its value} in the workgroups with the given `ids`, one entry for each dimension of the grid.
+
+        `value(e, known)` evaluates an expression e: to arrays for all workgroups at once, or to expressions.
+        """
         known: dict[Symbol, Any] = dict(self._plain)
         for i, s in enumerate(WORKGROUPS):
             known[s] = ids[i] if i < len(ids) else 0
         for s, e in self.derived.items():
             known[s] = value(e, known)
-        moved = {r.attrs["grid"]: value(r.attrs["value"], known) for r in self.reorderings}
-        return {**known, **{WORKGROUPS[grid]: workgroup for grid, workgroup in moved.items()}}
+        reordered = {r.attrs["grid"]: value(r.attrs["value"], known) for r in self.reorderings}
+        return {**known, **{WORKGROUPS[grid]: workgroup for grid, workgroup in reordered.items()}}
 
     def _first(
         self, record: Op, known: Mapping[Symbol, Any], value: Callable[[Expr, Mapping[Symbol, Any]], Any]
     ) -> Any:
-        """Return the first index of a workgroup's part of a dimension; `value` evaluates an expression of `known`
-        symbols.
+        """Return the first index of a workgroup's part of a dimension; `record` is the constraint that states it.
+
+        `known` maps symbols to values; `value(e, known)` evaluates an expression e.
         """
         if "start" in record.attrs:
             return value(record.attrs["start"], known)
@@ -144,29 +154,32 @@ class Workgroups:
         return known[WORKGROUPS[record.attrs["grid"]]] * self.low.scope.number(record.attrs["tile"])
 
     def _width(self, record: Op) -> Any:
-        """Return the extent of each workgroup's part of a dimension; `scope.reach` notes a part past the dimension's
-        end.
+        """Return an array with the width of each workgroup's part of a dimension; `record` is the constraint that
+        states it.
+
+        If a part goes past the end of its dimension, `scope.reach` gets one more than the largest index.
         """
         attrs, number = record.attrs, self.low.scope.number
         tile = number(attrs["tile"])
         first = np.asarray(self._first(record, self.numbers, evaluate))
         if first.min() < 0:
             raise ProgramError(f"a workgroup's part of {attrs['dim']} starts at {first.min()}", record.loc)
-        if attrs["dim"] in _set_symbols(self.low):  # as wide as it may be: what is past its end does not count
+        if attrs["dim"] in _set_symbols(self.low):  # the full tile: elements past the end are masked
             self.low.scope.reach[attrs["dim"]] = int(first.max()) + tile
             return np.full_like(first, tile)
         size = number(attrs["dim"])
         if attrs.get("primary", True) or size % tile or not is_mapped(self.low.program, attrs["dim"]):
             return np.minimum(first + tile, size) - np.minimum(first, size)
-        if int(first.max()) + tile > size:  # it goes along with another dimension, and mappings bring it into range
+        if int(first.max()) + tile > size:  # it follows another dimension; mappings move its indices into range
             self.low.scope.reach[attrs["dim"]] = int(first.max()) + tile
         return np.full_like(first, tile)
 
     # -- writing ----------------------------------------------------------------------------------------------
 
     def tasks(self) -> tuple[Range, ...]:
-        """Return ranges of ids that may be parallel tasks, the first grid dimension last; () if their order may
-        show.
+        """Return ranges of workgroup ids that can be parallel tasks, the first grid dimension last.
+
+        () if the order of workgroups may matter, if there is only one, or if they are of too many kinds.
         """
         few = not self.opened and (0 in self.shape or max(self.shape) == 1 or len(self.forms) > MOST)
         if few or not independent(self):
@@ -174,7 +187,11 @@ class Workgroups:
         return tuple(Range.of(self.low.writer.fresh(f"w{g}"), 0, n) for g, n in reversed(list(enumerate(self.counts))))
 
     def write(self, body: Callable[[], None], tasks: tuple[Range, ...] = ()) -> None:
-        """Emit the program for all workgroups, in order, or for the ids of a task; `body` emits it for one."""
+        """Emit the program for all workgroups: in loops over their ids, or, if they are parallel tasks, for the ids of
+        a task.
+
+        `body()` emits it for one workgroup; `tasks` are the ranges of ids of parallel tasks.
+        """
         if 0 in self.counts:
             return
         if not self.opened and len(self.forms) > MOST:
@@ -195,24 +212,29 @@ class Workgroups:
                     self._workgroup(body, self._clamped_ids(ids, kind), kind)
 
     def _clamped_ids(self, ids: tuple[Expr, ...], kind: int) -> tuple[Expr, ...]:
-        """Return the ids clamped to the range that workgroups of a kind have, so that their bounds are known."""
+        """Return `ids` clamped to the range that the ids of workgroups of this kind have, so that their bounds are
+        known.
+        """
         places = np.nonzero(self.kinds == kind)
         limits = [(int(p.min()), int(p.max())) for p in reversed(places)]
         return tuple(maximum(minimum(w, hi), lo) for w, (lo, hi) in zip(ids, limits, strict=True))
 
     def _is_of_kind(self, ids: tuple[Expr, ...], kind: int) -> Expr:
-        """Return the condition that the workgroup of these ids is of a kind."""
+        """Return the condition, an expression of `ids`, that the workgroup with these ids is of this kind."""
         known, conditions = self._meanings(ids, _substituted), []
         for place, record in enumerate(self.constraints):
             if len(set(self.forms[:, place])) > 1:
                 first = as_expr(self._first(record, known, _substituted))
                 size, tile = self.low.scope.number(record.attrs["dim"]), self.low.scope.number(record.attrs["tile"])
-                width, wanted = minimum(first + tile, size) - minimum(first, size), int(self.forms[kind, place])
-                conditions += [width >= wanted, width <= wanted]
+                width, expected = minimum(first + tile, size) - minimum(first, size), int(self.forms[kind, place])
+                conditions += [width >= expected, width <= expected]
         return reduce(mul, conditions, as_expr(1))
 
     def _workgroup(self, body: Callable[[], None], ids: tuple[Expr, ...], kind: int | None = None) -> None:
-        """Emit the program for workgroups of one kind; `kind` is None if sizes are open."""
+        """Emit the program for the workgroups of one kind; `kind` is None if sizes are open (known only at the call).
+
+        `ids` are expressions; `body()` emits operations.
+        """
         low, scope = self.low, self.low.scope
         known = self._meanings(ids, _substituted)
         scope.means(known)
@@ -227,29 +249,31 @@ class Workgroups:
             body()
 
     def _open_width(self, record: Op, first: Expr) -> Size:
-        """Return the extent of a part that begins at `first`, of a dimension whose size may be open."""
+        """Return the width of the part that begins at `first`, of a dimension whose size may be open (known only at the
+        call).
+        """
         tile, size = self.low.scope.number(record.attrs["tile"]), self.low.scope.size(record.attrs["dim"])
         return number_or(as_expr(tile if tile == 1 or size % tile in (0, as_expr(0)) else minimum(tile, size - first)))
 
 
 def _substituted(e: Expr, known: Mapping[Symbol, Any]) -> Expr:
-    """Return the expression with known symbols replaced."""
+    """Return the expression `e` with its symbols replaced by the expressions in `known`."""
     return Substitution(known)(e)
 
 
 def _set_symbols(low: Lowering) -> set[Symbol]:
-    """Return the symbols that get their value while the program runs."""
+    """Return the symbols whose values set_symbol sets while the program runs."""
     set_ops = [op for op in low.program.walk() if op.name == "set_symbol"]
     return {op.attrs["symbol"] for op in set_ops if not is_given(low, op)}
 
 
 def is_given(low: Lowering, op: Op) -> bool:
-    """True if a set_symbol only repeats a scalar argument whose value is known already."""
+    """True if the set_symbol `op` sets a symbol to a scalar argument whose value is known already."""
     return op.operands[0] in low.program.args and op.attrs["symbol"] in low.scope.symbols
 
 
 def _refuse_set_symbols(low: Lowering) -> None:
-    """Raise a ProgramError if a constraint depends on a value that is known only when the program runs."""
+    """Raise a ProgramError if a constraint depends on a symbol that set_symbol sets while the program runs."""
     set_here = _set_symbols(low)
     walked = {op.attrs["axis"] for op in low.program.walk() if op.name == "iterate" and op.attrs.get("start")}
     for record in low.program.records:
@@ -268,18 +292,18 @@ def _refuse_set_symbols(low: Lowering) -> None:
 
 
 def independent(groups: Workgroups) -> bool:
-    """True if no workgroup accesses memory that another one writes, other than by atomics whose results nothing uses.
+    """True if no workgroup accesses memory that another one writes, except by atomics whose results nothing uses.
 
-    That is so if each dimension of the grid splits a dimension, and every access to written memory has that dimension's
-    coordinate at the same memory coordinate.
+    That is shown if each grid dimension splits a dimension, and all accesses to written memory have that dimension's
+    index as the same memory coordinate.
     """
     low, program = groups.low, groups.low.program
     if groups.persistent is not None or low.reports.logs is not None or is_ordered(program):
         return False
     if not groups.opened and not _have_distinct_ids(groups):
         return False
-    cut = [_cut_by(groups, g) for g, count in enumerate(groups.counts) if count not in (0, 1)]
-    if None in cut:
+    split_dims = [_dim_split_by(groups, g) for g, count in enumerate(groups.counts) if count not in (0, 1)]
+    if None in split_dims:
         return False
     ops = list(program.walk())
     for arg in program.args:
@@ -288,7 +312,9 @@ def independent(groups: Workgroups) -> bool:
         names = {op.name for op in writes}
         if not writes or ("write" not in names and len(names) == 1 and not reads):
             continue
-        if names != {"write"} or not all(d is not None and _are_disjoint(low, d, (*writes, *reads)) for d in cut):
+        if names != {"write"} or not all(
+            d is not None and _are_disjoint(low, d, (*writes, *reads)) for d in split_dims
+        ):
             return False
     return True
 
@@ -299,9 +325,11 @@ def _have_distinct_ids(groups: Workgroups) -> bool:
     return len(np.unique(np.stack(ids, axis=1), axis=0)) == len(ids[0])
 
 
-def _cut_by(groups: Workgroups, grid: int) -> Expr | None:
-    """Return the dimension of which workgroups along a grid dimension have tiles side by side; None if there is
+def _dim_split_by(groups: Workgroups, grid: int) -> Expr | None:
+    """Return the dimension that workgroups along the grid dimension number `grid` split into tiles; None if there is
     none.
+
+    The tile of workgroup w must start at w * tile.
     """
     low = groups.low
     for record in groups.constraints:
@@ -318,8 +346,9 @@ def _cut_by(groups: Workgroups, grid: int) -> Expr | None:
 
 
 def _are_disjoint(low: Lowering, dim: Expr, accesses: Sequence[Op]) -> bool:
-    """True if all accesses have the coordinate of `dim` alone at the same memory coordinate, without any other
-    symbol.
+    """True if accesses with different indices along `dim` touch different memory.
+
+    All of them must have the index of `dim` alone as one coordinate, at the same position.
     """
     places = {own_coordinate(op, dim) for op in accesses}
     if len(places) != 1 or None in places:
@@ -337,15 +366,15 @@ def _are_disjoint(low: Lowering, dim: Expr, accesses: Sequence[Op]) -> bool:
 
 
 def allocate(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Lower `allocate`: memory of one workgroup, filled with NaN (floats) or 0, with its part of each dimension.
+    """Allocate memory for one workgroup's part of each dimension, filled with NaN (floats) or 0; return ().
 
-    It has whole dimensions if an access has coordinates of its own.
+    It has all of each dimension if a read or write of it has explicit coordinates.
     """
     (memory,) = op.results
     kind: MemoryType = memory.type
-    touching = [o for o in low.program.walk() if memory in o.operands[: 2 if o.name in WRITES else 1]]
-    whole = any("at" in o.attrs for o in touching)
-    parts: list[Part] = [(as_expr(0), low.scope.size(d)) if whole else low.scope.part(d) for d in kind.dims]
+    accesses = [o for o in low.program.walk() if memory in o.operands[: 2 if o.name in WRITES else 1]]
+    has_coordinates = any("at" in o.attrs for o in accesses)
+    parts: list[Part] = [(as_expr(0), low.scope.size(d)) if has_coordinates else low.scope.part(d) for d in kind.dims]
     shape = tuple(width for _, width in parts)
     tensor = low.writer.alloc(kind.dtype, [1 if n == 0 else n for n in shape], memory.name or "shared")
     if 0 not in shape:

@@ -1,12 +1,11 @@
-"""The part of a tensor that a read with padding looks at, copied once: a halo tile.
+"""Halo tiles: the part of a tensor that a padded, overlapping read covers, copied to shared memory once.
 
 %x_part = alloc shared bf16 (4, 66, 64)
-copy %x_view -> %x_part else 0               lines 2*t - 1 to 2*t + 2, what is out of bounds is zero
-mma ... [i0 + r, i1 + s, c]                  every tap reads it where it lies
+copy %x_view -> %x_part else 0               lines 2*t - 1 to 2*t + 2, zero out of bounds
+mma ... [i0 + r, i1 + s, c]                  every tap reads it in place
 
-It is the image of the current parts under the access. A read whose elements overlap, the taps of a convolution, has an
-image that is smaller than the read itself. If every lane has a box of results, each has an image of its own, its
-window:
+It is the box of memory that the access covers for the current parts. Windows of a convolution overlap, so that the box
+is smaller than the read. If every lane has a box of results, each lane has a window of its own in memory:
 
 %x_part = alloc shared bf16 (64, 32, 3, 6)   of 64 channels and 32 boxes of 1x4: 3x6 neighbours
 """
@@ -32,16 +31,17 @@ from tilewright.plan.bound import BoundKernel
 
 @dataclass(frozen=True)
 class Box:
-    """The image of the current parts in memory: its first coordinate and its extent along each dimension."""
+    """The box of memory that an access covers: its first coordinate and its extent along each memory dimension."""
 
     first: tuple[Expr, ...]
     widths: tuple[int, ...]
 
 
 def box_of(low: Lowering, op: Op, access: TileAccess, dims: tuple[Expr, ...], parts: Parts) -> Box | None:
-    """Return the Box of memory that a read covers if it is smaller than the read (elements overlap); None otherwise.
+    """Return the Box of memory that a read `op` covers, if it has fewer elements than the read; None otherwise.
 
-    Along the rows of an MMA that reads it, it is padded to whole atoms.
+    A read of a sliding window reads elements several times. `parts` maps the tile's dimensions `dims` to (first index,
+    extent). Along rows of an MMA that uses the read, the box is padded to whole atoms.
     """
     sizes = {d: width for d in dims if isinstance(width := parts[d][1], int)}
     if len(sizes) < len(dims):
@@ -54,7 +54,9 @@ def box_of(low: Lowering, op: Op, access: TileAccess, dims: tuple[Expr, ...], pa
 
 
 def image_of(at: Sequence[Expr], over: Sequence[Symbol]) -> Box | None:
-    """Return the Box that coordinates cover over axes that start at 0; None unless they are linear and growing in them.
+    """Return the Box that the coordinates `at` cover if the iterators `over` run from 0 to their ends.
+
+    None unless each coordinate is linear in them, with factors that are not negative.
 
     >>> from tilewright.algebra.expr import index
     >>> i, r = index("i", 8), index("r", 3)
@@ -77,17 +79,17 @@ def image_of(at: Sequence[Expr], over: Sequence[Symbol]) -> Box | None:
 
 
 def window_of(low: Lowering, access: TileAccess, dims: tuple[Expr, ...], parts: Parts) -> Box | None:
-    """Return the Box of memory that a lane reads for its box of results, if it is smaller than what it reads; else
-    None.
+    """Return the Box of memory that one lane reads for its box of results; None if it is no smaller than the elements
+    read.
 
-    It starts at expressions of the coordinates that differ between lanes.
+    Its first coordinate depends on the lane. `parts` maps the tile's dimensions `dims` to (first index, extent).
     """
-    moved = [d for d in dims if is_in_window(low.bound, d)]
-    sizes = [width for d in moved if isinstance(width := parts[d][1], int)]
-    if len(sizes) < len(moved) or low.bound.unrolled_terms is None:
+    lane_dims = [d for d in dims if is_in_window(low.bound, d)]
+    sizes = [width for d in lane_dims if isinstance(width := parts[d][1], int)]
+    if len(sizes) < len(lane_dims) or low.bound.unrolled_terms is None:
         return None
     over = low.writer.axes(sizes)
-    images = Substitution({low.scope.coordinate(d): parts[d][0] + i for d, i in zip(moved, over, strict=True)})
+    images = Substitution({low.scope.coordinate(d): parts[d][0] + i for d, i in zip(lane_dims, over, strict=True)})
     at = [images(e) for e in access.at]
     axes, digits = split(over, at)
     window = image_of([digits(e) for e in at], axes)
@@ -95,7 +97,7 @@ def window_of(low: Lowering, access: TileAccess, dims: tuple[Expr, ...], parts: 
 
 
 def is_in_window(bound: BoundKernel, dim: Expr) -> bool:
-    """True if one lane goes over the whole part of a dimension: that of its box of results, or a summed one."""
+    """True if one lane goes over all of a dimension's part: it belongs to the lane's box of results, or is summed."""
     return dim in bound.lane_box or dim not in bound.widths
 
 
@@ -108,23 +110,31 @@ def windowed(
     dtype: DType,
     otherwise: float,
 ) -> Formula:
-    """Emit the copy of all lanes' windows; return a load from the copy, for the read."""
+    """Emit the copy of all lanes' windows to shared memory; return the formula of an element of the read, loaded from
+    it.
+
+    `box` is the window of a lane; `parts` maps the tile's dimensions `dims` to (first index, extent); `otherwise` is
+    the value out of bounds.
+    """
     lane_dims = [d for d in dims if not is_in_window(low.bound, d)]
-    long = [n for n, width in enumerate(box.widths) if width > 1]
-    sizes = [*(parts[d][1] for d in lane_dims), *(box.widths[n] for n in long)]
+    longer = [n for n, width in enumerate(box.widths) if width > 1]
+    sizes = [*(parts[d][1] for d in lane_dims), *(box.widths[n] for n in longer)]
     tensor = low.writer.alloc(dtype, sizes, f"{access.tensor.name}_part")
     over = low.writer.axes(sizes)
     images = Substitution({low.scope.coordinate(d): parts[d][0] + i for d, i in zip(lane_dims, over, strict=False)})
-    within = dict(zip(long, over[len(lane_dims) :], strict=True))
-    places = [images(first) + within.get(n, 0) for n, first in enumerate(box.first)]
+    window_index = dict(zip(longer, over[len(lane_dims) :], strict=True))
+    places = [images(first) + window_index.get(n, 0) for n, first in enumerate(box.first)]
     view = low.writer.view(access.tensor, over, marked(places, access.shape))
     low.writer.emit("copy", (view, tensor), otherwise=otherwise)
-    at = [access.at[n] - box.first[n] for n in long]
+    at = [access.at[n] - box.first[n] for n in longer]
     return load(tensor, *(low.scope.coordinate(d) - parts[d][0] for d in lane_dims), *at)
 
 
 def staged(writer: BlockWriter, access: TileAccess, box: Box, dtype: DType, otherwise: float) -> Formula:
-    """Emit the copy of a read's image (halo tile); return a load from the copy, for the read."""
+    """Emit the copy of a halo tile to shared memory; return the formula of an element of the read, loaded from it.
+
+    `box` is the memory that the read covers; `otherwise` is the value out of bounds.
+    """
     tensor = writer.alloc(dtype, box.widths, f"{access.tensor.name}_part")
     over = writer.axes(box.widths)
     places = [first + i for first, i in zip(box.first, over, strict=True)]

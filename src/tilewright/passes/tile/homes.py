@@ -28,9 +28,10 @@ from tilewright.plan.microkernel import Microkernel, axes_in
 
 @dataclass(frozen=True)
 class Home:
-    """A register layout for values over the dimension `row`, `rows` elements at a time, as accumulators of these atoms.
+    """A register layout of values over the dimension `row`, like that of the accumulators of chained MMAs.
 
-    `atoms` maps the columns of an accumulator to its atom; `waves` is (groups of waves along rows, along columns).
+    A task has `rows` elements of `row`. `atoms` maps the N extent of an accumulator tile of a group of waves to its
+    atom; `waves` is (groups of waves along M, groups along N).
     """
 
     row: Expr
@@ -39,45 +40,56 @@ class Home:
     atoms: Mapping[int, MultiplyAtom]
 
     def axes(self, dims: tuple[Expr, ...], parts: Parts) -> tuple[Expr, ...] | None:
-        """Return the dimensions by which a value is held in registers, the rows first; None if it is held in memory."""
-        wide = [d for d in dims if d is not self.row and parts[d][1] != 1]
-        if self.row not in dims or parts[self.row][1] != self.rows or len(wide) > 1:
+        """Return the dimensions of a register tensor for a value over `dims`, `row` first; None if it must be in
+        memory.
+
+        `parts` maps dimensions to (first index, extent).
+        """
+        columns = [d for d in dims if d is not self.row and parts[d][1] != 1]
+        if self.row not in dims or parts[self.row][1] != self.rows or len(columns) > 1:
             return None
-        axes = (self.row, *wide)
+        axes = (self.row, *columns)
         return None if self.distribution(tuple(parts[d][1] for d in axes)) is None else axes
 
     def distribution(self, sizes: tuple[object, ...]) -> Distribution | None:
-        """Return the Distribution (layout over lanes) of a value of (rows,) or (rows, columns); None if no accumulator
-        is like it.
+        """Return the layout over lanes of a value of the shape `sizes`: (rows,) or (rows, columns).
+
+        None if the first extent is not that of this layout, or no atom has a tile with these columns.
         """
         if not sizes or sizes[0] != self.rows or len(sizes) > 2:
             return None
         if len(sizes) == 1:
             return Distribution(layout=self._of_rows())
-        columns, across = sizes[1], self.waves[1]
-        atom = self.atoms.get(columns // across) if isinstance(columns, int) and columns % across == 0 else None
+        columns, waves_along_n = sizes[1], self.waves[1]
+        atom = (
+            self.atoms.get(columns // waves_along_n)
+            if isinstance(columns, int) and columns % waves_along_n == 0
+            else None
+        )
         if atom is None:
             return None
-        waves = None if self.waves == (1, 1) else (as_expr(self.waves[0]), as_expr(across))
+        waves = None if self.waves == (1, 1) else (as_expr(self.waves[0]), as_expr(waves_along_n))
         return Distribution(operand=f"{atom.name}.c", waves=waves)
 
     def _of_rows(self) -> Layout:
-        """Return the layout of one value for each row: an accumulator's layout without its columns."""
+        """Return the layout over lanes of a value with one element per row: an accumulator's layout without its
+        columns.
+        """
         columns, atom = next(iter(self.atoms.items()))
-        whole = operand_layout(atom, "c", (self.rows, columns * self.waves[1]), self.waves)
+        accumulator = operand_layout(atom, "c", (self.rows, columns * self.waves[1]), self.waves)
         modes = []
-        for mode, kept in ((whole[0], True), (whole[1], False)):
+        for mode, is_lanes in ((accumulator[0], True), (accumulator[1], False)):
             pairs = zip(leaves(mode.shape), leaves(mode.stride), strict=True)
             steps = [(n, 0 if step % self.rows == 0 else step) for n, step in pairs]
-            modes.append([(n, step) for n, step in steps if kept or step] or [(1, 0)])
+            modes.append([(n, step) for n, step in steps if is_lanes or step] or [(1, 0)])
         shape, stride = (tuple(tuple(pair[i] for pair in mode) for mode in modes) for i in (0, 1))
         return Layout(shape, stride)
 
 
 def home_of(products: Mapping[Op, Microkernel | None], machine: Machine, width: Callable[[Expr], int]) -> Home | None:
-    """Return the register layout that all accumulators of chained MMAs share; None if they differ, or some has none.
+    """Return the register layout that all accumulators of `products` share; None if they differ, or an MMA has none.
 
-    `width(d)` is the extent of a task along a dimension d.
+    `products` maps each MMA to its Microkernel (None: done by loops); `width(d)` is the extent of a task along d.
     """
     kernels = [(op, kernel) for op, kernel in products.items() if kernel is not None and kernel.slab is not None]
     if not kernels or len(kernels) < len(products):
@@ -91,7 +103,7 @@ def home_of(products: Mapping[Op, Microkernel | None], machine: Machine, width: 
     row = {None if isinstance(x, str) else x.m for x in axes}
     if len(row) > 1 or None in row or any((x.rows, x.waves) != (first.rows, first.waves) for _, x in kernels):
         return None
-    atoms = {x.atom.shape[1] * x.blocks: x.atom for _, x in kernels}  # blocks on a diagonal lie one beside the other
+    atoms = {x.atom.shape[1] * x.blocks: x.atom for _, x in kernels}  # diagonal blocks are neighbours along N
     for atom in machine.multiply.values():
         if (atom.c.rows, atom.c.lanes, atom.c.dtype) == (c.rows, c.lanes, c.dtype):
             atoms.setdefault(atom.shape[1], atom)

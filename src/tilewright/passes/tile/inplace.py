@@ -1,8 +1,8 @@
-"""Factors that products read where they lie, though elements of them may be out of bounds: the taps of a convolution.
+"""Operands that MMAs read in place, though elements may be out of bounds: windows of padded convolutions.
 
-Elements out of bounds count as zero, so they need not be multiplied. Loops over taps run only where the tensor is, as
-far as that does not depend on the row; rows of a block that fall outside are left out, which is known where the first
-and the last blocks of a line are peeled off and the taps written out.
+Elements out of bounds count as zero, so they need not be multiplied. Loops over filter taps run only where they are in
+bounds, as far as that does not depend on the row; rows of a block that are out of bounds are left out, which is known
+where the first and the last blocks of an image line are peeled off and the taps unrolled.
 """
 
 from __future__ import annotations
@@ -25,40 +25,47 @@ from tilewright.plan.microkernel import Axes, Microkernel, axes_in, types_of
 
 
 def is_read_in_place(low: Lowering, op: Op) -> bool:
-    """True if only MMAs use a read, as A by vectors (elements out of bounds are skipped), or as staged operand.
+    """True if only MMAs use the result of a read, and all of them can read it in place though it may be out of bounds.
 
-    An operand is staged if its K steps are copied to shared memory: elements out of bounds are zero there. Operations
-    that compute an operand step by step may use the read too.
+    Vector MMAs skip elements of A out of bounds; MMAs that stage K steps in shared memory have zeros there. Operations
+    that compute a staged operand step by step may use the read too.
     """
     if op.attrs.get("otherwise", 0) != 0 or low.scope.masks or low.scope.ends:
         return False
     users, computing = low.users.get(op.result, ()), _computed_in_steps(low)
-    return bool(users) and all(_is_left(low, x, op) or _is_staged(low.bound, x, op) or x in computing for x in users)
+    return bool(users) and all(
+        _is_skippable_a(low, x, op) or _is_staged(low.bound, x, op) or x in computing for x in users
+    )
 
 
 def is_right(users_of: Mapping[Value, Sequence[Op]], op: Op) -> bool:
-    """True if only MMAs use a read, all as operand B."""
+    """True if all users of the result of the read `op` are MMAs that have it as operand B.
+
+    `users_of` maps each value to the operations that use it.
+    """
     users = users_of.get(op.result, ())
     return all(user.name == "mma" and user.operands[0] is not op.results[0] is user.operands[1] for user in users)
 
 
-def _is_left(low: Lowering, user: Op, read: Op) -> bool:
-    """True if a read is operand A of an MMA by vectors that can skip elements out of bounds."""
+def _is_skippable_a(low: Lowering, user: Op, read: Op) -> bool:
+    """True if a read is operand A of `user`, an MMA by vectors that can skip elements out of bounds."""
     if user in low.bound.lane_kernels:
         return user.operands[0] is read.results[0]
-    kernel_and_axes = _as_left(low, user, read)
+    kernel_and_axes = _kernel_with_a(low, user, read)
     if kernel_and_axes is None or kernel_and_axes[0].whole:
         return False
     kernel, axes = kernel_and_axes
-    whole = low.scope.part(axes.k)[1] % kernel.atom.shape[2] in (0, ZERO)  # otherwise a panel ends in zeros
+    has_whole_atoms = low.scope.part(axes.k)[1] % kernel.atom.shape[2] in (0, ZERO)  # otherwise a panel ends in zeros
     return kernel.group == 1 or (
-        whole and _is_contiguous_along(read, axes.k) and not _may_be_out_of_bounds(low.arguments, read, axes.k)
+        has_whole_atoms
+        and _is_contiguous_along(read, axes.k)
+        and not _may_be_out_of_bounds(low.arguments, read, axes.k)
     )
 
 
 def microkernel_of(low: Lowering, op: Op) -> tuple[Microkernel, Axes, tuple[DType, DType, DType]] | None:
-    """Return (microkernel, its axes, types of A, B and C) of an MMA at the current parts; None if it is done by
-    loops.
+    """Return (Microkernel, its axes, element types of A, B and C) of an MMA at the current parts; None if loops do
+    it.
     """
     kernel, known = low.bound.products.get(op), all(low.scope.is_known(d) for v in op.operands for d in v.type.dims)
     axes = axes_in(op, low.scope.width) if known else ""
@@ -67,8 +74,10 @@ def microkernel_of(low: Lowering, op: Op) -> tuple[Microkernel, Axes, tuple[DTyp
     return kernel, kernel.oriented(axes), types_of(op, axes.swapped, low.machine)
 
 
-def _as_left(low: Lowering, user: Op, read: Op) -> tuple[Microkernel, Axes] | None:
-    """Return (microkernel, its axes) of an MMA if a read is its operand A in the atom's type; else None."""
+def _kernel_with_a(low: Lowering, user: Op, read: Op) -> tuple[Microkernel, Axes] | None:
+    """Return (Microkernel, its axes) of the MMA `user` if `read` is its operand A, in the atom's type; None
+    otherwise.
+    """
     kernel_of_product = (
         microkernel_of(low, user) if user.name == "mma" and user.operands[2] is not read.results[0] else None
     )
@@ -80,12 +89,13 @@ def _as_left(low: Lowering, user: Op, read: Op) -> tuple[Microkernel, Axes] | No
 
 
 def rows_past_the_end(low: Lowering, op: Op, parts: Parts) -> dict[Expr, int]:
-    """Return {row dimension: number of rows past the current part that whole atoms read} for the MMAs that use a read
-    as A.
+    """Return {M dimension: rows that whole atoms read past the current part}, for the MMAs with the read `op` as A.
+
+    `parts` maps dimensions to (first index, extent).
     """
     past_of: dict[Expr, int] = {}
     for user in low.users.get(op.result, ()):
-        left = _as_left(low, user, op)
+        left = _kernel_with_a(low, user, op)
         if left is not None and left[1].m is not None and left[0].whole:
             width = parts[left[1].m][1]
             past = -width % left[0].atom.shape[0] if isinstance(width, int) else left[0].atom.shape[0]
@@ -94,13 +104,13 @@ def rows_past_the_end(low: Lowering, op: Op, parts: Parts) -> dict[Expr, int]:
 
 
 def _is_staged(bound: BoundKernel, user: Op, read: Op) -> bool:
-    """True if a read is an operand of an MMA whose K steps are copied to shared memory one by one."""
+    """True if `read` is an operand of the MMA `user`, whose K steps are copied to shared memory one by one."""
     kernel = bound.products.get(user) if user.name == "mma" else None
     return kernel is not None and kernel.slab is not None and user.operands[2] is not read.results[0]
 
 
 def _computed_in_steps(low: Lowering) -> set[Op]:
-    """Return the operations that compute an operand A from arguments, one K step at a time."""
+    """Return the operations that compute an operand A of an MMA from arguments, one K step at a time."""
     computing: set[Op] = set()
     for op, kernel in low.bound.products.items():
         if kernel is not None and kernel.held_a and not kernel.at_once:
@@ -112,7 +122,9 @@ def _computed_in_steps(low: Lowering) -> set[Op]:
 
 
 def slides(low: Lowering, dim: Expr) -> bool:
-    """True if the index along `dim`, together with others, decides which elements of a padded read are in bounds."""
+    """True if the index of `dim`, added to others in a coordinate of a padded read, decides whether that is in
+    bounds.
+    """
     for op in low.program.walk():
         if op.name != "read" or op.attrs.get("otherwise") != 0 or "at" not in op.attrs:
             continue
@@ -122,29 +134,31 @@ def slides(low: Lowering, dim: Expr) -> bool:
 
 
 def are_alike(low: Lowering, dim: Expr) -> bool:
-    """True if edge pieces of `dim` have the same operations as interior pieces, apart from bounds.
+    """True if blocks at the edges of `dim` have the same operations as interior blocks, apart from predicates.
 
     That is so if all other dimensions of the coordinates that depend on `dim` (filter taps) are unrolled.
     """
-    written = {d for d, loop in low.bound.summed.items() if loop.unrolled}
+    unrolled = {d for d, loop in low.bound.summed.items() if loop.unrolled}
     for op in (op for op in low.program.walk() if op.name == "read" and "at" in op.attrs):
         dim_of = dict(zip(op.attrs["over"], op.results[0].type.dims, strict=True))
         for e in op.attrs["at"]:
-            met = {dim_of[s] for s in e.symbols if s in dim_of}
-            if dim in met and not met - {dim} <= written:
+            dims = {dim_of[s] for s in e.symbols if s in dim_of}
+            if dim in dims and not dims - {dim} <= unrolled:
                 return False
     return not low.bound.lane_kernels
 
 
 def _is_contiguous_along(read: Op, dim: Expr) -> bool:
-    """True if elements along `dim` are contiguous in the memory of a read; otherwise they are copied to a panel."""
+    """True if neighbours along `dim` are contiguous in the memory of a read."""
     *before, last = read.attrs.get("at") or read.operands[0].type.dims
     coordinate = dict(zip(read.results[0].type.dims, read.attrs.get("over", ()), strict=False)).get(dim, dim)
     return not any(coordinate in e.symbols for e in before) and linear_step(last, coordinate) == 1
 
 
 def _may_be_out_of_bounds(arguments: ArgumentTensors, read: Op, dim: Expr) -> bool:
-    """True if a coordinate that depends on `dim` and on others may be out of bounds."""
+    """True if a coordinate of a read that depends on `dim`, and is not the index of `dim` alone, may be out of
+    bounds.
+    """
     kind: TileType = read.results[0].type
     coordinate = dict(zip(kind.dims, read.attrs.get("over", ()), strict=False)).get(dim)
     for e, n in zip(read.attrs.get("at", ()), arguments.shapes[read.operands[0]], strict=False):
@@ -162,12 +176,13 @@ def limits(
     known: Substitution,
     unknown: set[Symbol],
 ) -> tuple[Expr, Expr, tuple[bool, ...]]:
-    """Return (first, end, remaining marks) of a loop over a filter tap: the indices at which coordinates are in bounds.
+    """Return (first, end, marks) of the loop over a filter tap: the range in which coordinates are in bounds.
 
-    Only coordinates that depend on `tap` and on `known` values are considered; `unknown` are symbols that change within
-    the loop. `marks` says which coordinates may be out of bounds.
+    `at` are the coordinates in a tensor of extents `shape`; `marks` says which may be out of bounds, before and, in the
+    result, within that range. `tap` is the loop's symbol, `size` its extent. `known` replaces symbols; coordinates with
+    a symbol in `unknown`, which changes within the loop, are not considered.
     """
-    first, end, left = as_expr(0), as_expr(size), list(marks)
+    first, end, remaining = as_expr(0), as_expr(size), list(marks)
     for n, e in enumerate(at):
         if not marks[n] or tap not in e.symbols or e.symbols & unknown:
             continue
@@ -177,5 +192,5 @@ def limits(
             continue
         lowest, past = indices_in_bounds(factor.value, form[1], shape[n])
         first, end = maximum(first, lowest), minimum(end, past)
-        left[n] = False
-    return first, end, tuple(left)
+        remaining[n] = False
+    return first, end, tuple(remaining)

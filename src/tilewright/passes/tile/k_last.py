@@ -1,7 +1,7 @@
-"""Reads of MMA operands as if a dimension of K were the last of memory: the order of copies whose rows run along K.
+"""Reads of MMA operands with a dimension of K as the last of memory: the layout of copies whose rows run along K.
 
-    %x = read %x over=[n, p, q, c, r, s] at=[n, c, p + r - 1, q + s - 1] : bf16[N, P, Q, C, R, S]   images as they lie
-    %x = read %x_rows over=[n, p, q, c, r, s] at=[n, p + r - 1, q + s - 1, c]                       on the copy
+    %x = read %x over=[n, p, q, c, r, s] at=[n, c, p + r - 1, q + s - 1] : bf16[N, P, Q, C, R, S]   the argument
+    %x = read %x_rows over=[n, p, q, c, r, s] at=[n, p + r - 1, q + s - 1, c]                       the copy
 
 A pipeline steps along K where memory is contiguous. If that is a window, or a few taps, a step has few elements.
 """
@@ -19,9 +19,9 @@ from tilewright.passes.tile.rewriting import places
 
 
 def with_k_last(product: Op, reads: Sequence[Numbered]) -> list[Numbered] | str:
-    """Return the reads of an MMA's operands with the coordinate of one dimension of K last; or text: why it cannot be.
+    """Return the reads of both MMA operands with the coordinate of one dimension of K last; or text: why it cannot be.
 
-    It is the longest of the dimensions of K that are a coordinate of their own in both operands.
+    It is the longest dimension of K whose index is a coordinate of its own in both operands.
     """
     one, two = (v.type.dims for v in product.operands[:2])
     summed = [d for d in one if d in two and d not in product.result.type.dims]
@@ -36,14 +36,14 @@ def with_k_last(product: Op, reads: Sequence[Numbered]) -> list[Numbered] | str:
 
 
 def _is_alone(read: Numbered, dim: object) -> bool:
-    """True if one coordinate of a read alone has the index of `dim`, and memory has exactly its elements there."""
+    """True if the index of `dim` occurs in one coordinate of a read only, and that memory dimension has its extent."""
     index = read.over[dim]  # type: ignore[index]
     users = [n for n, e in enumerate(read.at) if index in e.symbols]
     return len(users) == 1 and read.shape[users[0]] == int(index.hi) + 1
 
 
 def _moved_last(read: Numbered, place: int) -> Numbered:
-    """Return a read with coordinate number `place` last; unchanged if it is."""
+    """Return the read with coordinate number `place` moved to the last position."""
     order = (*(n for n in range(len(read.at)) if n != place), place)
     if order == tuple(range(len(read.at))):
         return read
@@ -51,9 +51,9 @@ def _moved_last(read: Numbered, place: int) -> Numbered:
 
 
 def with_tiles_k_last(program: Program, free: Collection[Op]) -> tuple[Program, Collection[Op]]:
-    """Return (the program with operand tiles of its MMA that end in the contiguous dimension, its `free` loops).
+    """Return (program whose MMA operands have their contiguous dimension last, its `free` loops).
 
-    `free` are the loops whose tile size does not change the result.
+    `free` are the loops with the same result for every tile size.
     """
     (product,) = (op for op in program.walk() if op.name == "mma")
     makers, swapped = program.makers(), dict[Op, Op]()
@@ -65,23 +65,27 @@ def with_tiles_k_last(program: Program, free: Collection[Op]) -> tuple[Program, 
             attrs = {**read.attrs, "over": tuple(over[n] for n in order), "at": at}
             result = Value(TileType(kind.dtype, tuple(kind.dims[n] for n in order)), factor.name)
             swapped[read] = Op(read.spec, read.operands, attrs, (result,), loc=read.loc)
-        kept: dict[Op, Op] = {}
+        copy_of_op: dict[Op, Op] = {}
         values = {op.result: other.result for op, other in swapped.items()}
-        rewritten = replace(program, body=with_ops(program.body, swapped, values, kept))
+        rewritten = replace(program, body=with_ops(program.body, swapped, values, copy_of_op))
         verify(rewritten)
-    return rewritten, tuple(kept.get(op, op) for op in free)
+    return rewritten, tuple(copy_of_op.get(op, op) for op in free)
 
 
 def transposing(program: Program, read: Numbered, name: str) -> FactorCopy:
-    """Return the program that copies an operand to the order of coordinates of a read from `with_k_last`.
+    """Return the program that copies an operand to the argument `name`, in the order of coordinates of `read`.
 
-    It is over three dimensions: those before the coordinate that moves, that coordinate, and those behind it.
+    `read` comes from `with_k_last`. The copy has three dimensions: those before the moved coordinate, those behind it,
+    and the moved one.
     """
     assert read.order is not None
     moved = read.order[-1]
-    given = [0] * len(read.shape)
+    source_extents = [0] * len(read.shape)
     for n, extent in zip(read.order, read.shape, strict=True):
-        given[n] = extent
-    extents = (prod(given[:moved]), given[moved], prod(given[moved + 1 :]))
-    words = f"{read.source.name} is copied to {read.shape}, from {tuple(given)}: {read.shape[-1]} of K are contiguous"
+        source_extents[n] = extent
+    extents = (prod(source_extents[:moved]), source_extents[moved], prod(source_extents[moved + 1 :]))
+    words = (
+        f"{read.source.name} is copied to {read.shape}, from {tuple(source_extents)}: "
+        f"{read.shape[-1]} of K are contiguous"
+    )
     return copying_to(program, read.source, name, extents, (0, 2, 1), words)

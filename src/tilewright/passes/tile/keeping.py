@@ -1,4 +1,4 @@
-"""Decisions whether a value is computed again at each use, or kept in memory or registers."""
+"""Decides whether a value is stored in memory or registers, or computed again at each use."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from tilewright.passes.tile.writer import BlockWriter
 from tilewright.plan.kept_rows import is_kept_by_lanes, row_reads
 
 HEAVY = 8
-"""The weight from which an element is better kept than computed twice."""
+"""An element of at least this weight that is used twice is stored."""
 LONG = 60
-"""The weight from which a formula is cut in two."""
+"""A formula of at least this weight is stored, so that formulas do not grow without bound."""
 
 
 def kept(low: Lowering, op: Op, value: Value, tile: Tile) -> Tile:
-    """Return the tile, stored if it is expensive and used several times, or if its formula has grown long.
+    """Return the Tile of `value`, a result of `op`: stored if it is expensive and used several times, or has a long
+    formula.
 
-    A computed value of one element per row is always stored; a tile that lanes have no room for never. Raise a
-    ProgramError if a dimension occurs twice.
+    A computed value of one element per row is always stored; a tile that does not fit the lanes' registers never is.
+    Raise a ProgramError if a dimension occurs twice.
     """
     if len(set(tile.dims)) != len(tile.dims):
         raise ProgramError(f"{op_text(op)}: a dimension occurs twice, which has no native form yet", op.loc)
@@ -33,14 +34,16 @@ def kept(low: Lowering, op: Op, value: Value, tile: Tile) -> Tile:
     if not fits(low, tile.sizes):
         return tile
     if is_row(low.writer, tile) and only_load(tile.formula) is None and any(loads(tile.formula)):
-        return low.storage.stored(tile, name=value.name)  # lanes would compute it again for each of their elements
+        return low.storage.stored(tile, name=value.name)  # else lanes compute it again for each of their elements
     if (len(low.users.get(value, ())) > 1 and cost >= HEAVY and any(loads(tile.formula))) or cost >= LONG:
         return low.storage.stored(tile, name=value.name)
     return tile
 
 
 def simple(storage: Storage, value: Value, light: int = 2) -> Tile:
-    """Return the value's tile, stored first unless its formula is cheap enough (`light`) to occur several times."""
+    """Return the Tile of `value`; it is stored first if its formula's weight is more than `light`, so that it can be
+    repeated.
+    """
     tile = storage.env[value]
     if weight(tile.formula) > light and any(loads(tile.formula)):
         storage.env[value] = tile = storage.stored(tile, name=value.name)
@@ -48,7 +51,7 @@ def simple(storage: Storage, value: Value, light: int = 2) -> Tile:
 
 
 def near(low: Lowering, value: Value) -> Tile:
-    """Return the value's tile, stored in the workgroup's memory if several operations use it and it fits."""
+    """Return the Tile of `value`; it is stored in the workgroup's memory if several operations use it and it fits."""
     tile, load = low.storage.env[value], only_load(low.storage.env[value].formula)
     is_near = tile.filled or tile.wide is not None or (load is not None and load.tensor.type.space == "shared")
     has_room = low.plan.waves == 1 or low.writer.lanes is None
@@ -60,9 +63,8 @@ def near(low: Lowering, value: Value) -> Tile:
 
 
 def is_row_read_again(low: Lowering, read: Op) -> bool:
-    """True if a task should keep what it reads as it lies in memory, because it goes over it several times.
-
-    It is kept in the memory of workgroups; lanes take it to registers where they have room for it.
+    """True if a task should keep the elements of a read in the workgroup's memory, because it reads them several
+    times.
     """
     if low.plan.waves == 1 or low.writer.lanes is None or low.writer.home is not None or low.bound.products:
         return False
@@ -75,9 +77,10 @@ def is_row_read_again(low: Lowering, read: Op) -> bool:
 
 
 def fits(low: Lowering, sizes: Sequence[Size], values: int | None = None) -> bool:
-    """True if a task's lanes have room for a tile, at most `values` elements each (None: the machine's most).
+    """True if the registers of a task's lanes hold a tile of the extents `sizes`, with at most `values` elements a
+    lane.
 
-    Always True if the plan states no waves.
+    If `values` is None, it is the machine's limit. Always True if the plan states no waves.
     """
     values = low.machine.row_tasks.most_values if values is None else values
     if low.plan.waves == 1 or low.writer.lanes is None:
@@ -86,6 +89,6 @@ def fits(low: Lowering, sizes: Sequence[Size], values: int | None = None) -> boo
 
 
 def is_row(writer: BlockWriter, tile: Tile) -> bool:
-    """True if a tile is held in registers with one element for each row."""
+    """True if registers hold a tile with one element for each row (of `writer.home`)."""
     axes = None if writer.home is None else writer.home.axes(tile.dims, tile.parts)
     return axes is not None and len(axes) == 1

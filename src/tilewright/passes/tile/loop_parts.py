@@ -1,13 +1,13 @@
-"""A loop whose carried values merge as two programs: parts of it in tasks of their own, then their merge.
+"""Splits a loop whose carried values can be merged into two programs: parts of the loop, then their merge.
 
     %m, %x = iterate ... axis=(N) {            first: over [N_split, ...]         second, for each part n in order
       %h = max %s, %m0 dim=(N)                 the loop over N_part, from         m = max(start, m[0], m[1], ...)
-      %y = mma %w, %v, %x0 * exp(%m0 - %h)     what changes nothing; writes       x = sum of x[n] * exp(m[n] - m)
-      yield %h, %y }                           m and x of every part              what follows the loop
+      %y = mma %w, %v, %x0 * exp(%m0 - %h)     neutral values; writes m           x = sum of x[n] * exp(m[n] - m)
+      yield %h, %y }                           and x of every part                the rest of the program
 
-Parts start from what changes nothing (0, or the lowest number), and the merge takes what the author starts from. The
-last part may be shorter than the others: past the end of N the first program reads zeros, and a select gives numbers
-there that change nothing. `plan/facts/loops` tells which loops merge, and how.
+Each part starts from neutral values (0, or the lowest number), and the merge takes the values that the author starts
+from. The last part may be shorter than the others: past the end of N the first program reads zeros, and a select gives
+neutral numbers there. `plan/facts/loops` says which loops can be merged, and how.
 """
 
 from __future__ import annotations
@@ -27,11 +27,15 @@ from tilewright.plan.facts.masking import neutral_values
 
 STATE = "partial_state"
 NEUTRAL = {"sum": 0.0, "max": LOWEST, "min": -LOWEST}
-"""By reduction: what a part starts from. It is finite, so that a part that is masked whole gives no NaN."""
+"""{reduction: the number that a part starts from}; it is finite, so that a fully masked part gives no NaN."""
 
 
 def loop_halves(program: Program, sizes: Mapping[Symbol, int], count: int, tile: int) -> Halves | str:
-    """Return the program as two, with its loop in `count` parts of whole tiles of `tile` elements; or text: why not."""
+    """Return the program as two: its loop in `count` parts, each a multiple of `tile` elements, then the merge of the
+    parts.
+
+    Or text: why the loop cannot be split.
+    """
     loop = merging_loop(program)
     if isinstance(loop, str):
         return loop
@@ -65,17 +69,17 @@ def loop_halves(program: Program, sizes: Mapping[Symbol, int], count: int, tile:
 
 
 def _free_values(loop: Op) -> set[Value]:
-    """Return the values that a loop's body uses and does not compute."""
+    """Return the values that the body of a loop uses and does not compute."""
     (body,) = loop.blocks
     computed = {*body.args, *(r for op in body.ops for r in op.results)}
     return {v for op in body.ops for v in op.operands if v not in computed}
 
 
 class _LoopPart:
-    """Writes operations of a program over the parts of `axis`: index = width * index in `outer` + index in `inner`.
+    """Rewrites operations over parts of `axis`: its index is width * index along `outer` + index along `inner`.
 
-    Every tile that is read or filled gets the dimension `outer`, as its first. `neutral` has values of the loop, and
-    the numbers that they become past the end of `axis`, after `extent` elements; {} if all parts are full.
+    Every tile that is read or filled gets the dimension `outer`, as its first. `neutral` maps values of the loop to the
+    numbers that they get past the end of `axis`, after `extent` elements; {} if all parts are full.
     """
 
     def __init__(self, axis: Expr, width: int, extent: int, neutral: Mapping[Value, float]):
@@ -84,7 +88,10 @@ class _LoopPart:
         self.values: dict[Value, Value] = {}
 
     def loop(self, loop: Op, merges: Sequence[StateMerge], ops: list[Op]) -> Op:
-        """Append the loop over one part, with what its states start from, to `ops`; return the loop."""
+        """Append the loop over one part, and the fills that its states start from, to `ops`; return the loop.
+
+        `merges` says for each state (carried value) how parts merge, and so its neutral start.
+        """
         (body,) = loop.blocks
         args = tuple(Value(self._type(a.type), a.name) for a in body.args)
         self.values |= dict(zip(body.args, args, strict=True))
@@ -102,7 +109,9 @@ class _LoopPart:
         return ops[-1]
 
     def add(self, op: Op, ops: list[Op]) -> None:
-        """Append an operation over the new dimensions to `ops`."""
+        """Append the operation `op`, rewritten over the dimensions `outer` (parts) and `inner` (within a part), to
+        `ops`.
+        """
         if op.name == "self_index" and op.attrs["dim"] is self.axis:
             self.values[op.result] = self._position(op, op.result.type.dtype, ops)
             return
@@ -129,16 +138,22 @@ class _LoopPart:
                 self.values[value] = self._masked(rewritten, self.neutral[value], ops)
 
     def of(self, value: Value) -> Value:
-        """Return the replacement of a value; the value itself if it has none."""
+        """Return the value that replaces `value` in the rewritten program; `value` itself if none does."""
         return self.values.get(value, value)
 
     def _type(self, kind: TileType) -> TileType:
-        """Return the type of a tile over the new dimensions; one number stays one number."""
+        """Return the tile type `kind` with `inner` in place of `axis`, and `outer` as its first dimension.
+
+        A type without dimensions stays.
+        """
         dims = tuple(self.inner if d is self.axis else d for d in kind.dims)
         return TileType(kind.dtype, (self.outer, *dims)) if dims else kind
 
     def _access(self, op: Op) -> dict[str, object]:
-        """Return the iterators and coordinates of a read over the new dimensions, zero past the end of a short part."""
+        """Return the iterators `over` and coordinates `at` of a read over the new dimensions.
+
+        If the last part is short, the read gives zero past the end of memory.
+        """
         kind, over, at = places(op)
         if not kind.dims:
             return {}
@@ -150,7 +165,10 @@ class _LoopPart:
         return {"over": new, "at": tuple(map(images, at)), **({"otherwise": 0} if ends else {})}
 
     def _position(self, op: Op, dtype: DType, ops: list[Op]) -> Value:
-        """Append operations that compute the index along `axis`; return their result, over both new dimensions."""
+        """Append operations that compute the index along `axis`, in the type `dtype`, to `ops`; return their result.
+
+        The result has the dimensions `outer` and `inner`.
+        """
         index = TILE.ops["self_index"]
         outer, inner = (
             Op(index, (), {"dim": d, "dtype": dtype}, (Value(TileType(dtype, (d,))),), loc=op.loc)
@@ -162,7 +180,9 @@ class _LoopPart:
         return ops[-1].result
 
     def _masked(self, op: Op, number: float, ops: list[Op]) -> Value:
-        """Append a select of the result of `op` up to the end of `axis`, and of `number` past it; return its result."""
+        """Append a select of the result of `op` up to the end of `axis`, and of `number` past it, to `ops`; return its
+        result.
+        """
         position = self._position(op, i32, ops)
         end, past = _number(self.extent, i32, op), _number(number, op.result.type.dtype, op)
         inside = _applied("lt", (position, end.result), op)
@@ -172,7 +192,10 @@ class _LoopPart:
 
 @dataclass(frozen=True)
 class _Merge:
-    """The merge of the states of a loop's parts, which `memories` hold, one for each state, the parts along `outer`."""
+    """The merge of the states (carried values) of a loop's parts; `cut` is the original loop.
+
+    `memories` hold the states of all parts, the parts along the dimension `outer`.
+    """
 
     cut: Op
     merges: Sequence[StateMerge]
@@ -180,7 +203,10 @@ class _Merge:
     outer: Symbol
 
     def replacement(self) -> Replacement:
-        """Return operations that reduce all parts along `outer`, always in the same order, and the merged states."""
+        """Return the operations that replace the loop (Replacement): they merge the states of all parts along `outer`.
+
+        The parts are always combined in the same order.
+        """
         ops: list[Op] = []
         states = [self._read(memory, ops) for memory in self.memories]
         merged: dict[int, Value] = {}
@@ -198,26 +224,30 @@ class _Merge:
         return Replacement(self.cut, ops, tuple(merged[n] for n in range(len(states))))
 
     def _rescaled(self, term: Value, before: Value, after: Value, power: str, ops: list[Op]) -> Value:
-        """Append operations that rescale parts from their own maxima to that of all; return their result."""
+        """Append operations that compute term * power(before - after) to `ops`; return their result.
+
+        They rescale the parts of a sum from the maximum of each part (`before`) to that of all (`after`); `power` is
+        exp or exp2.
+        """
         difference = _applied("sub", (before, after), self.cut)
         factor = _applied(power, (difference.result,), self.cut)
         ops += [difference, factor, _applied("mul", (term, factor.result), self.cut)]
         return ops[-1].result
 
     def _read(self, memory: Value, ops: list[Op]) -> Value:
-        """Append a read of all parts of a memory; return its result."""
+        """Append a read of all parts of a memory to `ops`; return its result."""
         kind = TileType(memory.type.dtype, memory.type.dims)
         ops.append(Op(TILE.ops["read"], (memory,), {}, (Value(kind),), loc=self.cut.loc))
         return ops[-1].result
 
 
 def _number(value: float, dtype: DType, op: Op) -> Op:
-    """Return an operation that gives one number of a type, at the author's line of `op`."""
+    """Return a fill with one number of the type `dtype`, as a tile without dimensions, at the author's line of `op`."""
     return Op(TILE.ops["fill"], (), {"value": value}, (Value(TileType(dtype, ())),), loc=op.loc)
 
 
 def _applied(name: str, operands: tuple[Value, ...], op: Op) -> Op:
-    """Return the operation `name` on some values, with the result type that follows, at the author's line of `op`."""
+    """Return the operation `name` on `operands`, with the result type that follows, at the author's line of `op`."""
     spec = TILE.ops[name]
     assert spec.result_types is not None
     types = spec.result_types(Op(spec, operands, {}, (), (), op.loc))

@@ -1,13 +1,13 @@
-"""Chained products as a loop over what lies between them: a tile of it at a time, so that it need not fit registers.
+"""Puts a loop over the dimension between chained MMAs, so that one tile of the value between them fits registers.
 
     %h = mma %x, %w1, ... : f32[M, F]          %y = iterate %zero axis=(F) (%acc: f32[M, N]) {
     %a = ... of %h, element by element           %h = mma %x, %w1, ... : f32[M, F]
     %y = mma %a, %w2, %zero : f32[M, N]          %a = ... of %h
                                                  %y = mma %a, %w2, %acc ; yield %y }
 
-Nothing but the last product knows of what lies between, which is computed element by element from the product before:
-so each tile of it gives its part of the sum. With a softmax between them the loop carries the maximum so far, and
-rescales its sums whenever that grows (`plan/facts/online.py`).
+Only the last MMA uses the value between them, which is computed element by element from the first: so each tile of it
+adds its part to the result. With a softmax between them the loop carries the maximum so far, and rescales its
+accumulators whenever the maximum grows (`plan/facts/online.py`).
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ from tilewright.plan.general import only_adds
 
 _ALIKE = {*SIMPLE, *GIVEN, "read", "mma"}
 LOWEST = -3.4028234663852886e38
-"""The lowest number of f32: no score is below it, but for -inf, whose weight is 0."""
+"""The lowest finite number of f32, from which a maximum starts; only -inf is below it, whose weight is 0."""
 
 
 def summed_between(program: Program) -> list[Expr]:
-    """Return the dimensions that an MMA sums and that are dimensions of another MMA's result."""
+    """Return the dimensions that one MMA sums and that the result of another MMA has."""
     products = [op for op in program.walk() if op.name == "mma"]
     results = {d for op in products for d in op.result.type.dims}
     return list(dict.fromkeys(d for op in products for d in _summed(op) if d in results))
 
 
 def in_a_loop(program: Program, dim: Expr, tile: int) -> Program | str:
-    """Return the program with a loop over `dim`, which its last MMA sums, `tile` elements at a time; or text: why
-    not.
+    """Return the program with a loop over `dim`, `tile` elements an iteration, around its MMAs; or text: why not.
+
+    `dim` must be summed by one MMA, or be the dimension of a softmax.
     """
     ops = program.body.ops
     if any(op.name in REDUCTIONS and op.attrs["dim"] is dim for op in ops):
@@ -62,32 +63,37 @@ def in_a_loop(program: Program, dim: Expr, tile: int) -> Program | str:
         body = Block((acc,), [*inside, added, Op(TILE.ops["yield"], (added.result,), {}, loc=product.loc)])
         loop = Op(TILE.ops["iterate"], product.operands[2:], {"axis": dim}, product.results, (body,), product.loc)
         at = ops.index(product)
-        whole = [*(op for op in ops[:at] if op not in inside), loop, *(op for op in ops[at + 1 :] if op not in inside)]
-        return _tiled(program, whole, dim, tile)
+        looped = [*(op for op in ops[:at] if op not in inside), loop, *(op for op in ops[at + 1 :] if op not in inside)]
+        return _tiled(program, looped, dim, tile)
 
 
 def has_only_tile(program: Program, dim: Expr) -> bool:
-    """True if the constraints on the loop over `dim` state its tile and nothing else, such as where it starts."""
+    """True if the constraints on the loop over `dim` state at most its tile size, not its start or number of
+    iterations.
+    """
     stated = {name for r in program.records if r.name == "tiling" and r.attrs["dim"] is dim for name in r.attrs}
     return stated <= {"dim", "tile"}
 
 
 def with_tile(program: Program, dim: Expr, tile: int) -> Program:
-    """Return the program with `tile` elements per iteration of its loop over `dim`, whatever its constraint states."""
+    """Return the program with `tile` elements per iteration of its loop over `dim`; its constraint is replaced."""
     others = [r for r in program.records if r.name != "tiling" or r.attrs["dim"] is not dim]
     with building():
         return _tiled(replace(program, records=others), program.body.ops, dim, tile)
 
 
 def _tiled(program: Program, ops: list[Op], dim: Expr, tile: int) -> Program:
-    """Return the program with other operations, and a record with the tile of its loop."""
+    """Return the program with the operations `ops`, and a constraint that the loop over `dim` has tiles of `tile`
+    elements.
+    """
     tiling = Op(TILE.records["tiling"], (), {"dim": dim, "tile": as_expr(tile)})
     return replace(program, body=Block(program.body.args, ops), records=[*program.records, tiling])
 
 
 def _with_softmax(program: Program, dim: Expr, softmax: OnlineSoftmax, tile: int) -> Program:
-    """Return the program with a loop over the dimension of a softmax, which carries the maximum, the sums and the
-    MMAs.
+    """Return the program with a loop over the dimension of a softmax, `tile` elements an iteration.
+
+    The loop carries the maximum, the sums and the accumulators of MMAs.
     """
     ends = (softmax.maximum, *softmax.sums, *softmax.products)
     with building():
@@ -115,17 +121,22 @@ def _with_softmax(program: Program, dim: Expr, softmax: OnlineSoftmax, tile: int
 
 
 def _softmax_body(dim: Expr, softmax: OnlineSoftmax, carried: dict[Op, Value]) -> list[Op]:
-    """Return the operations of an iteration: sums are rescaled by the growth of the maximum before more is added."""
+    """Return the operations of the loop's body; sums are rescaled to the new maximum before the tile's terms are added.
+
+    `carried` maps each operation with a carried result to the body's argument.
+    """
     maximum, ops = softmax.maximum, list[Op]()
     values: dict[Value, Value] = {}
 
     def add(name: str, operands: tuple[Value, ...], given: Op, result: Value | None = None, **attrs: object) -> Value:
+        """Append the operation `name`, at the author's line of `given`; return its result, of the type of `result`."""
         kind = result.type if result is not None else operands[0].type
         op = Op(TILE.ops[name], operands, attrs, (Value(kind),), (), given.loc)
         ops.append(op)
         return op.result
 
     def next_maximum() -> None:
+        """Append the new maximum, and the factor that rescales carried sums to it."""
         higher = add("max", (maximum.operands[0], carried[maximum]), maximum, maximum.result, dim=dim, acc=True)
         shrink = add(softmax.power.name, (add("sub", (carried[maximum], higher), maximum),), maximum)
         values.update({maximum.result: higher, carried[maximum]: shrink})
@@ -148,13 +159,15 @@ def _softmax_body(dim: Expr, softmax: OnlineSoftmax, carried: dict[Op, Value]) -
 
 
 def _filled(op: Op, value: float) -> Op:
-    """Return a fill with `value` of the type of an operation's result."""
+    """Return a fill with `value` of the type of the result of `op`."""
     return Op(TILE.ops["fill"], (), {"value": value}, (Value(op.result.type),), (), op.loc)
 
 
 def without_k_loops(program: Program, free: Collection[Op]) -> tuple[Program, Collection[Op]]:
-    """Return (the program whose MMAs sum all of K at once, its free loops: those with the same result for every tile
-    size); loops of `free` that only add MMAs are deleted.
+    """Return (program without the loops of `free` that only add MMAs, its free loops); its MMAs then sum all of K at
+    once.
+
+    `free` are the loops with the same result for every tile size.
     """
     gone = {op for op in free if only_adds(op)}
     if not gone:
@@ -166,14 +179,14 @@ def without_k_loops(program: Program, free: Collection[Op]) -> tuple[Program, Co
 
 
 class _WithoutLoops(Regrouped):
-    """The program rewritten without the loops in `gone`, over the same dimensions."""
+    """Rewrites a program without the loops in `gone`, over the same dimensions; their bodies take their places."""
 
     def __init__(self, gone: Collection[Op]):
         super().__init__(())
         self.gone = gone
 
     def goes(self, op: Op) -> bool:
-        """True if a loop is deleted."""
+        """True if the loop `op` is removed."""
         return op in self.gone
 
 
@@ -184,5 +197,5 @@ def _summed(op: Op) -> list[Expr]:
 
 
 def _has(value: Value, dim: Expr) -> bool:
-    """True if a value is a tile with the dimension."""
+    """True if a value is a tile that has the dimension `dim`."""
     return isinstance(value.type, TileType) and dim in value.type.dims

@@ -1,4 +1,4 @@
-"""Loops over tiles, and conditions.
+"""Lowers loops over tiles (`iterate`), while loops, and conditionals.
 
 %1 = iterate %0 axis=(K) (%2: f32[M]) {      %carried = alloc shared f32 (8)
   ...                                         map %carried = 0
@@ -39,7 +39,7 @@ from tilewright.plan.sums import summed_in
 
 
 def iterate(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Lower `iterate`: the body once for each tile of the axis, in order."""
+    """Return the result tiles of a loop: emit its body once for each tile of the axis, in order, on carried tensors."""
     scope = low.scope
     axis: Expr = op.attrs["axis"]
     if op.attrs.get("start"):
@@ -50,98 +50,104 @@ def iterate(low: Lowering, op: Op) -> tuple[Tile, ...]:
     tile = _tile(low, op, axis, length)
     carried = _all_carried(low, op, op.operands)
     begin, rounds, rests = _rounds(low, op, first, length, tile)
-    open_end = isinstance(length, Expr) and not _limits(low.program, op)
-    if low.writer.home is not None and rests and isinstance(tile, int) and (isinstance(length, int) or open_end):
-        # one body: its last tile goes past the end, or may
-        rounds, rests = as_expr(pieces(length, tile)) if open_end else rounds + 1, []
+    has_open_end = isinstance(length, Expr) and not _limits(low.program, op)
+    if low.writer.home is not None and rests and isinstance(tile, int) and (isinstance(length, int) or has_open_end):
+        # one body for all tiles: the last one is padded
+        rounds, rests = as_expr(pieces(length, tile)) if has_open_end else rounds + 1, []
         scope.past[axis] = scope.size(axis)
         masks.hide_end(low, op)
-    start, kept = as_expr(0), False
+    start, keep_loop = as_expr(0), False
     if low.writer.home is not None and isinstance(tile, int) and not rests:
-        kept = rounds is not as_expr(1)  # what it brings is apart from what is brought before it
+        keep_loop = rounds is not as_expr(1)  # keep the loop: its copies are other stages than those before it
         start, rounds = masks.rounds(low, op, begin, tile, rounds)
     if rounds is not as_expr(0):
         required = set(low.reports.required)
-        out = False
+        unroll = False
         if low.bound.unrolled_terms is not None:
-            out = isinstance(rounds, Const) and rounds.value <= low.bound.unrolled_terms
+            unroll = isinstance(rounds, Const) and rounds.value <= low.bound.unrolled_terms
             _hoist_reads(low, op, axis, (begin, length), rounds is as_expr(1))
         name = f"k_{axis}" if str(axis).isidentifier() else "k"
-        with low.writer.loop(name, rounds, start, unroll=out, kept=kept) as k:
+        with low.writer.loop(name, rounds, start, unroll=unroll, kept=keep_loop) as k:
             low.reports.iteration[axis] = k
-            _round(low, op, carried, axis, (begin + tile * k, tile))
-        if not isinstance(rounds, Const):  # perhaps there is none
+            _iteration(low, op, carried, axis, (begin + tile * k, tile))
+        if not isinstance(rounds, Const):  # there may be no iteration, so that its checks are not done
             low.reports.required = required
     scope.past.pop(axis, None)
     scope.unseen.pop(axis, None)
     for condition, rest in rests:
         low.reports.iteration[axis] = rounds
         with low.branch(condition):
-            _round(low, op, carried, axis, (begin + tile * rounds, rest))
+            _iteration(low, op, carried, axis, (begin + tile * rounds, rest))
     for inner in op.blocks[0].ops:
         low.storage.early.pop(inner, None)
     return _results(low.storage, op, carried)
 
 
 def _rounds(low: Lowering, op: Op, first: Expr, length: Size, tile: Size) -> tuple[Expr, Expr, list[tuple[Expr, Size]]]:
-    """Return (start, number of whole tiles, [(condition, width) of the ragged tiles that may follow]) of a loop."""
-    limits = {} if op in low.free else _limits(low.program, op)
+    """Return (first index, number of full tiles, [(condition, width) of a ragged last tile]) of a loop.
+
+    The loop goes over `length` elements from `first` on, `tile` elements an iteration, unless a constraint states its
+    start or count. Several ragged tiles are alternatives for different workgroups.
+    """
+    stated = {} if op in low.free else _limits(low.program, op)
     if tile is length:
         return first, as_expr(1), []
-    if not limits:
+    if not stated:
         assert isinstance(tile, int)
         rounds, rest = divided(length, tile)
         return first, as_expr(rounds), [(as_expr(rest) >= 1, rest)] if rest != 0 else []
     end = first + length
-    begin = low.scope.expr(limits["start"]) if "start" in limits else first
+    begin = low.scope.expr(stated["start"]) if "start" in stated else first
     fitting = (end - begin) // tile
-    count = low.scope.expr(limits["iters"]) if "iters" in limits else -((begin - end) // tile)
+    count = low.scope.expr(stated["iters"]) if "iters" in stated else -((begin - end) // tile)
     for e in (begin, count):
         if not e.symbols.isdisjoint(low.scope.bound):
             raise ProgramError(f"{op_text(op)}: natively {e} must be known before the program runs", op.loc)
-    whole = maximum(minimum(count, fitting), 0)
-    left = (whole < count) * (end - begin - whole * tile)
-    starts, widths = _over_workgroups(begin), _over_workgroups(left)
+    full_tiles = maximum(minimum(count, fitting), 0)
+    remaining = (full_tiles < count) * (end - begin - full_tiles * tile)
+    starts, widths = _over_workgroups(begin), _over_workgroups(remaining)
     if starts.min() < 0:
         raise ProgramError(f"iterate over {op.attrs['axis']} starts at {starts.min()}", op.loc)
     rests = sorted({int(n) for n in widths.reshape(-1) if n > 0})
-    if isinstance(left, Const):
-        return begin, whole, [(as_expr(1), n) for n in rests]
-    return begin, whole, [((left >= n) * (left <= n), n) for n in rests]
+    if isinstance(remaining, Const):
+        return begin, full_tiles, [(as_expr(1), n) for n in rests]
+    return begin, full_tiles, [((remaining >= n) * (remaining <= n), n) for n in rests]
 
 
 def _over_workgroups(e: Expr) -> Any:
-    """Return an array of all values of an expression over the loops around it and the workgroup ids."""
+    """Return an array of the values of `e` at all iterations of the loops around, and all workgroup ids."""
     if isinstance(e, Const):
         return np.asarray(e.value)
-    values = {s: np.arange(_end(s.lo), _end(s.hi) + 1) for s in e.symbols}
+    values = {s: np.arange(_finite(s.lo), _finite(s.hi) + 1) for s in e.symbols}
     if prod(len(v) for v in values.values()) > TABLED:
         raise ProgramError(f"{e} has more values than can be looked at")
     return np.asarray(evaluate(e, dict(zip(values, np.ix_(*values.values()), strict=True))))
 
 
-def _end(limit: Any) -> int:
-    """Return a limit of a loop's variable as an int; raise a ProgramError if it is open."""
+def _finite(limit: Any) -> int:
+    """Return `limit`, a bound of a loop variable, as an int; raise a ProgramError if it is infinite."""
     if not isinstance(limit, int):
         raise ProgramError(f"a loop whose limit is {limit} has no native form here")
     return limit
 
 
 def _tiling(program: Program, axis: Expr) -> dict[str, Any]:
-    """Return {name: value} of what the program's tiling constraints state for the loop over `axis` (tile, start,
-    iters).
+    """Return {"tile", "start" or "iters": value} that the tiling constraints of a program state for the loop over
+    `axis`.
     """
     tilings = [r.attrs for r in program.records if r.name == "tiling" and r.attrs["dim"] is axis]
     return {name: value for attrs in reversed(tilings) for name, value in attrs.items()}
 
 
 def _limits(program: Program, op: Op) -> dict[str, Expr]:
-    """Return {"start": first index, "iters": number of iterations} of a loop, those that its constraint states."""
+    """Return {"start": first index, "iters": number of iterations}, if the constraint of a loop states them; else
+    {}.
+    """
     return {name: e for name, e in _tiling(program, op.attrs["axis"]).items() if name in ("start", "iters")}
 
 
 def _results(storage: Storage, op: Op, carried: list[Carried]) -> tuple[Tile, ...]:
-    """Return the results of a loop: the last carried values, rounded to their types."""
+    """Return the results of a loop: the last carried values, rounded to the types of the results."""
     results = []
     for (tensor, start), value in zip(carried, op.results, strict=True):
         kind: TileType = value.type
@@ -154,7 +160,10 @@ def _results(storage: Storage, op: Op, carried: list[Carried]) -> tuple[Tile, ..
 
 
 def _tile(low: Lowering, op: Op, axis: Expr, length: Size) -> Size:
-    """Return the tile size of a loop: what the program states if that changes the result; else what the plan says."""
+    """Return the number of elements that an iteration of a loop covers, of `length` elements along its axis.
+
+    It is the tile that the program states if another one would change the result, else the plan's.
+    """
     if op in low.free:
         tile = _tiling(low.program, axis).get("tile")
         if isinstance(length, Expr) and only_adds(op) and (tile is None or not low.scope.is_known(tile)):
@@ -169,12 +178,12 @@ def _tile(low: Lowering, op: Op, axis: Expr, length: Size) -> Size:
 
 
 def _least_one(length: Size) -> Size:
-    """Return the length, at least 1 if it is a number."""
+    """Return `length`, but 1 instead of 0."""
     return max(1, length) if isinstance(length, int) else length
 
 
 def _stated(low: Lowering, axis: Expr) -> int | None:
-    """Return the tile size that a loop's constraint states; None if it states none."""
+    """Return the tile size that a constraint states for the loop over `axis`; None if there is none."""
     tile = _tiling(low.program, axis).get("tile")
     return None if tile is None else low.scope.number(tile)
 
@@ -183,14 +192,17 @@ Carried = tuple[Value | None, Tile]
 
 
 def _all_carried(low: Lowering, op: Op, values: Sequence[Value]) -> list[Carried]:
-    """Return (tensor, tile) for all values that a loop carries, with the start `values` stored in the tensors."""
+    """Return (tensor, Tile of it) for each value that a loop carries; `values` are stored in the tensors to start
+    from.
+    """
     starts = zip((low.storage.env[v] for v in values), op.blocks[0].args, strict=True)
     return [_carried(low, op, n, start, arg) for n, (start, arg) in enumerate(starts)]
 
 
 def _carried(low: Lowering, op: Op, place: int, start: Tile, arg: Value) -> Carried:
-    """Return (tensor, tile) for a carried value, with its start value stored; the tensor is None if it has no
-    elements.
+    """Return (tensor, Tile of it) for carried value number `place`, whose start is stored there.
+
+    The tensor is None if the value has no elements. `start` is the Tile it starts from, `arg` its argument of the body.
     """
     wide = _carried_type(low.machine, op, place) or (start.wide[0] if start.wide is not None else None)
     dims = arg.type.dims
@@ -221,13 +233,15 @@ def _carried(low: Lowering, op: Op, place: int, start: Tile, arg: Value) -> Carr
 
 
 def _maker_of_carried(op: Op, place: int) -> Op | None:
-    """Return the operation of a loop's body that computes carried value number `place`; None if there is none."""
+    """Return the operation in a loop's body that computes carried value number `place`; None if there is none."""
     value = op.blocks[0].ops[-1].operands[place]
     return next((inner for inner in op.blocks[0].ops if value in inner.results), None)
 
 
 def _carried_type(machine: Machine, op: Op, place: int) -> DType | None:
-    """Return the accumulator type of a carried value that an MMA or a reduction computes; None for any other value."""
+    """Return the accumulator type of carried value number `place` if an MMA or a reduction computes it; None
+    otherwise.
+    """
     value = op.blocks[0].ops[-1].operands[place]
     maker = _maker_of_carried(op, place)
     if maker is None or maker.name not in ("mma", *REDUCTIONS) or value.type.dtype is dtypes.bool_:
@@ -239,9 +253,10 @@ def _carried_type(machine: Machine, op: Op, place: int) -> DType | None:
 
 
 def _hoist_reads(low: Lowering, op: Op, axis: Expr, part: Part, once: bool) -> None:
-    """Emit reads that all iterations of a loop share, before the loop: operands small enough to be hoisted.
+    """Emit reads of the loop `op` in front of it, for all iterations: small operands that have the loop's axis.
 
-    If there is one iteration and lanes have boxes, the largest read is hoisted too, so that both loads overlap.
+    `part` is the part of the axis. If there is one iteration (`once`) and lanes have boxes of results, the largest read
+    is hoisted too, so that both loads overlap.
     """
     reads = [inner for inner in op.blocks[0].ops if inner.name == "read" and axis in inner.result.type.dims]
     with low.scope.at(axis, part):
@@ -256,14 +271,16 @@ def _hoist_reads(low: Lowering, op: Op, axis: Expr, part: Part, once: bool) -> N
             low.storage.early[inner] = low.storage.stored(tile, dims, name=f"{inner.operands[0].name}_terms")
 
 
-def _round(low: Lowering, op: Op, carried: list[Carried], axis: Expr, part: Part) -> None:
-    """Emit the body for one tile, and store what it yields in the carried tensors."""
+def _iteration(low: Lowering, op: Op, carried: list[Carried], axis: Expr, part: Part) -> None:
+    """Emit the body of a loop for one tile, the `part` of its axis, and store the yielded values in the carried
+    tensors.
+    """
     with low.scope.at(axis, part), low.nested():
         _body(low, op, carried)
 
 
 def _body(low: Lowering, op: Op, carried: list[Carried]) -> None:
-    """Emit a loop's body on the carried tensors, and store what it yields in them."""
+    """Emit the body of a loop on the carried tensors, and store the yielded values in them."""
     (body,) = op.blocks
     for (tensor, start), arg in zip(carried, body.args, strict=True):
         low.storage.env[arg] = start
@@ -277,7 +294,10 @@ def _body(low: Lowering, op: Op, carried: list[Carried]) -> None:
 
 
 def _data_dependent_loop(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Lower a loop whose start, end or count is data: a while loop with the current index in memory."""
+    """Return the result tiles of a loop whose start, end or count depends on data.
+
+    It becomes a while loop with the current index in memory.
+    """
     scope = low.scope
     axis: Expr = op.attrs["axis"]
     if scope.masks or axis in scope.parts or axis in scope.bases:
@@ -289,44 +309,46 @@ def _data_dependent_loop(low: Lowering, op: Op) -> tuple[Tile, ...]:
     step = formulas.number(tile, dtypes.i64)
     end = scope.ends[axis].formula if axis in scope.ends else formulas.of_expr(as_expr(scope.size(axis)), {})
     begin = moving.value(low, limits["start"], op) if "start" in limits else zero
-    place = low.storage.stored(Tile(dtypes.i64, (), {}, begin))
+    current = low.storage.stored(Tile(dtypes.i64, (), {}, begin))
     last = end
     if "iters" in limits:
-        span = call("mul", moving.value(low, limits["iters"], op), step)
-        last = call("minimum", end, call("add", place.formula, span))
+        extent = call("mul", moving.value(low, limits["iters"], op), step)
+        last = call("minimum", end, call("add", current.formula, extent))
     stop = low.storage.stored(Tile(dtypes.i64, (), {}, last), name="stop")
     carried, required = _all_carried(low, op, op.operands), set(low.reports.required)
 
-    def one() -> None:
+    def emit_iteration() -> None:
         with low.nested():
-            scope.bases[axis], scope.ends[axis] = place, Tile(dtypes.i64, (), {}, end)
+            scope.bases[axis], scope.ends[axis] = current, Tile(dtypes.i64, (), {}, end)
             with scope.at(axis, (as_expr(0), tile)):
                 _body(low, op, carried)
             del scope.bases[axis]
-        low.storage.put(place.formula.value.tensor, (), {}, call("add", place.formula, step))
+        low.storage.put(current.formula.value.tensor, (), {}, call("add", current.formula, step))
 
-    _emit_while(low.storage, lambda: call("lt", place.formula, stop.formula), one)
+    _emit_while(low.storage, lambda: call("lt", current.formula, stop.formula), emit_iteration)
     low.reports.required = required
     return _results(low.storage, op, carried)
 
 
 def _emit_while(storage: Storage, truth: Callable[[], Formula], one: Callable[[], None]) -> None:
-    """Emit a while loop: `truth()` gives the condition, evaluated before each iteration; `one()` emits the body."""
-    going = storage.writer.register(dtypes.i32, "going")
+    """Emit a while loop: `truth()` gives the condition, computed before each iteration; `one()` emits the body."""
+    is_true = storage.writer.register(dtypes.i32, "going")
 
-    def look() -> None:
-        storage.put(going, (), {}, Formula.cast(dtypes.i32, truth()))
+    def emit_condition() -> None:
+        storage.put(is_true, (), {}, Formula.cast(dtypes.i32, truth()))
 
-    look()
+    emit_condition()
     inner = Block(())
     with storage.writer.inside(inner):
         one()
-        look()
-    storage.writer.emit("while", (going,), (inner,))
+        emit_condition()
+    storage.writer.emit("while", (is_true,), (inner,))
 
 
 def _while(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Lower a while loop: its body sets the axis by set_symbol, and runs while the condition holds."""
+    """Return the result tiles of a while loop, whose body sets the axis by set_symbol, and runs while the condition
+    holds.
+    """
     scope = low.scope
     axis = op.attrs["axis"]
     (body,) = op.blocks
@@ -336,42 +358,49 @@ def _while(low: Lowering, op: Op) -> tuple[Tile, ...]:
         raise ProgramError(
             f"a while loop over {axis} inside another over it or a conditional has no native form yet", op.loc
         )
-    outside = scope.bound.get(axis)
+    outer_value = scope.bound.get(axis)
     first = moving.single(low, op.operands[0], op)
-    place = low.storage.stored(first, name=f"{axis}_now")
+    current = low.storage.stored(first, name=f"{axis}_now")
     carried = _all_carried(low, op, op.operands[1:])
     scope.walking.add(axis)
-    scope.bound[axis] = place
+    scope.bound[axis] = current
 
     def truth() -> Formula:
-        data = {axis: place.formula}
+        """Return the formula of the condition."""
+        data = {axis: current.formula}
         for n, ((tensor, start), value) in enumerate(zip(carried, op.operands[1:], strict=True)):
-            asked = symbol(f"GET_ITER_ARG_{n}")
-            if asked in op.attrs["condition"].symbols and tensor is not None:
-                data[asked] = moving.single(low, value, op, low.storage.held(tensor, start.dims, start.parts)).formula
+            carried_symbol = symbol(f"GET_ITER_ARG_{n}")
+            if carried_symbol in op.attrs["condition"].symbols and tensor is not None:
+                data[carried_symbol] = moving.single(
+                    low, value, op, low.storage.held(tensor, start.dims, start.parts)
+                ).formula
         e = scope.expr(op.attrs["condition"])
         for s in e.symbols - data.keys():
             if s in scope.bound:
                 data[s] = converted(scope.bound[s].formula, scope.bound[s].dtype, dtypes.i64)
         return formulas.of_expr(e, data)
 
-    def one() -> None:
+    def emit_iteration() -> None:
         with low.nested():
             _body(low, op, carried)
             following = scope.bound[axis].formula
-        low.storage.put(place.formula.value.tensor, (), {}, following)
+        low.storage.put(current.formula.value.tensor, (), {}, following)
 
-    _emit_while(low.storage, truth, one)
+    _emit_while(low.storage, truth, emit_iteration)
     scope.walking.discard(axis)
-    if outside is None:
+    if outer_value is None:
         del scope.bound[axis]
     else:
-        scope.bound[axis] = outside
+        scope.bound[axis] = outer_value
     return _results(low.storage, op, carried)
 
 
 def _store(storage: Storage, carried: list[Carried], yielded: tuple[Tile, ...]) -> None:
-    """Store all yielded tiles at once: a tile that reads a carried tensor is evaluated before it is overwritten."""
+    """Store all yielded tiles in the carried tensors, as if at the same time.
+
+    A tile that reads a tensor which an earlier store overwrites, or other elements of its own tensor, is first computed
+    to a new tensor.
+    """
     pending: list[tuple[Value, Tile, Formula]] = []
     for (tensor, start), tile in zip(carried, yielded, strict=True):
         if tensor is None:
@@ -398,7 +427,10 @@ def _store(storage: Storage, carried: list[Carried], yielded: tuple[Tile, ...]) 
 
 
 def conditional(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Lower `conditional`: the body's writes happen where the condition holds, and its results are selected there."""
+    """Return the result tiles of a `conditional`: emit its body, whose writes happen only where the condition holds.
+
+    Results are the body's where the condition holds, and the operands elsewhere.
+    """
     scope = low.scope
     (body,) = op.blocks
     if "when" in op.attrs:
@@ -441,14 +473,18 @@ def conditional(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 
 def _by_workgroup(low: Lowering, op: Op, when: Expr, otherwise: list[Tile]) -> tuple[Tile, ...]:
-    """Emit the body for workgroups in which a condition holds; its results replace `otherwise` there."""
+    """Emit the body of a conditional in a branch on `when`, a condition on workgroup ids or sizes; return the result
+    tiles.
+
+    The tiles `otherwise` are stored in tensors, which get the body's values in the branch.
+    """
     (body,) = op.blocks
-    kept = [low.storage.stored(t, name="otherwise") for t in otherwise]
+    stored = [low.storage.stored(t, name="otherwise") for t in otherwise]
     with low.branch(when), low.nested():
         yielded = low.block(body)
-        for yes, no in zip(yielded, kept, strict=True):
+        for yes, no in zip(yielded, stored, strict=True):
             if yes.parts != no.parts:
                 raise ProgramError(f"{op_text(op)}: what it gives has another part than what it replaces", op.loc)
             if 0 not in no.sizes:
                 low.storage.put(next(loads(no.formula)).tensor, no.dims, no.parts, yes.formula)
-    return tuple(kept) if op.results else ()
+    return tuple(stored) if op.results else ()

@@ -1,7 +1,8 @@
-"""One walk over a tile program: what its rules share, and the table by which they are found.
+"""The state of the lowering from tile to block programs, and the table of its rules (one for each operation).
 
-A rule says what an operation becomes. It takes the lowering: the program and its plan, the scope, the storage, the
-writer. Rules do not import each other to go on with what lies inside of an operation: `block` and `done` find them.
+A rule emits block operations for one tile operation. It takes the Lowering: the program and its plan, the scope, the
+storage, the writer. Rules do not import each other to lower the operations inside of an operation: `block` and `done`
+look them up.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ Rule: TypeAlias = "Callable[[Lowering, Op], tuple[Tile, ...]]"
 
 @dataclass(frozen=True)
 class Rules:
-    """The rules of operations, by name, and the rule of a block, which returns the tiles that the block yields."""
+    """{operation name: its rule}, and the function that lowers a block and returns the tiles that the block yields."""
 
     operations: Mapping[str, Rule]
     block: Callable[[Lowering, Block], tuple[Tile, ...]]
@@ -45,28 +46,28 @@ class CurrentTask:
     """Facts about the task that is being emitted, beside the current part of each dimension."""
 
     walks: Mapping[Expr, Walk]
-    """Dimensions that go along lines which a task stages."""
+    """Dimensions that run along image lines (strips) which a task stages in shared memory."""
     shared: list[Expr]
-    """Dimensions of which there are several parts: what does not depend on one is used by all of them."""
+    """Dimensions that tasks split: operands without such a dimension are loaded by several tasks."""
     dealt: dict[Expr, tuple[Symbol, int, Size]] = field(default_factory=dict)
-    """Dimensions whose pieces tasks share: a task's number, the pieces of each, and how many tasks there are."""
+    """{dimension whose blocks are distributed to tasks: (index of the task, blocks of each, number of tasks)}."""
     begins: dict[Expr, Expr] = field(default_factory=dict)
-    """By dimension: the first line (image row) of the task."""
+    """{dimension along image lines: first position of the task}."""
     edge: bool = True
-    """True if elements of an operand may be out of bounds in the current pieces (an edge of the tensor)."""
+    """True if elements of an operand may be out of bounds in the current block (at an edge of the tensor)."""
     overhanging: set[Expr] = field(default_factory=set)
-    """Dimensions whose current piece goes past their end, beside those that are always extended."""
+    """Dimensions whose current block goes past their end, beside those that the plan pads."""
     before: Block = field(default_factory=lambda: Block(()))
     """Operations that run once, before the first task."""
     registers: dict[Op, TaskRegisters] = field(default_factory=dict)
-    """Products in tile registers that the task keeps for all of its blocks."""
+    """{MMA in tile registers: the registers that the task holds for it, for all of its blocks}."""
     operands: dict[Op, Load | None] = field(default_factory=dict)
-    """Reads of operands A of these products: the Load of an element of the staged rows; None: it is read in place."""
+    """{read of operand A of such an MMA: Load of an element of the staged rows; None: it is read in place}."""
 
 
 @dataclass
 class Lowering:
-    """The walk over a tile program with its plan (`bound`): the rules, and the state that they share.
+    """The lowering of a tile program with its plan (`bound`): the rules, and the state that they share.
 
     `free` are loops with the same result for every tile size.
     """
@@ -82,32 +83,35 @@ class Lowering:
     reports: Reports
     task: CurrentTask
     lost: dict[Op, str] = field(default_factory=dict)
-    """Products that are done by loops, and why."""
+    """{MMA that is done by scalar loops, without an atom: the reason}."""
 
     def __post_init__(self) -> None:
         self.users = self.program.users()
 
     @property
     def plan(self) -> Schedule:
-        """The schedule of the kernel, whose axes are the dimensions of the program."""
+        """The schedule (plan) of the kernel; its axes are the dimensions of the program."""
         return self.bound.plan
 
     @property
     def writer(self) -> BlockWriter:
-        """The BlockWriter that emits the block program."""
+        """The BlockWriter to which block operations are emitted."""
         return self.storage.writer
 
     @property
     def in_grid(self) -> bool:
-        """True for a grid program, whose workgroups run one after another."""
+        """True for a grid program, whose tile operations run once for each workgroup of the author's grid."""
         return self.arguments.in_grid
 
     def block(self, block: Block) -> tuple[Tile, ...]:
-        """Emit the operations of a block; return the tiles that it yields."""
+        """Emit the operations of a tile block; return the Tiles that its `yield` passes on, () if it has none."""
         return self.rules.block(self, block)
 
     def done(self, op: Op) -> tuple[Tile, ...]:
-        """Emit one operation by its rule; return the tiles of its results."""
+        """Emit one tile operation by its rule; return a Tile for each of its results.
+
+        Raise a ProgramError with the author's line if there is no rule, or the rule refuses the operation.
+        """
         rule = self.rules.operations.get(op.name)
         if rule is None:
             raise ProgramError(f"{op.name} has no native form yet: {op_text(op)}", op.loc)
@@ -121,13 +125,17 @@ class Lowering:
 
     @contextmanager
     def nested(self) -> Iterator[None]:
-        """Restore values and symbols at the end of this context: what is defined within stays inside."""
+        """Forget values and symbols that are defined within this context at its end."""
         with self.storage.nested(), self.scope.nested():
             yield
 
     @contextmanager
     def branch(self, condition: Expr) -> Iterator[None]:
-        """Emit what is written within under a condition on loops and workgroups; no `if` is emitted around nothing."""
+        """Emit an `if` with this condition around the operations of this context.
+
+        The condition is an expression of loop variables and workgroup ids. There is no `if` if it is always true, or if
+        the context emits nothing.
+        """
         if isinstance(condition, Const) and condition.value:
             yield
             return
@@ -139,5 +147,5 @@ class Lowering:
             self.writer.emit("if", when=condition, blocks=(inner,))
 
     def before_tasks(self) -> AbstractContextManager[None]:
-        """Emit operations within this context once, before the first task."""
+        """Within this context, emit operations that run once, before the first task."""
         return self.writer.inside(self.task.before)

@@ -1,9 +1,10 @@
-"""Conditions on coordinates: tiles where they hold everywhere need no selection, tiles where they hold nowhere no work.
+"""Masks (conditions on coordinates): tiles in which a mask is true everywhere need no select, fully masked tiles no
+work.
 
     %sees = le %n, %m                          if (128*k + 127 - first >= 1) {        tiles on the diagonal only
     %s = select %sees, %scores, -inf             map %scores = select(..., %scores, -inf)
 
-A loop goes only over tiles that change what it carries (`plan/facts/masking`).
+A loop goes only over tiles that change its carried values (`plan/facts/masking`).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _DIFFERENCES = {
 
 
 def condition_of(formula: Formula) -> list[Expr] | None:
-    """Return expressions that are all >= 0 exactly if a condition on coordinates holds; None if it depends on data.
+    """Return expressions that are all >= 0 exactly where a condition on coordinates holds; None if it depends on data.
 
     >>> from tilewright.algebra.expr import symbol
     >>> n, m = (Formula("index", (), symbol(s)) for s in "nm")
@@ -43,8 +44,8 @@ def condition_of(formula: Formula) -> list[Expr] | None:
     [<m - n + 2>]
     """
     if formula.name == "and_":
-        parts = [condition_of(p) for p in formula.parts]
-        return None if any(p is None for p in parts) else [e for p in parts for e in p or ()]
+        conditions = [condition_of(p) for p in formula.parts]
+        return None if any(p is None for p in conditions) else [e for p in conditions for e in p or ()]
     if formula.name not in _DIFFERENCES:
         return None
     a, b = map(_as_expression, formula.parts)
@@ -52,7 +53,7 @@ def condition_of(formula: Formula) -> list[Expr] | None:
 
 
 def _as_expression(formula: Formula) -> Expr | None:
-    """Return a formula of coordinates as an expression; None if it is no integer formula of coordinates."""
+    """Return the Expr of a formula of coordinates and integers; None if it depends on anything else."""
     if formula.name == "index":
         index: Expr = formula.value
         return index
@@ -67,47 +68,49 @@ def _as_expression(formula: Formula) -> Expr | None:
 
 
 def limit_over(scope: TileScope, e: Expr, dims: tuple[Expr, ...], parts: Parts, least: bool) -> Expr | None:
-    """Return the least (or, without `least`, the greatest) value of an expression over a tile; None if it is not
-    linear.
+    """Return the least value of `e` over a tile (with `least` False: the greatest); None if `e` is not linear.
+
+    `parts` maps the tile's dimensions `dims` to (first index, extent).
     """
     at = {scope.coordinate(d): parts[d] for d in dims}
     form = linear_form(e, at)
     if form is None:
         return None
     factors, total = form
-    for c, factor in factors.items():
+    for coordinate, factor in factors.items():
         if not isinstance(factor, Const):
             return None
-        first, width = at[c]
+        first, width = at[coordinate]
         total = total + factor * (first if (factor.value > 0) == least else first + width - 1)
     return total
 
 
 def select(low: Lowering, op: Op, tiles: list[Tile], parts: Parts) -> Tile | None:
-    """Return a select by coordinates between registers and a number, emitted only for tiles that the mask may cut.
+    """Return the result tile of a select by coordinates between registers and a number; None if it is no such select.
 
-    None if it is no such select.
+    It is emitted under a branch, so that only tiles with masked elements run it. `tiles` are (condition, chosen,
+    other), `parts` maps the result's dimensions to (first index, extent).
     """
     kind: TileType = op.results[0].type
     condition, chosen, other = tiles
-    home, wanted = low.writer.home, condition_of(condition.formula)
-    if home is None or wanted is None or not other.filled or chosen.filled:
+    home, expressions = low.writer.home, condition_of(condition.formula)
+    if home is None or expressions is None or not other.filled or chosen.filled:
         return None
     axes = home.axes(kind.dims, parts)
-    limits = [limit_over(low.scope, e, condition.dims, parts, True) for e in wanted]
+    limits = [limit_over(low.scope, e, condition.dims, parts, True) for e in expressions]
     if axes is None or len(axes) < 2 or len(limits) != 1 or limits[0] is None:
         return None
     tile = Tile(kind.dtype, kind.dims, parts, chosen.formula)
-    return _masked(low, tile, lambda places: places(wanted[0]), limits[0], other.formula)
+    return _masked(low, tile, lambda places: places(expressions[0]), limits[0], other.formula)
 
 
 def _masked(
-    low: Lowering, tile: Tile, wanted: Callable[[Callable[[Expr], Expr]], Expr], least: Expr, other: Formula
+    low: Lowering, tile: Tile, mask_of: Callable[[Callable[[Expr], Expr]], Expr], least: Expr, other: Formula
 ) -> Tile:
-    """Return a register tile with the number `other` where a mask is false; the select runs only if `least` is
-    negative.
+    """Return a register tile with the number `other` where a mask is false; the select is emitted under `least` < 0.
 
-    `wanted(places)` gives the expression that is >= 0 where the mask is true; `least` is its minimum over the tile.
+    `mask_of(places)` gives an expression that is >= 0 where the mask is true; `places` maps coordinates to iterators.
+    `least` is its minimum over the tile.
     """
     if low.scope.holds(least):
         return tile
@@ -121,7 +124,7 @@ def _masked(
     held = low.storage.held(tensor, tile.dims, parts)
     with low.branch(least <= -1):
         _, places = low.storage.axes(tile.dims, parts, tensor)
-        in_mask = Formula("index", (), wanted(places) >= 0)  # one number of a lane, compared with others
+        in_mask = Formula("index", (), mask_of(places) >= 0)  # one number of a lane, compared with others
         low.storage.put(tensor, tile.dims, parts, call("select", in_mask, held.formula, other))
     if scale == 1:
         return held
@@ -132,22 +135,25 @@ def _masked(
 
 
 def hide_end(low: Lowering, op: Op) -> None:
-    """Note in `scope.unseen` the operation that masks elements past the end of a loop's axis, if one can.
+    """Choose the operation of a loop that masks elements past the end of the loop's axis, and note it in
+    `scope.unseen`.
 
-    None is noted if a select of the program gives -inf there anyway.
+    None is noted if a select of the program gives -inf there already; nothing, if no operation can mask them.
     """
     axis: Expr = op.attrs["axis"]
     selections = [inner for inner in op.blocks[0].ops if inner.name == "select" and changes_nothing(op, inner)]
-    hidden = last_maskable(op)
+    maskable = last_maskable(op)
     scope = low.scope
     if any(_fails_past(scope, e, dims, axis) for s in selections for e, dims in conditions_of(low, s.operands[0])):
         scope.unseen[axis] = None
-    elif hidden is not None:
-        scope.unseen[axis] = hidden
+    elif maskable is not None:
+        scope.unseen[axis] = maskable
 
 
 def _fails_past(scope: TileScope, e: Expr, dims: tuple[Expr, ...], axis: Expr) -> bool:
-    """True if an expression of coordinates is negative past the end of an axis, for all values of the others."""
+    """True if the expression `e` is negative past the end of `axis`, for all coordinates along the other dimensions of
+    `dims`.
+    """
     if any(d in scope.walking or not d.symbols.isdisjoint(scope.bound) for d in dims):
         return False
     form = linear_form(e, [scope.coordinate(axis)])
@@ -159,7 +165,7 @@ def _fails_past(scope: TileScope, e: Expr, dims: tuple[Expr, ...], axis: Expr) -
 
 
 def ended(low: Lowering, op: Op, tile: Tile) -> Tile:
-    """Return an operation's result with -inf past the end of a loop axis, if this operation is the one that masks
+    """Return the Tile of the result of `op`, with -inf past the end of a loop's axis if `op` is the one that masks
     it.
     """
     axis = next((d for d, hidden in low.scope.unseen.items() if hidden is op), None)
@@ -167,11 +173,12 @@ def ended(low: Lowering, op: Op, tile: Tile) -> Tile:
         return tile
     (first, width), last, home = tile.parts[axis], low.scope.past[axis] - 1, low.writer.home
     axes = None if home is None else home.axes(tile.dims, tile.parts)
-    if axes is None or len(axes) < 2:  # it is held nowhere
+    if axes is None or len(axes) < 2:  # no register tile
         inside = call("le", moving.place(low.scope, axis), index(as_expr(last), dtypes.i64))
         return replace(tile, formula=call("select", inside, tile.formula, number(-inf, tile.dtype)), wide=None)
 
     def wanted(places: Callable[[Expr], Expr]) -> Expr:
+        """Return an expression that is >= 0 up to the end of the axis."""
         return last - places(low.scope.coordinate(axis))  # a coordinate itself is never past the end
 
     return _masked(low, tile, wanted, last - (first + width - 1), number(-inf, tile.dtype))
@@ -181,7 +188,10 @@ def ended(low: Lowering, op: Op, tile: Tile) -> Tile:
 
 
 def rounds(low: Lowering, op: Op, first: Expr, tile: int, count: Expr) -> tuple[Expr, Expr]:
-    """Return (first, end) of the iterations, of `count`, that change what the loop carries: the others are masked."""
+    """Return (first, end): the range of the iterations 0..count of a loop that are not fully masked.
+
+    A fully masked iteration changes no carried value. Iteration n begins at the index first + tile * n.
+    """
     axis: Expr = op.attrs["axis"]
     begin = as_expr(0)
     k = symbol("k", 0, None)
@@ -203,14 +213,15 @@ def rounds(low: Lowering, op: Op, first: Expr, tile: int, count: Expr) -> tuple[
 
 
 def conditions_of(low: Lowering, condition: Value) -> list[tuple[Expr, tuple[Expr, ...]]]:
-    """Return (expression, dimensions) pairs: the condition holds where all expressions are >= 0.
+    """Return [(expression, dimensions)]: a mask is true where all these expressions of coordinates are >= 0.
 
-    [] if the condition depends on data, or uses other operations than sums, products and comparisons of coordinates.
+    `condition` is the mask's value. [] if it depends on data, or on other operations than sums, products and
+    comparisons.
     """
-    maker = low.program.makers()
+    makers = low.program.makers()
 
     def formula(value: Value) -> Formula:
-        inner = maker.get(value)
+        inner = makers.get(value)
         if inner is not None and inner.name == "self_index":
             return Formula("index", (), low.scope.coordinate(inner.attrs["dim"]))
         if inner is not None and inner.name == "scalar":

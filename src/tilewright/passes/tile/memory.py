@@ -1,4 +1,4 @@
-"""Reads, writes and atomics: loads where that is all, copies where a read may leave memory, gathers and scatters."""
+"""Lowers reads, writes, atomics and logs: to loads, masked copies, gathers, scatters and atomics."""
 
 from __future__ import annotations
 
@@ -30,9 +30,7 @@ from tilewright.plan.boxes import WRITES
 
 
 def is_aliased(program: Program) -> bool:
-    """True if an argument is read, and also written through a different access, so that the order of operations
-    shows.
-    """
+    """True if an argument is read and also written at other coordinates, so that the order of operations matters."""
     for arg in program.args:
         writes = [op for op in program.walk() if op.name in WRITES and op.operands[1] is arg]
         reads = [op for op in program.walk() if op.name == "read" and op.operands[0] is arg]
@@ -45,7 +43,10 @@ def is_aliased(program: Program) -> bool:
 
 
 def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Lower `read`: a load if all elements are in bounds, else a masked copy, a halo tile, or a gather."""
+    """Return the result tile of a `read`: a load if all elements are in bounds.
+
+    Otherwise emit a masked copy, a halo tile or a gather, and return a tile that loads from it.
+    """
     storage = low.storage
     if op in low.task.operands:
         return (_task_operand(low, op),)
@@ -81,7 +82,7 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
     elif low.bound.lane_box and (box := halo.window_of(low, access, kind.dims, parts)) is not None:
         formula = halo.windowed(low, access, box, kind.dims, parts, kind.dtype, other)
     elif surplus and low.bound.packed and inplace.is_right(low.users, op):
-        pass  # it is packed with zeros past its end
+        pass  # packed panels have zeros past the end
     elif any(marks) and "bounds" not in op.attrs and inplace.is_read_in_place(low, op):
         storage.loose[Load(access.tensor, access.at)] = marks
     elif any(marks) and (box := halo.box_of(low, op, access, kind.dims, parts)) is not None:
@@ -92,10 +93,10 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
         at = [(images(e), m) for e, m in zip(access.at, marks, strict=True)]
         if low.bound.unrolled_terms is None and tensor not in storage.sums:
             low.writer.copy(access.tensor, over, at, tensor, other)
-        else:  # element by element, as lanes have them
+        else:  # without splitting indices, so that elements stay distributed to lanes
             low.writer.emit("copy", (low.writer.view(access.tensor, over, at), tensor), otherwise=other)
         formula = storage.held(tensor, kind.dims, parts).formula
-    elif access.tensor.type.role != "in" and source not in low.arguments.in_place:  # what it holds now must be kept
+    elif access.tensor.type.role != "in" and source not in low.arguments.in_place:  # a write may follow: copy it now
         formula = storage.stored(Tile(kind.dtype, kind.dims, parts, formula), name=f"{source.name}_before").formula
     elif is_row_read_again(low, op):
         formula = storage.stored(Tile(kind.dtype, kind.dims, parts, formula), name=f"{source.name}_rows").formula
@@ -106,7 +107,10 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 
 def _task_operand(low: Lowering, op: Op) -> Tile:
-    """Return operand A of a product in tile registers: staged, or in place, where it may be out of bounds."""
+    """Return the Tile of operand A of an MMA in tile registers: loads from the rows that the task staged, or in place.
+
+    In place, coordinates may be out of bounds; they are noted in `storage.loose`.
+    """
     kind: TileType = op.results[0].type
     parts = {d: low.scope.part(d) for d in kind.dims}
     source = low.task.operands[op]
@@ -118,22 +122,28 @@ def _task_operand(low: Lowering, op: Op) -> Tile:
 
 
 def _is_surplus(low: Lowering, access: TileAccess) -> bool:
-    """True if an access is out of bounds only where tasks or blocks at the edges compute more than there is."""
-    more = low.plan.pipeline is not None or bool(low.bound.padded)
+    """True if an access is out of bounds only in the padding of tasks or blocks at the edge, whose results are not
+    stored.
+    """
+    has_padding = low.plan.pipeline is not None or bool(low.bound.padded)
     sizes = {d: low.scope.size(d) for d in low.task.walks}
-    lines = Substitution(
+    images = Substitution(
         {
             low.scope.coordinate(d): walk.valid_position(size if isinstance(size := sizes[d], int) else None)
             for d, walk in low.task.walks.items()
         }
     )
-    return more and not access.data and not any(loose(low.scope, access, lines))
+    return has_padding and not access.data and not any(loose(low.scope, access, images))
 
 
 def _gathered(
     storage: Storage, access: TileAccess, kind: TileType, parts: Parts, marks: tuple[bool, ...], other: float
 ) -> Formula:
-    """Emit a gather of the elements at data-dependent places; return a load from the gathered tile."""
+    """Emit a gather of elements whose coordinates depend on data; return the formula of a load from the result.
+
+    `kind` is the type of the result. `marks` says which coordinates may be out of bounds; elements there get the value
+    `other`.
+    """
     sizes = tuple(parts[d][1] for d in kind.dims)
     over, images = storage.axes(kind.dims, parts)
     tensor = storage.writer.alloc(kind.dtype, sizes, f"{access.tensor.name}_part")
@@ -153,27 +163,30 @@ def _gathered(
 
 
 def _report(low: Lowering, op: Op, access: TileAccess, dims: tuple[Expr, ...], parts: Parts) -> None:
-    """Emit a check at run time that a read is in bounds."""
-    wrong = is_outside(access)
+    """Emit a check at run time that all elements of a read are in bounds; if not, the call raises an error.
+
+    `dims` and `parts` say which elements are read.
+    """
+    out_of_bounds = is_outside(access)
     for mask in low.scope.masks:
-        wrong = Formula("and_", (wrong, moving.squeezed(low, mask, dims, "the condition", op).formula))
-    ended = [d for d in dims if d in low.scope.ends]
-    for d in ended:
-        wrong = Formula("and_", (wrong, moving.counts(low.scope, d) or wrong))
-    places = [*access.at, *(e for index_load in access.data.values() for e in index_load.at)]
-    used = {d for d in dims if any(low.scope.coordinate(d) in e.symbols for e in places)}
-    used |= {*ended, *(d for mask in low.scope.masks for d in mask.dims)}
+        out_of_bounds = Formula("and_", (out_of_bounds, moving.squeezed(low, mask, dims, "the condition", op).formula))
+    data_dependent = [d for d in dims if d in low.scope.ends]
+    for d in data_dependent:
+        out_of_bounds = Formula("and_", (out_of_bounds, moving.counts(low.scope, d) or out_of_bounds))
+    coordinates = [*access.at, *(e for index_load in access.data.values() for e in index_load.at)]
+    used = {d for d in dims if any(low.scope.coordinate(d) in e.symbols for e in coordinates)}
+    used |= {*data_dependent, *(d for mask in low.scope.masks for d in mask.dims)}
     over = tuple(d for d in dims if d in used)
     shape = " x ".join(map(str, access.shape))
-    what = f"read leaves its tensor of {shape}; say what lies outside with read(..., otherwise=0)"
-    low.reports.report(Tile(dtypes.bool_, over, {d: parts[d] for d in over}, wrong), what, op)
+    message = f"read leaves its tensor of {shape}; say what lies outside with read(..., otherwise=0)"
+    low.reports.report(Tile(dtypes.bool_, over, {d: parts[d] for d in over}, out_of_bounds), message, op)
 
 
 # -- writing ----------------------------------------------------------------------------------------------
 
 
 def write(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Lower `write`: a map to memory, a scatter, or a store through shared memory."""
+    """Emit a `write`: a map or copy to memory, a store through shared memory, or a scatter; return ()."""
     to = Write(low, op)
     if to.empty:
         return ()
@@ -187,29 +200,35 @@ def write(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 
 def is_ordered(program: Program) -> bool:
-    """True if the program must be one task, whose operations follow each other in the program's order.
+    """True if the program must run as one task, in the program's order of operations.
 
-    That is so if an atomic's old values are used, if machines have no such atomic, or if an argument is read and
+    That is so if the old values of an atomic are used, if machines have no such atomic, or if an argument is read and
     written through different accesses.
     """
     users = program.users()
-    return is_aliased(program) or any(op.name in _STEPS and _one_by_one(users, op) for op in program.walk())
+    return is_aliased(program) or any(op.name in _STEPS and _is_loop_over_elements(users, op) for op in program.walk())
 
 
-def _one_by_one(users: Mapping[Value, list[Op]], op: Op) -> bool:
-    """True if an atomic must be done element by element: its old values are used, or machines lack it for its type."""
+def _is_loop_over_elements(users: Mapping[Value, list[Op]], op: Op) -> bool:
+    """True if an atomic must be a loop over elements: its old values are used, or machines lack it for its type.
+
+    `users` maps each value to the operations that use it.
+    """
     dtype = op.operands[1].type.dtype
     return op.result in users or (dtype.is_float and dtype.bits <= 8) or dtype is dtypes.i4
 
 
 def atomic(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Lower an atomic: combine a tile into memory; return the old elements if they are used."""
+    """Emit an atomic, which combines a tile with memory; return the tile of the old elements.
+
+    If nothing uses the old elements, the operand's tile is returned instead.
+    """
     if op.operands[1].type.dtype is dtypes.bool_:
         raise ProgramError(f"{op.name} of bools has no native form yet", op.loc)
     to = Write(low, op)
     if to.empty:
         return (low.storage.env[op.operands[0]],)
-    if _one_by_one(low.users, op):
+    if _is_loop_over_elements(low.users, op):
         return (_in_order(low.storage, op, to),)
     low.writer.emit("atomic", (to.tile(), *to.memory()), how=op.name.removeprefix("atomic_"), **to.attrs(to.over))
     return (low.storage.env[op.operands[0]],)
@@ -218,38 +237,43 @@ def atomic(low: Lowering, op: Op) -> tuple[Tile, ...]:
 _STEPS = {"atomic_add": "add", "atomic_min": "minimum", "atomic_max": "maximum"}
 
 
-def _in_order(storage: Storage, op: Op, to: Write) -> Tile:
-    """Emit an atomic as a loop over single elements: load, combine, store; return the old elements. The program is one
-    task.
+def _in_order(storage: Storage, op: Op, write: Write) -> Tile:
+    """Emit an atomic `write` as a loop over single elements (gather, combine, scatter); return the tile of the old
+    elements.
+
+    Only one task may run it.
     """
-    values = to.tile()
-    before = storage.writer.alloc(to.dtype, to.sizes, "before")
-    after = storage.writer.alloc(to.dtype, [1] * len(to.sizes), "after")
-    over = storage.writer.axes([1] * len(to.sizes))
+    values = write.tile()
+    before = storage.writer.alloc(write.dtype, write.sizes, "before")
+    after = storage.writer.alloc(write.dtype, [1] * len(write.sizes), "after")
+    over = storage.writer.axes([1] * len(write.sizes))
 
     def nest(known: tuple[Expr, ...]) -> None:
-        if len(known) < len(to.sizes):
-            with storage.writer.loop("e", to.sizes[len(known)]) as e:
+        """Emit the remaining loops inside those whose variables are `known`, and the body in the innermost."""
+        if len(known) < len(write.sizes):
+            with storage.writer.loop("e", write.sizes[len(known)]) as e:
                 nest((*known, e))
             return
         here = [e + i for e, i in zip(known, over, strict=True)]
-        images = Substitution(dict(zip(to.over, here, strict=True)))
+        images = Substitution(dict(zip(write.over, here, strict=True)))
         old, new = (storage.writer.view(t, over, [(e, False) for e in here]) for t in (before, values))
-        attrs = to.attrs(over, images)
-        storage.writer.emit("gather", (old, *to.memory()), otherwise=0 if any(to.marks) else None, **attrs)
+        attrs = write.attrs(over, images)
+        storage.writer.emit("gather", (old, *write.memory()), otherwise=0 if any(write.marks) else None, **attrs)
         formula = Formula(_STEPS[op.name], (Formula.operand(1), Formula.operand(2)))
         storage.writer.emit("map", (after, old, new), formula=formula)
-        storage.writer.emit("scatter", (after, *to.memory()), **attrs)
+        storage.writer.emit("scatter", (after, *write.memory()), **attrs)
 
     nest(())
-    return storage.held(before, to.dims, to.parts)
+    return storage.held(before, write.dims, write.parts)
 
 
 # -- looking ----------------------------------------------------------------------------------------------
 
 
 def debug_log(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Lower `debug_log`: store the tile in an argument of its own, if logs are asked for."""
+    """Emit a `debug_log`, if logs are asked for: store the tile in an extra argument of the block program; return
+    ().
+    """
     scope = low.scope
     if low.reports.logs is None:
         return ()

@@ -1,9 +1,9 @@
-"""Products that lie side by side: a dimension along which rows of A begin behind each other.
+"""Finds adjacent GEMMs: a dimension along which rows of A begin right behind each other, so that several are one row.
 
     %1 = read %x over=[g, i, c] at=[i//196, i//14%14, i%14, 16*g + c] : bf16[G, M, K]
     %1 = read %x over=[i, c] at=[i//196, i//14%14, i%14, c] : bf16[M, K]                      %x has 16 channels
 
-Neighbours along G, and along M, are 16 elements apart, as many as there are along K: several are one longer row.
+Neighbours along G, and along M, are 16 elements apart, which is the extent of K: several of them are one longer row.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from tilewright.plan.microkernel import axes_in
 
 @dataclass(frozen=True)
 class Neighbours:
-    """Adjacent GEMMs that can be one: the dimension `d` along which they lie, N and K of one of them, and the reads of
-    A and B.
+    """Adjacent GEMMs that can be merged: the dimension `d` along which they lie, N and K of one, and the reads of A and
+    B.
     """
 
     product: Op
@@ -35,7 +35,7 @@ class Neighbours:
 
     @property
     def count(self) -> int:
-        """The number of GEMMs."""
+        """The number of adjacent GEMMs."""
         return self.a.extent(self.d)
 
     @property
@@ -45,7 +45,10 @@ class Neighbours:
 
 
 def neighbours(program: Program, sizes: Mapping[Symbol, int], shapes: Mapping[Value, Shape]) -> Neighbours | str:
-    """Return the adjacent GEMMs that can share one block-diagonal MMA; or text: why there are none."""
+    """Return the adjacent GEMMs of a program that can share one block-diagonal MMA; or text: why there are none.
+
+    `shapes` has the extents of the arguments.
+    """
     products = [op for op in program.walk() if op.name == "mma"]
     if len(products) != 1:
         return f"it has {len(products)} products"
@@ -67,8 +70,9 @@ def neighbours(program: Program, sizes: Mapping[Symbol, int], shapes: Mapping[Va
 
 
 def has_run(access: Numbered, outer: Expr, inner: Expr) -> bool:
-    """True if the last coordinate is `inner` plus `outer` times the extent of `inner`, and no other coordinate has
-    them.
+    """True if the last coordinate of an access is outer * extent(inner) + inner, plus other terms.
+
+    `outer` and `inner` are dimensions; no other coordinate may have their indices.
     """
     d, k = access.over[outer], access.over[inner]
     *others, last = access.at
@@ -76,10 +80,9 @@ def has_run(access: Numbered, outer: Expr, inner: Expr) -> bool:
 
 
 def as_run(access: Numbered, outer: Expr, inner: Expr) -> tuple[Symbol, ...] | None:
-    """Return the symbols of an access as coordinates of its tensor in another packed shape, the last ones `outer`,
-    `inner`.
+    """Return the iterators that are the coordinates of an access if its tensor is viewed in another packed shape.
 
-    None if the tensor has no such shape, or if the access may be out of bounds.
+    The last two are those of `outer` and `inner`. None if there is no such shape, or the access may be out of bounds.
     """
     d, k = access.over[outer], access.over[inner]
     kind: MemoryType = access.source.type
@@ -99,12 +102,12 @@ def as_run(access: Numbered, outer: Expr, inner: Expr) -> tuple[Symbol, ...] | N
 
 
 def _is_run(e: Expr, d: Symbol, k: Symbol) -> bool:
-    """True if an expression has k with factor 1, and d with the extent of k as factor."""
+    """True if the expression `e` has k with factor 1, and d with the extent of k as its factor."""
     weights = dict(linear(e)[1])
     steps = weights.pop(d, 0), weights.pop(k, 0)
     return steps == (int(k.hi) + 1, 1) and not any({d, k} & term.symbols for term in weights)
 
 
 def is_inside(e: Expr, extent: int) -> bool:
-    """True if a coordinate is known to lie in 0..extent-1."""
+    """True if the range of the coordinate `e` lies in 0..extent-1."""
     return isinstance(e.lo, int) and isinstance(e.hi, int) and e.lo >= 0 and e.hi < extent

@@ -1,12 +1,12 @@
-"""A contraction as a tile program over its digits: what the lowering of all programs takes.
+"""Writes a contraction (GEMM, convolution) as a tile program over the digits of its indices, for the general lowering.
 
     %acc = fill value=0 : f32[M, F]                         %acc = fill value=0 : f32[m_1, m_0, f_0]
     %y = iterate %acc axis=K ... {                          %x = read %x over=[m_1, m_0, k_1, k_0] at=[...]
       %x = read %x over=[i, k] at=[i//56 + k//192, ...]     %w = read %w over=[f_0, k_1, k_0] at=[...]
       ...                                                   %y = mma %x, %w, %acc
 
-The loop is gone, the product sums over all digits of the depth; arguments have the shapes that accesses in digits
-take, and the types that the contraction says.
+The loop is gone: the MMA sums over all digits of K. Arguments have the shapes that accesses in digits take, and the
+types that the contraction states.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from tilewright.plan.contraction import Contraction, Operand, dimension
 def over_digits(
     c: Contraction, order: tuple[Symbol, ...]
 ) -> tuple[Program, dict[Symbol, Size], dict[Value, tuple[Size, ...]]]:
-    """Return (the program of a contraction over its digits, sizes of its dimensions, shapes of its arguments).
+    """Return (program of the contraction `c` over its digits, sizes of its dimensions, shapes of its arguments).
 
-    Tiles have their digits (mixed-radix parts) in the given order.
+    Digits are mixed-radix parts of flat indices. `order` is the order that the digits have in every tile.
     """
     with building():
         return _Normal(c, order).run()
@@ -48,7 +48,7 @@ class _Normal(Rewriter):
         self.order: dict[Expr, Symbol] = {dimension(s): s for s in order}
 
     def run(self) -> tuple[Program, dict[Symbol, Size], dict[Value, tuple[Size, ...]]]:
-        """Return (the program, sizes of its dimensions, shapes of its arguments)."""
+        """Return (rewritten program, sizes of its dimensions, shapes of its arguments)."""
         for operand in self.operands.values():
             self._argument(operand)
         body = Block(())
@@ -58,7 +58,10 @@ class _Normal(Rewriter):
         return rewritten, sizes, self.shapes
 
     def _argument(self, operand: Operand) -> Value:
-        """Return the argument of an operand; B always has an argument of its own, as it is packed."""
+        """Return the memory argument of an operand, created at its first use.
+
+        Operands of the same name share an argument; B, which is packed, always has one of its own.
+        """
         key = operand.name, operand is self.c.b
         if key not in self.arguments:
             self.arguments[key] = Value(MemoryType(operand.dtype, tuple(map(as_expr, operand.shape))), operand.name)
@@ -66,15 +69,15 @@ class _Normal(Rewriter):
         return self.arguments[key]
 
     def goes(self, op: Op) -> bool:
-        """Return True: the only loop is deleted."""
+        """Return True: every loop is removed, as the MMA sums over all digits of its axis."""
         return True
 
     def block(self, given: list[Op], ops: list[Op]) -> None:
-        """Append the rewritten operations that the written result depends on."""
+        """Append rewritten operations to `ops`: those of the list `given` that the written result depends on."""
         super().block([op for op in given if op in self.used], ops)
 
     def op(self, op: Op) -> Op:
-        """Return the rewritten operation; accesses take the operands' arguments, and A comes before B."""
+        """Return an operation over digits; a read or write gets its operand's argument, and an MMA gets A before B."""
         operand = self.operands.get(op)
         rewritten = super().op(op)
         if op.name == "mma":
@@ -87,11 +90,13 @@ class _Normal(Rewriter):
         return Op(op.spec, (*value, self._argument(operand)), rewritten.attrs, results, (), op.loc)
 
     def access(self, op: Op) -> dict[str, object]:
-        """Return the coordinates of a read or write over digits (mixed-radix parts)."""
+        """Return the iterators `over` and coordinates `at`, in digits, of a read or write."""
         dims = self.over(op.results[0].type.dims) if op.name == "read" else self.of(op.operands[0]).type.dims
         return {"over": tuple(self.order[d] for d in dims), "at": self.operands[op].coordinates}
 
     def over(self, dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """Return dimensions as digits (mixed-radix parts), in the program's order."""
+        """Return the digits (mixed-radix parts of flat indices) that replace the dimensions of a tile, in the program's
+        order.
+        """
         digits = {s for d in dims for s in self.digits[d]}
         return tuple(s for s in self.order if s in digits)

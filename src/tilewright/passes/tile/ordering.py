@@ -1,11 +1,11 @@
-"""Operations on one argument, in order: the waves of a task meet where one touches what another has written.
+"""Inserts barriers between operations of a task that access the same argument, if one writes what another accesses.
 
 copy %x_view -> %y_view                   copy %x_view -> %y_view
 map %y = %y + %z                          barrier
                                           map %y = %y + %z
 
-Operations on shared memory are followed by barriers as they are written. Of arguments, most are written by one
-operation, and need none: the elements of an operation are no two waves' at once.
+Operations on shared memory are followed by barriers as they are emitted. Most arguments are written by one operation,
+and need none: an operation gives no element to two waves.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from tilewright.ir.core import Block, Op, Program, Value
 from tilewright.ir.tensors import TensorType
 
 NAMING = ("alloc", "view", "bitcast", "let")
-"""Operations that touch no element."""
+"""Operations that read and write no element."""
 
 
 def in_order(program: Program) -> None:
-    """Insert barriers between operations of waves that touch the same elements of an argument.
+    """Insert barriers, in place, between operations of waves that access the same elements of an argument.
 
     >>> from tilewright.ir.block import parse_block
     >>> program = parse_block('''block f(%x: in global f32 (64), %y: out global f32 (64))
@@ -46,30 +46,34 @@ def in_order(program: Program) -> None:
 
 @dataclass
 class _Touched:
-    """Operations that have read and written a tensor since the waves met last."""
+    """Operations that have read and written a tensor since the last barrier."""
 
     read: set[Op] = field(default_factory=set)
     written: set[Op] = field(default_factory=set)
 
 
 class _Ordering:
-    """Inserts barriers into a program, and tracks what each argument's operations have read and written."""
+    """Inserts barriers into a program; it tracks which operations have read and written each argument since the last
+    one.
+    """
 
     def __init__(self, program: Program):
         self._chain = Places(program, program.makers())
         arguments = {a for a in program.args if isinstance(a.type, TensorType)}
         changed = {self._chain.root(v) for op in program.walk() for v in written(op)}
         self._shared = arguments & changed
-        """Arguments that are written: those that are only read need no order."""
+        """Arguments that are written; arguments that are only read need no barriers."""
         self._touched: dict[Value, _Touched] = {}
 
     def run(self, block: Block) -> None:
-        """Insert barriers into a block that runs once, if the program writes an argument."""
+        """Insert barriers into the program's body, if the program writes an argument."""
         if self._shared:
             self._block(block, ())
 
     def _block(self, block: Block, loops: tuple[Range, ...]) -> None:
-        """Insert barriers into a block; `loops` are the loops around it that run again."""
+        """Insert barriers into a block; `loops` are the ranges of loops around it of which another iteration
+        follows.
+        """
         place = 0
         while place < len(block.ops):
             op = block.ops[place]
@@ -84,40 +88,44 @@ class _Ordering:
             place += 1
 
     def _inner(self, op: Op, loops: tuple[Range, ...]) -> None:
-        """Process the blocks of an operation, which may not run at all, or, for a loop, run again."""
+        """Insert barriers into the blocks of an operation, which may not run at all, or, in a loop, several times.
+
+        The body of a loop is visited twice, so that accesses of one iteration are ordered with those of the next.
+        """
         before = dict(self._touched)
-        rounds = tuple(op.attrs.get("ranges", ()))
+        ranges = tuple(op.attrs.get("ranges", ()))
         repeated = op.name in ("for", "while")
-        ends = []
+        accesses_at_end = []
         for inner in op.blocks:
             self._touched = _copied(before)
             self._block(inner, loops)
-            if repeated:  # what a round leaves, the next one finds
-                self._block(inner, (*loops, *rounds))
-            ends.append(self._touched)
+            if repeated:  # accesses of one iteration precede those of the next
+                self._block(inner, (*loops, *ranges))
+            accesses_at_end.append(self._touched)
         if op.blocks:
             self._touched = _copied(before)
-            for end in ends:
+            for end in accesses_at_end:
                 for tensor, touched in end.items():
-                    mine = self._touched.setdefault(tensor, _Touched())
-                    mine.read |= touched.read
-                    mine.written |= touched.written
+                    merged = self._touched.setdefault(tensor, _Touched())
+                    merged.read |= touched.read
+                    merged.written |= touched.written
 
     def _must_follow(self, op: Op, loops: tuple[Range, ...]) -> bool:
-        """True if an operation reads what another one (or itself in another iteration) wrote, or writes what one
-        read.
+        """True if a barrier is needed before `op`: it reads what an operation has written, or writes what one has read.
+
+        That may be `op` itself in another iteration of `loops`.
         """
         changed = {self._chain.root(v) for v in written(op)}
         for tensor in {self._chain.root(v) for v in op.operands} & self._shared:
             touched = self._touched.get(tensor, _Touched())
             if touched.written - {op} or (tensor in changed and touched.read - {op}):
                 return True
-            if op in touched.written and not self._own_in_every_round(op, tensor, loops):
+            if op in touched.written and not self._is_disjoint_between_iterations(op, tensor, loops):
                 return True
         return False
 
-    def _own_in_every_round(self, op: Op, tensor: Value, loops: tuple[Range, ...]) -> bool:
-        """True if an operation never touches elements that it wrote in another iteration of `loops`."""
+    def _is_disjoint_between_iterations(self, op: Op, tensor: Value, loops: tuple[Range, ...]) -> bool:
+        """True if `op` never accesses elements of `tensor` that it wrote in another iteration of `loops`."""
         if "where" in op.attrs:
             return False
         views = [v for v in op.operands if self._chain.root(v) is tensor]
@@ -133,7 +141,9 @@ class _Ordering:
         return True
 
     def _coordinates(self, value: Value) -> tuple[tuple[Symbol, ...], tuple[Expr, ...]]:
-        """Return (axes of a view, coordinates of the tensor at the bottom of all views, in these axes)."""
+        """Return (iterators of a view, coordinates in the tensor below all views, as expressions of them); ((), ()) if
+        no view.
+        """
         op = self._chain.made.get(value)
         if op is None or op.name not in ("view", "bitcast"):
             return (), ()
@@ -147,7 +157,7 @@ class _Ordering:
         return over, tuple(map(images, below))
 
     def _note(self, op: Op) -> None:
-        """Note what an operation reads and writes."""
+        """Note which arguments an operation reads and writes."""
         if op.name in NAMING or op.blocks:
             return
         changed = {self._chain.root(v) for v in written(op)}
@@ -157,5 +167,5 @@ class _Ordering:
 
 
 def _copied(touched: dict[Value, _Touched]) -> dict[Value, _Touched]:
-    """Return a copy of the notes on all tensors."""
+    """Return a copy of {tensor: operations that have accessed it}."""
     return {tensor: _Touched(set(operations.read), set(operations.written)) for tensor, operations in touched.items()}

@@ -1,4 +1,4 @@
-"""The orders in which B is packed, and a program that packs an argument before another runs."""
+"""The packed orders of operand B, and the programs that pack an argument before another program runs."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BlockOrder:
-    """[around][block of N][deep][K / depth][tiles of a block][rows of a tile][N of a tile][group], with zeros past the
-    ends.
+    """B as [around][block of N][deep][K / depth][tiles of a block][rows of a tile][N of a tile][group], padded with
+    zeros.
 
-    The elements that a block of the accumulator reads are contiguous, step by step; `group` neighbours along K belong
-    to one of N.
+    `depth` is K of the atom, and `group` neighbours along K belong to one column. The elements that an accumulator tile
+    reads are contiguous, K step after K step. `around` are batch dimensions, `deep` dimensions that are summed beside
+    K.
     """
 
     how: Microkernel
     around: tuple[Size, ...]
-    """The extents of what B is repeated along: a batch."""
+    """The extents of batch dimensions."""
     deep: tuple[Size, ...]
-    """The extents of what is summed beside K: taps."""
+    """The extents of dimensions summed beside K: filter taps."""
     wide: Size
     long: Size
     """The extents of N and K."""
@@ -50,12 +51,12 @@ class BlockOrder:
 
     @property
     def ends(self) -> tuple[tuple[Size, bool], ...]:
-        """(extent, True if zeros are padded after it) of the dimensions around, deep, K and N."""
+        """(extent, True if zeros are padded behind it) of each dimension of B: batch dimensions, taps, K and N."""
         last = (self.long, self.long % self.how.atom.shape[2] != 0), (self.wide, self.wide % self.how.columns != 0)
         return (*((n, False) for n in (*self.around, *self.deep)), *last)
 
     def source(self, at: Sequence[Expr]) -> tuple[Expr, ...]:
-        """Return the source coordinates (around and deep, K, N) of the element at coordinates `at` of the packed
+        """Return the coordinates in B (batch and taps, K, N) of the element at the coordinates `at` of the packed
         tensor.
         """
         _, n, k = self.how.atom.shape
@@ -65,9 +66,9 @@ class BlockOrder:
         return (*outer, k * e + self.how.group * r + g, self.how.columns * f + n * t + j)
 
     def places(self, outer: Sequence[Expr], k: Expr, column: Expr, inner: Expr) -> tuple[Expr, ...]:
-        """Return the packed coordinates of the element at `outer` (around and deep), `k`, and column `column + inner`.
+        """Return the coordinates in the packed tensor of B's element at batch and taps `outer`, index `k`, and column.
 
-        `column` is the first column of a block.
+        The column is `column` + `inner`; `column` is the first of a block.
         """
         _, n, depth = self.how.atom.shape
         place, along, before = column % self.how.columns + inner, k % depth, len(self.around)
@@ -84,7 +85,7 @@ class LaneOrder:
     others: tuple[Size, ...]
     wide: int
     width: int
-    """The number of elements of the vectorised dimension, and of a group of them."""
+    """`wide` is the extent of the vectorised dimension, `width` that of a group."""
     around: tuple[Size, ...] = ()
 
     @property
@@ -94,24 +95,24 @@ class LaneOrder:
 
     @property
     def ends(self) -> tuple[tuple[Size, bool], ...]:
-        """(extent, True if zeros are padded after it) of the other dimensions, then of the neighbours."""
+        """(extent, True if zeros are padded behind it) of each dimension of B: the others, then the vectorised one."""
         return (*((n, False) for n in self.others), (self.wide, self.wide % self.width > 0))
 
     def source(self, at: Sequence[Expr]) -> tuple[Expr, ...]:
-        """Return the source coordinates (other dimensions, neighbour) of the element at coordinates `at` of the packed
-        tensor.
+        """Return the coordinates in B (others, vectorised dimension) of the element at the coordinates `at` of the
+        packed tensor.
         """
         return (*at[1:-1], self.width * at[0] + at[-1])
 
 
 Order: TypeAlias = BlockOrder | LaneOrder
-"""The order in which B is packed: [around][block][...]; the packing program has a task for each block."""
+"""The packed order of B: [batch][block of N][...]; the packing program has a task for each block."""
 
 
 @dataclass(frozen=True)
 class Pack:
-    """A program that packs an argument, the argument, and the packed tensor that the main program takes in its
-    place.
+    """A program that packs an argument, that argument (`source`), and the packed tensor that the main program reads
+    instead.
     """
 
     program: Program

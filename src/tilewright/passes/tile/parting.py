@@ -1,11 +1,11 @@
-"""A program with one reduction as two, where what it gives is little and what it goes along is long.
+"""Splits a long reduction with few results into two programs: partial reductions, then their combination.
 
     %0 = read %x : f32[M, N]          first: %0 over [M_split, M_part, N]     second: reads %partial : f32[M_split, N],
     %1 = sum %0 dim=(M) : f32[N]      sums M_part, writes %partial            sums M_split, goes on as before
 
 Each part of the dimension is reduced in tasks of its own, to memory; the second program combines the parts, always in
-the same order. Parts are alike: what they leave over, less than one for each of them, or less than a line of memory for
-each where it lies side by side, is reduced by the second program too.
+the same order. All parts have the same length. The elements left over, fewer than one for each part (or than a cache
+line for each part, if the dimension is contiguous), are reduced by the second program too.
 """
 
 from __future__ import annotations
@@ -23,12 +23,16 @@ from tilewright.plan.computed import GIVEN, SIMPLE
 from tilewright.plan.model import element_bytes, line_bytes
 
 MANY = 16
-"""Lines of memory of a part from which on it has whole ones."""
+"""A part of more than this many cache lines is rounded down to whole cache lines."""
 _ALIKE = {*SIMPLE, *GIVEN, "read"}
 
 
 def parted(program: Program, sizes: Mapping[Symbol, int], count: int, machine: Machine) -> Halves | str:
-    """Return the program as two: partial reductions of `count` parts, then their combination; or text: why not."""
+    """Return the program with one reduction as two programs: partial reductions of `count` parts, then their
+    combination.
+
+    Or text: why it cannot be split.
+    """
     reductions = [op for op in program.walk() if op.name in REDUCTIONS]
     if len(reductions) != 1 or reductions[0] not in program.body.ops or program.records:
         return "it is not one reduction without constraints"
@@ -63,16 +67,18 @@ def parted(program: Program, sizes: Mapping[Symbol, int], count: int, machine: M
         if begin < extent:
             over = Parted(axis, {left: (1, extent - begin)}, zeros=False, first=begin)
             left_over, more = _part_reduction(last, before, over, left)
-            both = (combined[-1].result, left_over)
+            to_add = (combined[-1].result, left_over)
             new[left] = extent - begin
-            combined += [*more, Op(TILE.ops[STEPS[last.name]], both, {}, (Value(kind),), loc=last.loc)]
+            combined += [*more, Op(TILE.ops[STEPS[last.name]], to_add, {}, (Value(kind),), loc=last.loc)]
         rest = Replacement.by_last(last, combined)
         return halved(program, ("parts", ops), {ops[-1].result: memory}, rest, sizes, new, count)
 
 
 def _part_reduction(last: Op, before: list[Op], over: Parted, dim: Symbol) -> tuple[Value, list[Op]]:
-    """Return (a reduction's result over the dimension `dim` of the rewriting `over`, the operations that compute
-    it).
+    """Return (result of a partial reduction, the operations that compute it).
+
+    `last` is the reduction, `before` computes its operand, `over` rewrites both over new dimensions, of which `dim` is
+    reduced.
     """
     over.block(before, ops := list[Op]())
     source = over.of(last.operands[0])
@@ -82,7 +88,10 @@ def _part_reduction(last: Op, before: list[Op], over: Parted, dim: Symbol) -> tu
 
 
 def _width(reads: list[Op], axis: Expr, extent: int, count: int, line_bytes: int) -> int:
-    """Return the number of elements of a part; whole cache lines if it is long and contiguous in memory."""
+    """Return the number of elements of one of `count` parts of `axis`; whole cache lines if it is long and contiguous.
+
+    `reads` are the reads along `axis`; `line_bytes` is the size of a cache line.
+    """
     width = extent // count
     sides = [element_bytes(op.operands[0].type.dtype) for op in reads if axis in contiguous_dims(op)]
     line = max((line_bytes // n for n in sides), default=1)

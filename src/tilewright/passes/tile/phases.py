@@ -1,4 +1,4 @@
-"""Phases: a product whose operand is zero but where h - r + 1 is even, as products over half as many taps.
+"""Phases: splits an MMA whose operand is zero unless h - r + 1 is even into MMAs over half as many taps.
 
     %0 = read %dy over=[h, r, f] at=[(h - r + 1)//2 ..., f]      : bf16[H, R, F]
     %1 = read %w  over=[r, f, c] at=[f, r, c]                     : bf16[R, F, C]
@@ -8,10 +8,10 @@
     %1 = read %w  over=[q, p, f, c] at=[f, 2*q - p + 1, c] otherwise=0  : bf16[R_1, H_0, F, C]
     write %total, %dx over=[u, p, c] at=[2*u + p, c]                    f32[H_1, H_0, C]
 
-The phase p tells which taps r meet an element h (`congruences`): h and r become numbers of u, q and p, all linear, so
-that h - r + 1 is a multiple of 2 for all of them. Whatever divided that sum divides no more. Taps past the last one
-read zeros, elements past the ends are not written. With a stride s and a dilation d there are s/gcd(s, d) phases, and
-elements that no tap meets are one more dimension of the operand, along which all but the first read zeros.
+The phase p determines which taps r are multiplied with an element h (`congruences`). h and r become linear expressions
+of new indices u, q and p, for which h - r + 1 is always a multiple of 2, so that accesses need no division. Taps past
+the last one read zeros; elements past the ends are not written. With a stride s and a dilation d there are s/gcd(s, d)
+phases; elements that no tap reaches are one more dimension of the operand, along which all but the first read zeros.
 """
 
 from __future__ import annotations
@@ -42,23 +42,28 @@ InPhases = tuple[Program, dict[Symbol, int], Collection[Op]]
 def in_phases(
     program: Program, sizes: Sizes, free: Collection[Op], *, named: Collection[str] = (), only_even: bool = False
 ) -> InPhases:
-    """Return (the program with every congruence taken apart into phases, its sizes, its free loops (same result for
-    every tile size)).
+    """Return (program with every congruence split into phases, its sizes, its free loops); unchanged if it has none.
 
-    Sums over dimensions in `named` stay as they are: a given plan names them. With `only_even`, so do sums whose phases
-    do not all have equally many taps. The program is returned as it is if no operand of an MMA is zero by a congruence.
+    A congruence is an operand of an MMA that is zero unless a sum of indices is a multiple of a number. Summed
+    dimensions in `named` (names in a given plan) are not split. With `only_even`, all phases of a split must have
+    equally many taps. `free` are the loops with the same result for every tile size.
     """
     rewritten: InPhases = program, dict(sizes), free
     with building():
-        while (following := _next(*rewritten, named, only_even)) is not None:
-            rewritten = following
+        while (split := _split_one(*rewritten, named, only_even)) is not None:
+            rewritten = split
     return rewritten
 
 
-def _next(
+def _split_one(
     program: Program, sizes: Sizes, free: Collection[Op], named: Collection[str], only_even: bool
 ) -> InPhases | None:
-    """Return the program with one congruence taken apart; None if there is none that can be."""
+    """Return (program, sizes, free loops) with one congruence split into phases; None if none can be split.
+
+    A congruence is an operand of an MMA that is zero unless a sum of indices is a multiple of a number. `named` are
+    summed dimensions that are not split; with `only_even`, all phases must have equally many taps. `free` are the loops
+    with the same result for every tile size.
+    """
     finder = Congruences(program, sizes)
     for congruence in finder.proposed():
         if str(congruence.summed) in named or not finder.holds(congruence):
@@ -73,40 +78,45 @@ def _next(
 def _without_condition(
     program: Program, free: Collection[Op], finder: Congruences, congruence: Congruence
 ) -> tuple[Program, Collection[Op]]:
-    """Return (the program without selects whose condition is the congruence itself, its free loops).
+    """Return (program without selects whose condition is the congruence itself, its free loops).
 
-    Only a congruence that some tap solves for every element can go: in phases it holds everywhere.
+    Over phases, the condition is true everywhere, if every element has a tap that solves the congruence; otherwise
+    selects stay. `free` are the loops with the same result for every tile size.
     """
-    same = {
+    remaining = {
         op: [c for c in conjuncts(op.operands[0], finder.makers) if not finder.is_same(c, congruence)]
         for op in program.walk()
         if op.name == "select" and gcd(congruence.step, congruence.modulus) == 1
     }
-    same = {op: rest for op, rest in same.items() if len(rest) < len(conjuncts(op.operands[0], finder.makers))}
-    if not same:
+    remaining = {
+        op: rest for op, rest in remaining.items() if len(rest) < len(conjuncts(op.operands[0], finder.makers))
+    }
+    if not remaining:
         return program, free
-    rewrite = _Unconditional(same)
+    rewrite = _Unconditional(remaining)
     body = without_unused(rewrite.body(program.body))
     return replace(program, body=body), {rewrite.kept[op] for op in free if op in rewrite.kept}
 
 
 class _Unconditional(Rewriter):
-    """Rewrites selects with fewer conditions: `left` has the conditions that stay, for each."""
+    """Rewrites selects with fewer conditions: `left` maps each select to the conditions that remain."""
 
     def __init__(self, left: Mapping[Op, list[Value]]):
         super().__init__()
         self.left = left
 
     def over(self, dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """Return the dimensions as they are."""
+        """Return `dims`: tiles keep their dimensions."""
         return dims
 
     def access(self, op: Op) -> Mapping[str, object]:
-        """Return no changes."""
+        """Return {}: reads and writes keep their attributes."""
         return {}
 
     def block(self, given: list[Op], ops: list[Op]) -> None:
-        """Append the rewritten operations; a select without a condition is what it selects."""
+        """Append the rewritten operations of the list `given` to `ops`; a select without conditions is replaced by its
+        operand.
+        """
         for op in given:
             if op not in self.left:
                 super().block([op], ops)
@@ -114,10 +124,10 @@ class _Unconditional(Rewriter):
             condition: Value | None = None
             for c in map(self.of, self.left[op]):
                 if condition is not None:
-                    both = Op(TILE.ops["and_"], (condition, c), {}, (), (), op.loc)
-                    assert both.spec.result_types is not None
-                    both.results = tuple(map(Value, both.spec.result_types(both)))
-                    ops.append(both)
+                    conjunction = Op(TILE.ops["and_"], (condition, c), {}, (), (), op.loc)
+                    assert conjunction.spec.result_types is not None
+                    conjunction.results = tuple(map(Value, conjunction.spec.result_types(conjunction)))
+                    ops.append(conjunction)
                 condition = c if condition is None else ops[-1].result
             if condition is None:
                 self.values[op.result] = self.of(op.operands[1])
@@ -129,7 +139,7 @@ class _Unconditional(Rewriter):
 
 @dataclass(frozen=True)
 class _Numbers:
-    """How indices h (kept) and r (summed) follow from phases.
+    """How the kept index h and the summed index r of a congruence follow from the indices of phases.
 
     h is modulus*u + first + turn*p + e with u < `count`, p < `phases` and e < `apart`; r is phases*q + tap + along*p
     with q < `taps`.
@@ -146,36 +156,38 @@ class _Numbers:
     along: int
 
     def kept(self, u: Expr, p: Expr, e: Expr) -> Expr:
-        """Return the index along the kept dimension."""
+        """Return modulus*u + first + turn*p + e: the index along the kept dimension of element (u, e) of phase p."""
         return self.congruence.modulus * u + self.first + self.turn * p + e
 
     def summed(self, q: Expr, p: Expr) -> Expr:
-        """Return the index along the summed dimension."""
+        """Return phases*q + tap + along*p: the index along the summed dimension of tap q of phase p."""
         return self.phases * q + self.tap + self.along * p
 
 
 def _numbers(congruence: Congruence, kept: int, summed: int) -> _Numbers:
-    """Return how indices follow from phases, for dimensions with `kept` and `summed` elements.
+    """Return how indices follow from phases (_Numbers), for dimensions with `kept` and `summed` elements.
 
-    Of two ways to number elements the one with fewer is taken: by their place, which is linear in the phase for two
-    phases; or by the tap that they meet, which may begin before the first element.
+    Elements are numbered by their index, which is linear in the phase if there are two; or by the tap that reaches
+    them, which may begin before the first element. The numbering with fewer elements is taken.
     """
-    apart = gcd(congruence.step, congruence.modulus)
-    phases = congruence.modulus // apart
+    common_divisor = gcd(congruence.step, congruence.modulus)
+    phases = congruence.modulus // common_divisor
     taps = -(-summed // phases)
     turn, start = -congruence.sign * congruence.step, -congruence.sign * congruence.rest
-    ends = [start + turn * p + e for p in (0, phases - 1) for e in (0, apart - 1)]
-    least, most = -(max(ends) // congruence.modulus), (kept - 1 - min(ends)) // congruence.modulus
-    by_tap = _Numbers(congruence, most - least + 1, phases, apart, taps, congruence.modulus * least + start, turn, 0, 1)
+    offsets = [start + turn * p + e for p in (0, phases - 1) for e in (0, common_divisor - 1)]
+    least, most = -(max(offsets) // congruence.modulus), (kept - 1 - min(offsets)) // congruence.modulus
+    by_tap = _Numbers(
+        congruence, most - least + 1, phases, common_divisor, taps, congruence.modulus * least + start, turn, 0, 1
+    )
     count = -(-kept // congruence.modulus)
-    if (phases, apart) != (2, 1) or by_tap.count <= count:
+    if (phases, common_divisor) != (2, 1) or by_tap.count <= count:
         return by_tap
-    tap = congruence.rest % 2  # of h = 0: an odd step meets odd elements by the other tap
-    return _Numbers(congruence, count, phases, apart, taps, 0, 1, tap, 1 - 2 * tap)
+    tap = congruence.rest % 2  # the tap that reaches h = 0; odd elements have the other one
+    return _Numbers(congruence, count, phases, common_divisor, taps, 0, 1, tap, 1 - 2 * tap)
 
 
 class _Phases(Rewriter):
-    """Rewrites a program over the phases of a congruence."""
+    """Rewrites a program over the phases of one congruence."""
 
     def __init__(self, program: Program, sizes: Sizes, free: Collection[Op], congruence: Congruence):
         super().__init__()
@@ -205,17 +217,17 @@ class _Phases(Rewriter):
             if op.name == "read" and {congruence.kept, congruence.summed} <= set(op.result.type.dims)
             for x in self._access_at(op)
         )
-        """True if the operand that is zero by the congruence depends on the phase."""
+        """True if coordinates of the operand that has both dimensions depend on the phase."""
 
     @property
     def is_even(self) -> bool:
-        """True if all phases have equally many taps."""
+        """True if all phases have equally many filter taps."""
         return self.numbers.taps * self.numbers.phases == self.size(self.congruence.summed)
 
     # -- whether it can be done ----------------------------------------------------------------------------
 
     def applies(self) -> bool:
-        """True if the program means the same in phases."""
+        """True if rewriting the program over phases keeps its meaning."""
         congruence = self.congruence
         records = self.program.records
         if any(
@@ -225,7 +237,9 @@ class _Phases(Rewriter):
         return all(self._fits(op) for op in self.program.walk())
 
     def _fits(self, op: Op) -> bool:
-        """True if an operation means the same in phases, or has neither dimension."""
+        """True if rewriting the operation over phases keeps its meaning, or if it has neither dimension of the
+        congruence.
+        """
         h, r = self.congruence.kept, self.congruence.summed
         dims = tiles_of(op)
         if any(not {h, r}.isdisjoint(d.symbols) for d in dims if not isinstance(d, Symbol)):
@@ -243,12 +257,15 @@ class _Phases(Rewriter):
         return op.name in ("read", "iterate", "yield", *SAME, *self._selects(op)) or r not in dims
 
     def _selects(self, op: Op) -> tuple[str, ...]:
-        """Return the name of a select that treats the summed dimension as its other operands do, in a tuple."""
+        """Return ("select",) if `op` is a select of zeros whose condition lacks the summed dimension; () otherwise."""
         is_plain = op.name == "select" and _has_zero(op, self.program.makers())
         return ("select",) if is_plain and self.congruence.summed not in op.operands[0].type.dims else ()
 
     def _fits_product(self, op: Op) -> bool:
-        """True if an MMA sums over all taps of an element, or over no taps at all."""
+        """True if rewriting an MMA over phases keeps its meaning.
+
+        It must sum over all taps of an element, and read zeros past the last tap, or sum over no tap.
+        """
         h, r = self.congruence.kept, self.congruence.summed
         a, b, acc = (set(v.type.dims) for v in op.operands)
         if h not in acc or r in acc:
@@ -260,7 +277,9 @@ class _Phases(Rewriter):
         return self._is_zero_past(op.operands[1 if h in a else 0])
 
     def _is_zero_past(self, value: Value) -> bool:
-        """True if there are no taps past the last one, or the operand with the taps is zero there."""
+        """True if the operand `value` is zero for taps that phases number past the last one, or if there are no such
+        taps.
+        """
         r = self.congruence.summed
         if self.is_even:
             return True
@@ -270,12 +289,12 @@ class _Phases(Rewriter):
         return op is not None and op.name == "read" and op.attrs.get("otherwise", 0) == 0 and self._drops_outside(op, r)
 
     def _drops_outside(self, op: Op, dim: Symbol) -> bool:
-        """True if a read or write leaves memory wherever phases number no element of a dimension."""
-        extent, whole = self.size(dim), self.at[dim]
-        symbols = [s for s in self.over_ if s in whole.symbols]
+        """True if a read or write is out of bounds at all indices of phases that give no element of `dim`."""
+        extent, index_expression = self.size(dim), self.at[dim]
+        symbols = [s for s in self.over_ if s in index_expression.symbols]
         grid = _grid({s: self.extents[d] for d, s in zip(self.dims, self.over_, strict=True) if s in symbols})
-        place = np.asarray(evaluate(whole, grid))
-        if ((place >= 0) & (place < extent)).all():
+        index = np.asarray(evaluate(index_expression, grid))
+        if ((index >= 0) & (index < extent)).all():
             return True
         memory, kind, _ = accessed(op)
         _, over, _ = places(op)
@@ -286,29 +305,31 @@ class _Phases(Rewriter):
             if d is None or e.symbols - used.keys() or prod(used.values()) > TABLED:
                 continue
             grid = _grid(used)
-            at, place = np.asarray(evaluate(e, grid)), np.asarray(evaluate(whole, grid))
-            if not ((at >= 0) & (at < self.size(d)) & ((place < 0) | (place >= extent))).any():
+            at, index = np.asarray(evaluate(e, grid)), np.asarray(evaluate(index_expression, grid))
+            if not ((at >= 0) & (at < self.size(d)) & ((index < 0) | (index >= extent))).any():
                 return True
         return False
 
     # -- the program over phases ---------------------------------------------------------------------------
 
     def run(self) -> InPhases:
-        """Return (the program over phases, its sizes, its free loops (same result for every tile size))."""
+        """Return (program over phases, its sizes, its free loops, those with the same result for every tile size)."""
         rewritten = replace(self.program, body=without_unused(self.body(self.program.body)))
         verify(rewritten)
         return rewritten, self.sizes, {self.kept[op] for op in self.free if op in self.kept}
 
     def goes(self, op: Op) -> bool:
-        """True if a loop over taps is eliminated: the MMA sums over them."""
+        """True if `op` is the loop over taps, which is removed: the MMA sums over them."""
         return op.attrs["axis"] is self.congruence.summed
 
     def over(self, dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """Return the dimensions of a tile over phases."""
+        """Return the dimensions over phases of a tile with the dimensions `dims`."""
         return tuple(x for d in dims for x in self._made(d, dims))
 
     def _made(self, dim: Expr, dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """Return the dimensions that replace one of a tile's; those of extent 1 are left out, but for one."""
+        """Return the dimensions that replace `dim` in a tile with the dimensions `dims`; all but the first have extent
+        > 1.
+        """
         (u, p, e, q), h, r = self.dims, self.congruence.kept, self.congruence.summed
         replacement: tuple[Symbol, ...]
         if dim is h:
@@ -320,7 +341,7 @@ class _Phases(Rewriter):
         return (dim,)
 
     def access(self, op: Op) -> dict[str, object]:
-        """Return the iterators and coordinates of a read or write over phases."""
+        """Return the iterators `over`, coordinates `at` and perhaps `otherwise` of a read or write over phases."""
         kind, before, _ = places(op)
         if {self.congruence.kept, self.congruence.summed}.isdisjoint(kind.dims):
             return {}
@@ -330,20 +351,20 @@ class _Phases(Rewriter):
         return {"over": over, "at": self._access_at(op), **zero}
 
     def _access_at(self, op: Op) -> tuple[Expr, ...]:
-        """Return the coordinates of a read or write over phases."""
+        """Return the memory coordinates of a read or write as expressions of the indices of phases."""
         kind, over, at = places(op)
         images = Substitution({s: self.at[d] for d, s in zip(kind.dims, over, strict=True) if d in self.at})
         return tuple(images(self.values_of(e)) for e in at)
 
 
 def _has_zero(op: Op, makers: Mapping[Value, Op]) -> bool:
-    """True if a select gives the number 0 where its condition does not hold."""
+    """True if a select gives the number 0 where its condition is false."""
     maker = makers.get(op.operands[2])
     return maker is not None and maker.name in ("fill", "scalar") and maker.attrs["value"] == 0
 
 
 def _new(name: str, taken: set[str]) -> Symbol:
-    """Return a symbol whose name, made from `name`, is not taken; now it is."""
+    """Return a symbol called `name`, with underscores behind it if that is in `taken`; its name is added there."""
     while name in taken:
         name += "_"
     taken.add(name)
@@ -351,10 +372,10 @@ def _new(name: str, taken: set[str]) -> Symbol:
 
 
 def _grid(extents: Mapping[Symbol, int]) -> dict[Symbol, np.ndarray]:
-    """Return {index: its numbers, shaped to broadcast with the others}."""
+    """Return {symbol: array of its indices, shaped to broadcast with the others}."""
     return dict(zip(extents, np.ogrid[tuple(slice(0, n) for n in extents.values())], strict=True))
 
 
 def _exprs(attrs: Mapping[str, object]) -> list[Expr]:
-    """Return the expressions among attribute values, and in tuples of them."""
+    """Return the expressions among attribute values, and in tuples among them."""
     return [e for v in attrs.values() for e in (v if isinstance(v, tuple) else (v,)) if isinstance(e, Expr)]

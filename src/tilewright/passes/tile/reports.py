@@ -1,4 +1,6 @@
-"""Reports of a block program: faults that it may meet at run time, and tensors that debug_log keeps."""
+"""Run-time reports of a block program: faults, which make the call raise an error, and tensors that debug_log
+stores.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,7 @@ from tilewright.passes.tile.values import Tile
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault that the program may meet: its text, and the operation; its number among the faults is not 0 if it was
-    met.
-    """
+    """An error that can occur at run time: its text, and the operation; its element of `faults` is then not 0."""
 
     what: str
     op: Op
@@ -29,7 +29,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Log:
-    """A tensor that a debug_log keeps; `names` are those of its first dimensions if these are loop iterations."""
+    """A tensor that debug_log stores: iterations of the loops over `names` first, then the dimensions of the tile."""
 
     label: str
     shape: tuple[int, ...]
@@ -38,9 +38,9 @@ class Log:
 
 
 class Reports:
-    """The faults that a program may meet, and, if `logged`, the tensors that debug_log keeps.
+    """The faults that a program may report, and, with `logged`, the tensors that debug_log stores.
 
-    If `lenient`, symbols that set_symbol sets may have values outside their range.
+    With `lenient`, symbols that set_symbol sets may have values outside their range.
     """
 
     def __init__(self, storage: Storage, logged: bool = False, lenient: bool = False):
@@ -48,35 +48,41 @@ class Reports:
         self.scope, self.writer = storage.scope, storage.writer
         self.logs: dict[str, tuple[Log, Value]] | None = {} if logged else None
         self.iteration: dict[Expr, Expr] = {}
-        """By axis of the loops around: the number of tiles done before; a log has a slot for each."""
+        """{axis of a loop around: the current iteration}; a log has a slot for each iteration."""
         self.faults: list[Fault] = []
         self.required: set[tuple[Symbol, Tile]] = set()
-        """Symbols whose range is looked after already, with what they stand for."""
+        """(symbol, its value) for which a check of the range is emitted already."""
         self._faults: Value | None = None
-        """The tensor that faults are noted in."""
+        """The argument with one number for each fault; None: there are no faults yet."""
 
     def report(self, wrong: Tile, what: str, op: Op) -> None:
-        """Emit a check: if the tile of bools `wrong` is true anywhere, the fault is noted, and the call raises
-        `what`.
+        """Emit a check that no element of the tile of bools `wrong` is true; else the call raises an error with the
+        text `what`.
+
+        `op` is the operation that the error names.
         """
         wrong = Tile(dtypes.i32, wrong.dims, wrong.parts, Formula.cast(dtypes.i32, wrong.formula))
         if 0 in wrong.sizes:
             return
-        faults, place = self._fault(what, op)
+        faults, index = self._fault(what, op)
         tile, load = self.storage.load_of(wrong)
         view = self.storage.viewed(load, tile.dims, tile.parts)
         if all(isinstance(n, int) for n in tile.sizes):
             (flat,) = self.writer.axes([prod(tile.sizes)])
             view = self.writer.viewed(load, (flat,), Substitution(self.scope.digits(tile, flat)))
         while view.type.shape:
-            left = self.writer.alloc(dtypes.i32, tile.sizes[: len(view.type.shape) - 1], "wrong")
-            goal = self.writer.part(left, tile.sizes[: len(view.type.shape) - 1])
+            reduced = self.writer.alloc(dtypes.i32, tile.sizes[: len(view.type.shape) - 1], "wrong")
+            goal = self.writer.part(reduced, tile.sizes[: len(view.type.shape) - 1])
             self.writer.combine("reduce", view, goal, len(view.type.shape) - 1, "max")
             view = goal
-        self.writer.emit("atomic", (view, faults), how="max", over=(), at=((as_expr(place), False),))
+        self.writer.emit("atomic", (view, faults), how="max", over=(), at=((as_expr(index), False),))
 
     def require_range(self, s: Symbol, op: Op) -> None:
-        """Emit a check that a symbol's value lies in its range; nothing if `lenient`, or if it is checked already."""
+        """Emit a check that the value of the symbol `s` is in its range; nothing if `lenient`, or if it is checked
+        already.
+
+        `op` is the operation that uses it.
+        """
         tile = self.scope.bound[s]
         if self.lenient or (s, tile) in self.required or (s.lo == -inf and s.hi == inf):
             return
@@ -92,7 +98,7 @@ class Reports:
         )
 
     def _fault(self, what: str, op: Op) -> tuple[Value, int]:
-        """Return (the tensor of faults, the number of a new one)."""
+        """Return (the tensor of faults, the index of a new fault in it) for the error text `what` at `op`."""
         if self._faults is None:
             kind = TensorType("global", dtypes.i32, (as_expr(1 << 16),), role="inout")
             self._faults = Value(kind, self.writer.fresh("faults"))
@@ -100,7 +106,9 @@ class Reports:
         return self._faults, len(self.faults) - 1
 
     def arguments(self) -> list[Value]:
-        """Return the arguments that a block program has for its logs, then for its faults, if there are any."""
+        """Return the extra arguments of the block program: one for each log, then the tensor of faults if there are
+        faults.
+        """
         arguments = [value for _, value in (self.logs or {}).values()]
         if self._faults is not None:
             kind = TensorType("global", dtypes.i32, (as_expr(len(self.faults)),), role="inout")

@@ -15,7 +15,9 @@ from tilewright.plan.boxes import WRITES
 
 
 class Rewriter:
-    """Rewrites a program, operation by operation, over other dimensions."""
+    """Rewrites a program, operation by operation, over other dimensions; subclasses say which dimensions and
+    accesses.
+    """
 
     def __init__(self) -> None:
         self.values: dict[Value, Value] = {}
@@ -24,25 +26,27 @@ class Rewriter:
         """{operation: its rewritten form}."""
 
     def over(self, dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """Return the dimensions that replace `dims`."""
+        """Return the dimensions that a tile with the dimensions `dims` has in the rewritten program."""
         raise NotImplementedError
 
     def access(self, op: Op) -> Mapping[str, object]:
-        """Return the changed attributes (iterators, coordinates) of a read or write."""
+        """Return {attribute: new value} for the attributes of a read or write that change: `over`, `at`,
+        `otherwise`.
+        """
         raise NotImplementedError
 
     def goes(self, op: Op) -> bool:
-        """True if a loop is deleted, so that its body takes its place."""
+        """True if the loop `op` is removed, so that the operations of its body take its place."""
         return False
 
     def body(self, block: Block) -> Block:
-        """Return the rewritten block."""
+        """Return the block with all its operations rewritten."""
         rewritten = Block(block.args)
         self.block(block.ops, rewritten.ops)
         return rewritten
 
     def block(self, given: list[Op], ops: list[Op]) -> None:
-        """Append the rewritten operations of `given` to `ops`."""
+        """Append the rewritten operations of the list `given` to `ops`."""
         for op in given:
             if op.name == "iterate" and self.goes(op):
                 (inner,) = op.blocks
@@ -54,7 +58,7 @@ class Rewriter:
                 ops.append(self.kept[op])
 
     def op(self, op: Op) -> Op:
-        """Return the rewritten operation."""
+        """Return the rewritten operation, with rewritten operands, result types, attributes and blocks."""
         blocks = []
         for block in op.blocks:
             args = tuple(Value(self.type(a.type), a.name) for a in block.args)
@@ -71,11 +75,11 @@ class Rewriter:
         return Op(op.spec, operands, attrs, results, tuple(blocks), op.loc)
 
     def of(self, value: Value) -> Value:
-        """Return the replacement of a value; the value itself if it has none."""
+        """Return the value that replaces `value` in the rewritten program; `value` itself if none does."""
         return self.values.get(value, value)
 
     def type(self, kind: object) -> object:
-        """Return the type of a value's replacement."""
+        """Return the type of a rewritten value whose original type is `kind`; only tile types change."""
         return TileType(kind.dtype, self.over(kind.dims)) if isinstance(kind, TileType) else kind
 
 
@@ -92,18 +96,21 @@ class DimensionGroup:
 
 
 class Regrouped(Rewriter):
-    """Rewrites a program with other dimensions in place of groups; with `zeros`, reads past the ends give zero."""
+    """Rewrites a program with new dimensions in place of groups of dimensions.
+
+    With `zeros`, a read gives zero past the end of its memory if it does not say what lies there.
+    """
 
     def __init__(
         self, groups: Iterable[DimensionGroup], *, zeros: bool = False, sizes: Mapping[Symbol, Size] | None = None
     ):
-        """`sizes` are what symbols are in coordinates."""
+        """`sizes` are the values that replace symbols in coordinates."""
         super().__init__()
         self.groups = {d: group for group in groups for d in group.dims}
         self.zeros, self.numbers = zeros, Substitution(sizes or {})
 
     def over(self, dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """Return the dimensions, with groups replaced."""
+        """Return the dimensions `dims` with each group of them replaced by the group's new dimensions."""
         return tuple(x for d in dims for x in (self.groups[d].made if d in self.groups else (d,)) if self._is_first(d))
 
     def _is_first(self, dim: Expr) -> bool:
@@ -111,7 +118,9 @@ class Regrouped(Rewriter):
         return dim not in self.groups or self.groups[dim].dims[0] is dim
 
     def access(self, op: Op) -> dict[str, object]:
-        """Return the iterators and coordinates of a read or write over the new dimensions."""
+        """Return the iterators `over` and coordinates `at` of a read or write over the new dimensions; {} if it has no
+        group.
+        """
         kind, before, at = places(op)
         index_of = dict(zip(kind.dims, before, strict=True))
         group_of = {d: self.groups[d] for d in index_of if d in self.groups}
@@ -126,7 +135,9 @@ class Regrouped(Rewriter):
 
 
 def places(op: Op) -> tuple[TileType, tuple[Symbol, ...], tuple[Expr, ...]]:
-    """Return (tile type, iterators, memory coordinates) of a read or write, also if the access states none."""
+    """Return (tile type, iterators, memory coordinates) of a read or write; an access that states none has the default
+    ones.
+    """
     memory, kind, _ = accessed(op)
     over = op.attrs.get("over") or tuple(symbol(f"at_{n}", 0) for n in range(len(kind.dims)))
     at = op.attrs.get("at") or tuple(dict(zip(kind.dims, over, strict=True))[d] for d in memory.type.dims)
@@ -134,41 +145,44 @@ def places(op: Op) -> tuple[TileType, tuple[Symbol, ...], tuple[Expr, ...]]:
 
 
 def needed(op: Op, makers: Mapping[Value, Op]) -> set[Op]:
-    """Return an operation and all operations that it depends on; `makers` maps values to the operations that compute
-    them.
+    """Return the set of `op` and of all operations that it depends on, through its blocks too.
+
+    `makers` maps each value to the operation that computes it.
     """
     ops: set[Op] = set()
-    left = [op]
-    while left:
-        now = left.pop()
-        if now not in ops:
-            ops.add(now)
-            left += [inner for block in now.blocks for inner in block.ops]
-            left += [makers[v] for v in now.operands if v in makers]
+    pending = [op]
+    while pending:
+        current = pending.pop()
+        if current not in ops:
+            ops.add(current)
+            pending += [inner for block in current.blocks for inner in block.ops]
+            pending += [makers[v] for v in current.operands if v in makers]
     return ops
 
 
 def acts(op: Op) -> bool:
-    """True if an operation has an effect beside its results, or ends a block."""
+    """True if an operation writes memory, or is the end (`yield`) of a block: it must stay though nothing uses its
+    results.
+    """
     if op.blocks:
         return any(acts(x) for x in within(op) if x.name != "yield")
     return op.name in WRITES or not op.results
 
 
 def without_unused(block: Block, acts: Callable[[Op], bool] = acts) -> Block:
-    """Return the block without operations whose results nothing uses; `acts` tells which ones have effects.
+    """Return the block without operations whose results nothing uses; operations for which `acts` is true stay.
 
-    Blocks inside are changed in place.
+    Inner blocks are changed in place.
     """
     used: set[Value] = set()
-    kept: list[Op] = []
+    remaining: list[Op] = []
     for op in reversed(block.ops):
         if acts(op) or not used.isdisjoint(op.results):
             for inner in op.blocks:
                 inner.ops[:] = without_unused(inner, acts).ops
             used |= {v for x in (op, *within(op)) for v in x.operands}
-            kept.append(op)
-    return Block(block.args, kept[::-1])
+            remaining.append(op)
+    return Block(block.args, remaining[::-1])
 
 
 # -- two programs -----------------------------------------------------------------------------------------
@@ -176,9 +190,10 @@ def without_unused(block: Block, acts: Callable[[Op], bool] = acts) -> Block:
 
 @dataclass(frozen=True)
 class Halves:
-    """Two programs, the memories between them (arguments of both) with their shapes, and the sizes of new dimensions.
+    """Two programs made from one, the memories that the first writes and the second reads, and the sizes of new
+    dimensions.
 
-    The first program computes `parts` parts of a reduction.
+    `memories` maps these arguments to their shapes. The first program computes a reduction in `parts` parts.
     """
 
     first: Program
@@ -190,7 +205,9 @@ class Halves:
 
 @dataclass(frozen=True)
 class Replacement:
-    """Operations of a second program, and the values in them that stand for the results of `cut`."""
+    """Operations that take the place of the operation `cut`; `results` are the values that replace the results of
+    `cut`.
+    """
 
     cut: Op
     ops: list[Op]
@@ -198,12 +215,14 @@ class Replacement:
 
     @classmethod
     def by_last(cls, cut: Op, ops: list[Op]) -> Replacement:
-        """Return the Replacement of the only result of `cut` by that of the last of `ops`."""
+        """Return the Replacement of `cut`, which has one result, by `ops`: the result of the last operation replaces
+        it.
+        """
         return cls(cut, ops, (ops[-1].result,))
 
 
 def own_name(program: Program, name: str) -> str:
-    """Return a name that no argument of a program has, made from `name`."""
+    """Return `name`, with underscores behind it if an argument of the program has that name already."""
     taken = {a.name for a in program.args}
     while name in taken:
         name += "_"
@@ -211,7 +230,10 @@ def own_name(program: Program, name: str) -> str:
 
 
 def between(program: Program, name: str, value: Value) -> Value:
-    """Return memory for a value that goes from one program to another."""
+    """Return a new argument: memory with the dimensions of `value`, which one program writes and another reads.
+
+    `name` is its name, unless an argument of `program` has it.
+    """
     return Value(MemoryType(value.type.dtype, value.type.dims), own_name(program, name))
 
 
@@ -224,18 +246,19 @@ def halved(
     new: dict[Symbol, int],
     parts: int = 1,
 ) -> Halves | str:
-    """Return two programs: the operations of `first`, and the rest of the program; or text: why it stays whole.
+    """Return the program as two (Halves): `first` = (name, operations), and the rest of the program; or text: why not.
 
-    `stored` are {value of the first: memory that it goes to}. In the rest, operations that read these memories stand in
-    place of `rest.cut`. `new` are sizes of new dimensions.
+    `stored` maps values of the first to the memories that they are written to. In the second, the operations of `rest`,
+    which read these memories, replace `rest.cut`. `new` are the sizes of new dimensions; `parts` is the number of parts
+    of a reduction that the first computes.
     """
     name, ops = first
-    why = _why_not_first(program, ops)
-    if why is not None:
-        return why
+    reason = _why_not_first(program, ops)
+    if reason is not None:
+        return reason
     writes = [Op(TILE.ops["write"], pair, {}, loc=rest.cut.loc) for pair in stored.items()]
-    one = _of(program, f"{program.name}_{name}", [*ops, *writes])
-    two = _of(program, program.name, _with_replacement(program.body.ops, rest))
+    one = _program_of(program, f"{program.name}_{name}", [*ops, *writes])
+    two = _program_of(program, program.name, _with_replacement(program.body.ops, rest))
     memories = tuple(stored.values())
     one, two = (replace(half, args=(*half.args, *memories)) for half in (one, two))
     verify(one)
@@ -246,9 +269,9 @@ def halved(
 
 
 def _why_not_first(program: Program, ops: list[Op]) -> str | None:
-    """Return why operations cannot run in a program before the rest of `program`; None if they can.
+    """Return text: why `ops` cannot run in a program before the rest of `program`; None if they can.
 
-    The rest has all effects, so that what is read must not have been written before.
+    They must not write, and must not read memory that the program has written before. All writes are in the rest.
     """
     inside = [x for op in ops for x in (op, *within(op))]
     if any(x.name in WRITES for x in inside):
@@ -263,27 +286,28 @@ def _why_not_first(program: Program, ops: list[Op]) -> str | None:
     return None
 
 
-def _of(program: Program, name: str, ops: list[Op]) -> Program:
-    """Return a program with the operations `ops`, and those arguments of `program` that they use."""
+def _program_of(program: Program, name: str, ops: list[Op]) -> Program:
+    """Return a program called `name` with the operations `ops`, and with the arguments of `program` that they use."""
     used = {v for op in ops for x in (op, *within(op)) for v in x.operands}
     return replace(program, name=name, args=tuple(a for a in program.args if a in used), body=Block((), ops))
 
 
 def within(op: Op) -> list[Op]:
-    """Return the operations inside an operation's blocks."""
+    """Return all operations inside the blocks of an operation, at any depth."""
     return [x for block in op.blocks for x in walk_block(block)]
 
 
 def _with_replacement(ops: list[Op], rest: Replacement) -> list[Op]:
-    """Return the operations with those of `rest` in place of its cut, and without those whose results nothing uses and
-    that have no effect.
-    """
+    """Return the list of operations with `rest.cut` replaced, without operations that have no effect and no users."""
     values = dict(zip(rest.cut.results, rest.results, strict=True))
     return without_unused(Block((), _replaced(ops, rest, values))).ops
 
 
 def _replaced(ops: list[Op], rest: Replacement, values: Mapping[Value, Value]) -> list[Op]:
-    """Return the operations with those of `rest` in place of its cut; `values` replace its results."""
+    """Return the list of operations, with the operations of `rest` in place of `rest.cut`, in inner blocks too.
+
+    `values` maps the results of `rest.cut` to the values that replace them.
+    """
     rewritten: list[Op] = []
     for op in ops:
         if op is rest.cut:

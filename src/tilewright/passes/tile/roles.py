@@ -1,4 +1,4 @@
-"""The role of an argument in a program: read only, written completely, or neither."""
+"""The role of an argument in a program: only read ("in"), written completely ("out"), or neither ("inout")."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from tilewright.plan.written import reaches_all
 
 
 def role_of(program: Program, arg: Value, walks: Mapping[Expr, Walk], number: Callable[[Expr], Expr]) -> str:
-    """Return "in" for an argument that is only read, "out" for one that is written completely, else "inout".
+    """Return "in" for an argument that is only read, "out" for one that is written completely and never read, else
+    "inout".
 
-    `walks` are dimensions that run along image lines; `number(e)` replaces the known sizes in an expression e.
+    `walks` maps dimensions that run along image lines to their Walk; `number(e)` replaces known sizes in the expression
+    e.
     """
     ops = list(program.walk())
     if not any(op.name in WRITES and op.operands[1] is arg for op in ops):
@@ -28,10 +30,17 @@ def role_of(program: Program, arg: Value, walks: Mapping[Expr, Walk], number: Ca
 def _covers(
     ops: list[Op], arg: Value, axes: tuple[Expr, ...], walks: Mapping[Expr, Walk], number: Callable[[Expr], Expr]
 ) -> bool:
-    """True if one of the operations writes all of an argument in every run."""
+    """True if one of the operations `ops` writes every element of the argument `arg`.
+
+    `axes` are the axes of the loops around them, which the written tile must have.
+    """
     for op in ops:
         if op.name == "write" and op.operands[1] is arg and "bounds" not in op.attrs:
-            covers = "at" not in op.attrs or _everywhere(op, walks, number) or _by_numbers(op, walks, number)
+            covers = (
+                "at" not in op.attrs
+                or _reaches_all_by_form(op, walks, number)
+                or _reaches_all_by_values(op, walks, number)
+            )
             if covers and all(axis in op.operands[0].type.dims for axis in axes):
                 return True
         elif op.name == "iterate" and not op.attrs.get("start"):
@@ -41,24 +50,24 @@ def _covers(
     return False
 
 
-def _everywhere(op: Op, walks: Mapping[Expr, Walk], number: Callable[[Expr], Expr]) -> bool:
-    """True if a write with coordinates reaches every element of its argument.
+def _reaches_all_by_form(op: Op, walks: Mapping[Expr, Walk], number: Callable[[Expr], Expr]) -> bool:
+    """True if the coordinates of a write reach every element of its argument, shown by their form.
 
-    Each coordinate must count through iterators of its own; neighbouring coordinates may be the digits (mixed-radix
-    parts) of one iterator.
+    Each coordinate must count through iterators of its own, without gaps; neighbouring coordinates may be the digits
+    (mixed-radix parts) of one iterator.
     """
     over = dict(zip(op.operands[0].type.dims, op.attrs["over"], strict=True))
     rows = {d: n.value if isinstance(n := number(d), Const) else None for d in walks}
     lines = Substitution({over[d]: walk.valid_position(rows[d]) for d, walk in walks.items() if d in over})
     sized = {s: number(d) - 1 for d, s in over.items() if d not in walks and number(d).lo >= 1}
     images = Substitution({s: symbol(s.name, 0, last) for s, last in sized.items()})
-    left = {s for e in over.values() for s in images(lines(e)).symbols}
+    unused = {s for e in over.values() for s in images(lines(e)).symbols}
     places = zip(op.attrs["at"], op.operands[1].type.dims, strict=True)
     for e, extent in _without_digits([(number(images(lines(e))), number(n)) for e, n in places]):
         form = linear_form(e, e.symbols)
-        if form is None or form[1] is not ZERO or not e.symbols <= left:
+        if form is None or form[1] is not ZERO or not e.symbols <= unused:
             return False
-        left -= e.symbols
+        unused -= e.symbols
         reached = as_expr(1)
         for s, factor in sorted(form[0].items(), key=lambda term: term[1].lo):
             if factor is not reached or s.upper is None:
@@ -69,8 +78,11 @@ def _everywhere(op: Op, walks: Mapping[Expr, Walk], number: Callable[[Expr], Exp
     return not op.attrs.get("lookups")
 
 
-def _by_numbers(op: Op, walks: Mapping[Expr, Walk], number: Callable[[Expr], Expr]) -> bool:
-    """True if all sizes are numbers, and the values of coordinates, one by one, are all elements of the argument."""
+def _reaches_all_by_values(op: Op, walks: Mapping[Expr, Walk], number: Callable[[Expr], Expr]) -> bool:
+    """True if the coordinates of a write reach every element of its argument, shown by evaluating all of them.
+
+    All sizes must be numbers.
+    """
     memory = op.operands[1].type
     dims = (*op.operands[0].type.dims, *(s for s in memory.sizes if s is not None))
     is_known = not walks and all(isinstance(number(d), Const) for d in dims)
@@ -78,7 +90,10 @@ def _by_numbers(op: Op, walks: Mapping[Expr, Walk], number: Callable[[Expr], Exp
 
 
 def _without_digits(places: list[tuple[Expr, Expr]]) -> list[tuple[Expr, Expr]]:
-    """Return (coordinate, extent) pairs, with neighbours that are the digits of one number merged to this number."""
+    """Return the (coordinate, extent) pairs `places` with neighbours merged that are the digits of one number.
+
+    Digits are mixed-radix parts: (i//4, 3), (i%4, 4) becomes (i, 12).
+    """
     merged: list[tuple[Expr, Expr]] = []
     for e, extent in places:
         if merged and merged[-1][0].symbols == e.symbols and (e.lo, e.hi) == (0, extent.hi - 1):

@@ -1,4 +1,4 @@
-"""Running combinations (cumsum, cumprod, cummax, cummin) and the largest few along a dimension."""
+"""Rules for scans (cumsum, cumprod, cummax, cummin) and topk."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from tilewright.passes.tile.values import Tile, rewritten
 
 
 def scan(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Lower a scan: the running combination along a dimension, with the last element of a carried tile if there is
-    one.
+    """Return the result tile of a scan (such as cumsum) along a dimension; emit its operations.
+
+    It starts from the carried operand if there is one; if that has the dimension, from its last element along it.
     """
     tile, *start = (low.storage.env[v] for v in op.operands)
     dim, name = op.attrs["dim"], SCANS[op.name]
@@ -44,7 +45,10 @@ def scan(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 
 def topk(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Lower `topk`: the largest elements along a dimension and their indices, found one after another."""
+    """Return the result tiles of a `topk`: the largest elements along a dimension, and their indices.
+
+    Reductions are emitted that find them one after another.
+    """
     w = low.writer
     tile = low.storage.env[op.operands[0]]
     dim = op.attrs["dim"]
@@ -71,30 +75,29 @@ def topk(low: Lowering, op: Op) -> tuple[Tile, ...]:
         )
     ]
     sizes = [parts[d][1] for d in outer]
-    whole = [*sizes, tile.parts[dim][1]]
-    left, elements, indices = (w.part(t.formula.value.tensor, whole) for t in state)
-    best = [w.part(w.alloc(t.type.dtype, sizes, "best"), sizes) for t in (left, elements, indices)]
+    sizes_of_tile = [*sizes, tile.parts[dim][1]]
+    available, elements, indices = (w.part(t.formula.value.tensor, sizes_of_tile) for t in state)
+    best = [w.part(w.alloc(t.type.dtype, sizes, "best"), sizes) for t in (available, elements, indices)]
     largest = [w.alloc(t.type.dtype, [*sizes, count], "largest") for t in (elements, indices)]
     with w.loop("n", count) as n:
         attrs = {"along": len(outer), "with": _LARGER}
-        w.emit("reduce", (left, elements, indices, *best), (), **attrs)
+        w.emit("reduce", (available, elements, indices, *best), (), **attrs)
         over = w.axes(sizes)
         for target, source in zip(largest, best[1:], strict=True):
             w.emit("copy", (source, w.view(target, over, [*((s, False) for s in over), (n, False)])))
-        taken = low.storage.held(best[2], outer, parts).formula
-        taken_here = Formula("eq", (state[2].formula, taken))
-        gone = Formula("select", (taken_here, Formula.number(0), state[0].formula))
-        low.storage.put(left, state[0].dims, state[0].parts, gone)
+        taken_index = low.storage.held(best[2], outer, parts).formula
+        is_taken = Formula("eq", (state[2].formula, taken_index))
+        still_available = Formula("select", (is_taken, Formula.number(0), state[0].formula))
+        low.storage.put(available, state[0].dims, state[0].parts, still_available)
     dims = (*outer, op.attrs["count"])
     tiles = [low.storage.held(t, dims, parts) for t in largest]
     return tuple(Tile(t.dtype, v.type.dims, parts, t.formula) for t, v in zip(tiles, op.results, strict=True))
 
 
 def _larger() -> tuple[Formula, ...]:
-    """Return formulas that combine two triples (not yet taken, element, index) to the one with the larger element.
+    """Return formulas that select from two triples (1 if available, element, index) the one with the larger element.
 
-    Elements that were taken lose. Of equal elements it is the earlier one; NaN is larger than any number, as in the
-    reduction `max`.
+    Elements that were taken already lose. Of equal elements the first triple wins; NaN is larger than any number.
     """
     (a0, a1, a2), (b0, b1, b2) = ([Formula.argument(f"{side}{n}") for n in range(3)] for side in "ab")
     only_b_is_nan = Formula("and_", (Formula("ne", (b1, b1)), Formula("eq", (a1, a1))))

@@ -1,4 +1,4 @@
-"""The current part of each dimension at a point of a program, and the meaning of symbols there.
+"""The current part of each dimension at a point of the program, and the values of symbols there.
 
 tasks t_M in 0..4 {                     M is 1250*t_M to 1250*t_M + 1249
   for k in 0..8 { ... }                 K is 64*k to 64*k + 63
@@ -26,9 +26,10 @@ _LINES = ("reshape", "extract", "debug_log")
 
 
 class TileScope:
-    """The current part of each dimension, and the meaning of symbols: numbers, expressions, or tiles (set_symbol).
+    """The current part of each dimension, and the values of symbols: numbers, expressions, or tiles (set by
+    set_symbol).
 
-    `symbols` maps sizes to numbers, or to expressions of those that are `opened`.
+    `symbols` maps sizes to numbers, or to expressions of the open sizes `opened`, which are known only at the call.
 
     >>> m = symbol("M", 0, None)
     >>> scope = TileScope({m: 5000})
@@ -43,14 +44,14 @@ class TileScope:
         self.opened = opened
         self.symbols: dict[Symbol, Expr | int] = dict(symbols)
         self.numbers = Substitution(self.symbols)
-        """Replaces the sizes in an expression by what is known of them."""
+        """The substitution of sizes by their values."""
         self.parts: Parts = {}
         self.bound: dict[Symbol, Tile] = {}
-        """Symbols that set_symbol gave a value."""
+        """{symbol that set_symbol gave a value: the value}."""
         self.masks: list[Tile] = []
-        """The conditions of the conditionals around."""
+        """The conditions of the conditionals around the current operation, outermost first."""
         self.facts: list[Expr] = []
-        """Expressions that the conditions of the branches around prove to be >= 0."""
+        """Expressions that are >= 0 because of the conditions of the branches around."""
         self.walking: set[Symbol] = set()
         """The axes of the while loops around."""
         self.ends: dict[Expr, Tile] = {}
@@ -58,13 +59,13 @@ class TileScope:
         self.bases: dict[Expr, Tile] = {}
         """{axis of a loop with a data-dependent start: start of the current tile, as i64}."""
         self.past: dict[Expr, Size] = {}
-        """Axes of loops whose last tile goes past the end, and where that is: all tiles have the same width; and
-        dimensions of which a task in roles has all, and more."""
+        """{axis of a loop whose last tile is padded: its end}; also dimensions that a task of a pipeline has all of,
+        with padding."""
         self.unseen: dict[Expr, Op | None] = {}
-        """Of these, axes past whose end nothing changes what a loop carries: since one of its operations gives -inf
-        there, or, None, since a selection of the program does."""
+        """{axis in `past` past whose end nothing changes the carried values: the operation whose result is masked with
+        -inf there}; None: a select of the program gives -inf there."""
         self.reach: dict[Expr, int] = {}
-        """Dimensions whose parts lie outside them in some workgroups: one past the last coordinate."""
+        """{dimension whose part goes past its end in some workgroups: one more than the largest index}."""
         self._coordinates: dict[tuple[Expr, Size], Symbol] = {}
         """Coordinate symbols, by dimension and by its tile's extent in a loop with a data-dependent start (else 0)."""
 
@@ -72,7 +73,7 @@ class TileScope:
 
     @contextmanager
     def nested(self) -> Iterator[None]:
-        """Restore what set_symbol changes at the end of this context."""
+        """Restore at the end of this context what set_symbol changes within it."""
         bound, ends = dict(self.bound), dict(self.ends)
         try:
             yield
@@ -81,7 +82,7 @@ class TileScope:
 
     @contextmanager
     def at(self, dim: Expr, part: Part) -> Iterator[None]:
-        """Make `part` the current part of a dimension within this context."""
+        """Make `part` the current part of the dimension `dim` within this context."""
         before = self.parts.get(dim)
         self.parts[dim] = part
         yield
@@ -92,31 +93,32 @@ class TileScope:
 
     @contextmanager
     def given(self, condition: Expr) -> Iterator[None]:
-        """Assume a condition on loops and workgroups within this context."""
+        """Assume within this context that `condition`, an expression of loop variables and workgroup ids, holds."""
         facts = self.facts
         self.facts = [*facts, *holds(condition)]
         yield
         self.facts = facts
 
     def means(self, symbols: Mapping[Symbol, Expr | int]) -> None:
-        """Set the meaning of symbols: numbers, or expressions of workgroup ids."""
+        """Set the values of all symbols to `symbols`: numbers, or expressions of workgroup ids."""
         self.symbols = dict(symbols)
         self.numbers = Substitution(self.symbols)
 
     # -- sizes --------------------------------------------------------------------------------------------
 
     def is_inside(self, e: Expr, size: Size) -> bool:
-        """True if a coordinate is proved to lie in 0..size-1."""
+        """True if the coordinate `e` is proved to lie in 0..size-1."""
         return self.holds(e) and self.holds(size - 1 - e)
 
     def holds(self, e: Expr) -> bool:
-        """True if an expression is proved to be >= 0, by ranges or by the branches around."""
+        """True if `e` is proved to be >= 0, by the ranges of its symbols or by the branches around."""
         return e.lo >= 0 or (e >= 0) is as_expr(1) or (bool(self.opened) and shown(e, self.facts))
 
     def size(self, e: Expr) -> Size:
-        """Return the value of an expression of sizes: an int, or an expression of open sizes.
+        """Return the value of `e`, an expression of sizes: an int, or an expression of open sizes (known only at the
+        call).
 
-        Raise a ProgramError if it is known only when the program runs.
+        Raise a ProgramError if its value is known only while the program runs.
         """
         value = self.numbers(e)
         known = isinstance(value, Const) or value.symbols <= self.opened.symbols
@@ -125,7 +127,9 @@ class TileScope:
         return number_or(value)
 
     def number(self, e: Expr) -> int:
-        """Return the value of an expression of sizes as an int; raise a ProgramError if it is open."""
+        """Return the value of `e`, an expression of sizes, as an int; raise a ProgramError if it depends on open
+        sizes.
+        """
         value = self.size(e)
         if isinstance(value, Expr):
             named = ", ".join(sorted(s.name for s in e.symbols if self.numbers(s).symbols)) or str(e)
@@ -133,7 +137,7 @@ class TileScope:
         return value
 
     def expr(self, e: Expr) -> Expr:
-        """Return the expression with sizes replaced by their values; symbols that set_symbol bound stay."""
+        """Return `e` with sizes replaced by their values; symbols that set_symbol bound stay."""
         if not self.bound:
             return self.numbers(e)
         return Substitution({s: n for s, n in self.symbols.items() if s not in self.bound})(e)
@@ -141,12 +145,17 @@ class TileScope:
     # -- parts and coordinates ----------------------------------------------------------------------------
 
     def coordinate(self, dim: Expr) -> Symbol:
-        """Return the symbol of a dimension's coordinate."""
-        walked = 1 if dim in self.walking else self.parts[dim][1] if dim in self.bases else 0
-        coordinate = self._coordinates.get((dim, walked))
+        """Return the symbol that is the coordinate of the dimension `dim` in formulas; the first call creates it.
+
+        In a loop with a data-dependent start, it is relative to the start of the loop's current tile.
+        """
+        tile_extent = 1 if dim in self.walking else self.parts[dim][1] if dim in self.bases else 0
+        coordinate = self._coordinates.get((dim, tile_extent))
         if coordinate is None:
-            if walked:
-                coordinate = self._coordinates[dim, walked] = symbol(f"at_{len(self._coordinates)}", 0, walked - 1)
+            if tile_extent:
+                coordinate = self._coordinates[dim, tile_extent] = symbol(
+                    f"at_{len(self._coordinates)}", 0, tile_extent - 1
+                )
                 return coordinate
             if isinstance(dim, Symbol) and dim in self.bound and dim not in self.reach:
                 raise ProgramError(f"set_symbol gives the dimension {dim} a size at run time, which is not native yet")
@@ -156,12 +165,15 @@ class TileScope:
             else:
                 size = self.size(dim)
                 coordinate = symbol(name, 0, max(1, size) - 1 if isinstance(size, int) else size - 1)
-            self._coordinates[dim, walked] = coordinate
+            self._coordinates[dim, tile_extent] = coordinate
         return coordinate
 
     def part(self, dim: Expr) -> Part:
-        """Return (first index, extent) of the current part of a dimension."""
-        if dim in self.walking:  # one coordinate; which one, only data tell
+        """Return (first index, extent) of the current part of a dimension.
+
+        A dimension such as 2*K, computed from a split dimension K, has the part that follows from that of K.
+        """
+        if dim in self.walking:  # one index, which depends on data
             return as_expr(0), 1
         part = self.parts.get(dim)
         if part is not None:
@@ -179,7 +191,10 @@ class TileScope:
         return begin, number_or(size)
 
     def is_known(self, dim: Expr) -> bool:
-        """True if the extent of the current part of a dimension is known before the program runs."""
+        """True if the extent of the current part of a dimension is a number, or an expression of open sizes.
+
+        False if it depends on data, through set_symbol.
+        """
         if dim in self.walking or dim in self.parts:
             return True
         value = self.numbers(dim)
@@ -190,11 +205,15 @@ class TileScope:
         return most(self.part(dim)[1])
 
     def images(self, dims: tuple[Expr, ...], parts: Parts, over: tuple[Symbol, ...]) -> Substitution:
-        """Return the substitution of coordinates by the axes `over` of an operation over these parts."""
+        """Return the substitution of each coordinate of `dims` by the first index of its part plus an iterator of
+        `over`.
+
+        `parts` maps dimensions to (first index, extent).
+        """
         return Substitution({self.coordinate(d): parts[d][0] + i for d, i in zip(dims, over, strict=True)})
 
     def digits(self, tile: Tile, flat: Expr) -> dict[Symbol, Expr]:
-        """Return {coordinate: its value} of an element from its flat number within the tile."""
+        """Return {coordinate: its value} for the element of a tile whose row-major number within the tile is `flat`."""
         images: dict[Symbol, Expr] = {}
         step = prod(tile.sizes)
         for place, d in enumerate(tile.dims):
@@ -205,25 +224,28 @@ class TileScope:
         return images
 
     def conform(self, tile: Tile, dims: tuple[Expr, ...], op: Op) -> Tile:
-        """Return the tile over `dims`; dimensions that are dropped or added must have one element here."""
+        """Return the tile over the dimensions `dims`; a dimension that is dropped or added must have one element here.
+
+        Otherwise raise an ExecutionError that names `op`.
+        """
         if set(tile.dims) == set(dims):
             return tile
-        gone = [d for d in tile.dims if d not in dims]
-        parts = {d: part for d, part in tile.parts.items() if d not in gone}
+        dropped = [d for d in tile.dims if d not in dims]
+        parts = {d: part for d, part in tile.parts.items() if d not in dropped}
         parts |= {d: self.part(d) for d in dims if d not in parts}
-        for d in (*gone, *(d for d in dims if d not in tile.dims)):
-            width = tile.parts[d][1] if d in gone else parts[d][1]
+        for d in (*dropped, *(d for d in dims if d not in tile.dims)):
+            width = tile.parts[d][1] if d in dropped else parts[d][1]
             if width != 1:
-                change = "left out" if d in gone else "added"
+                change = "left out" if d in dropped else "added"
                 raise ExecutionError(f"{op.name}: {d} is {change}, but is {width} wide here", op.loc)
-        images = Substitution({self.coordinate(d): tile.parts[d][0] for d in gone})
+        images = Substitution({self.coordinate(d): tile.parts[d][0] for d in dropped})
         wide = None if tile.wide is None else (tile.wide[0], rewritten(tile.wide[1], images))
         conformed = tuple(d for d in tile.dims if d in dims) + tuple(d for d in dims if d not in tile.dims)
         return Tile(tile.dtype, conformed, parts, rewritten(tile.formula, images), wide)
 
     def refuse_moved(self, op: Op) -> None:
-        """Raise a ProgramError for an operation along a dimension with a data-dependent end that needs all elements to
-        count.
+        """Raise a ProgramError if `op` needs all elements along a dimension whose end is data-dependent, as a scan
+        does.
         """
         moved = {*self.ends, *self.bases}
         if not moved:

@@ -1,4 +1,4 @@
-"""Split-K: a program with one product as two, where its sums are few and long.
+"""Split-K: a program with one MMA as two programs, for results with few elements and a long K.
 
     %1 = iterate %0 axis=(K) (...) {            first                          second
       %3 = read %a : bf16[M, K]                 reads over [M, S, P]           %p = read %partial : f32[S, M, N]
@@ -7,10 +7,10 @@
       yield %5
     } : f32[M, N]
 
-The first sums parts of K, each in tasks of its own, to memory; the second adds them up, always in the same order, and
-does what follows. The last part may be shorter than the others: past the end of K the first reads zeros. A product over
-several dimensions, as that of a convolution, which no loop goes over, is taken apart along one of them; in equal parts,
-unless that dimension ends where memory ends.
+The first program sums each part of K in tasks of its own, and writes partial sums to memory; the second adds them,
+always in the same order, and does what follows. The last part may be shorter than the others: past the end of K the
+first program reads zeros. An MMA over several dimensions without a loop, as in a convolution, is split along one of
+them: in equal parts, unless that dimension ends where memory ends.
 """
 
 from __future__ import annotations
@@ -29,15 +29,16 @@ from tilewright.plan.microkernel import axes_in, names_of
 
 NAME = "partial_sums"
 WRITTEN_OUT = 16
-"""Parts whose sum is written out, at most."""
+"""The most parts whose sum is unrolled into additions."""
 
 
 @dataclass(frozen=True)
 class WholeSum:
-    """A sum of products that may be split (split K).
+    """An MMA, perhaps in a loop over K, that split-K can split.
 
-    `cut` has the result, `start` is the zero it starts from, `made` are the operations that compute the operands of
-    `product`, `axes` the summed dimensions that may be split. `ends` are those past whose end both operands read zeros.
+    `cut` is the loop or the MMA, `start` the fill with zero that it starts from, `made` the operations that compute the
+    operands of `product` (the MMA), `axes` the summed dimensions that may be split. `ends` are those of them past whose
+    end both operands read zeros.
     """
 
     cut: Op
@@ -49,7 +50,10 @@ class WholeSum:
 
 
 def sum_of(program: Program, free: Collection[Op], sizes: Mapping[Symbol, int]) -> WholeSum | str:
-    """Return the WholeSum of a program with one MMA; or text: why it stays whole."""
+    """Return the WholeSum of a program: its only MMA, perhaps in a loop of `free`; or text: why it cannot be split.
+
+    `free` are the loops with the same result for every tile size.
+    """
     loops = [op for op in program.body.ops if op.name == "iterate"]
     if program.records:
         return "its constraints say how it is cut"
@@ -79,46 +83,49 @@ def sum_of(program: Program, free: Collection[Op], sizes: Mapping[Symbol, int]) 
 
 
 def _ending_axes(reads: Sequence[Op], axes: Sequence[Expr], sizes: Mapping[Symbol, int]) -> frozenset[Expr]:
-    """Return those of `axes` along which all reads go to the end of their memory, past which they read zeros."""
+    """Return the dimensions of `axes` along which all `reads` go to the end of memory and give zeros past it."""
     if any(op.attrs.get("otherwise", 0) != 0 for op in reads):
         return frozenset()
     return frozenset(axis for axis in axes if all(is_plain(op, axis, sizes) for op in reads))
 
 
 def _operand_ops(program: Program, loop: Op) -> list[Op] | str:
-    """Return the operations that compute the operands in a loop that only adds MMAs; or text: why it is no such
-    loop.
+    """Return the operations that compute the operands of the MMA in a loop; or text: why the loop is not just one
+    MMA.
     """
     (body,) = loop.blocks
-    *factor_ops, product, last = body.ops
+    *operand_ops, product, last = body.ops
     if product.name != "mma" or last.operands != (product.result,) or product.operands[2] is not body.args[0]:
         return "its loop does more than multiply two tensors"
-    factors = [computed_factor(program, v) for v in product.operands[:2]]
-    if any(isinstance(x, str) for x in factors) or any(body.args[0] in op.operands for op in factor_ops):
+    computed_operands = [computed_factor(program, v) for v in product.operands[:2]]
+    if any(isinstance(operand, str) for operand in computed_operands) or any(
+        body.args[0] in op.operands for op in operand_ops
+    ):
         return "its loop does more than multiply two tensors, or what is computed of such"
-    if any(set(op.attrs) & {"lookups", "bounds", "otherwise"} for op in factor_ops):
+    if any(set(op.attrs) & {"lookups", "bounds", "otherwise"} for op in operand_ops):
         return "its reads are not plain"
-    return factor_ops
+    return operand_ops
 
 
 def ways(
     whole_sum: WholeSum, sizes: Mapping[Symbol, int], counts: Sequence[int], step: int
 ) -> Iterator[tuple[Expr, int]]:
-    """Yield (dimension, number of parts) of the ways to split a sum; parts are equal unless they may end in zeros.
+    """Yield (dimension, number of parts) for each way to split the sum.
 
-    `counts` are the numbers to try in that case; K is split at multiples of `step`.
+    A dimension past whose end zeros are read gets each number in `counts`. Any other dimension gets each number of
+    equal parts that are multiples of one element, or of `step` if it is K of the atom.
     """
     numbers = Substitution(dict(sizes))
     for axis in whole_sum.axes:
         if axis in whole_sum.ends:
             yield from ((axis, n) for n in counts)
             continue
-        whole, rest = divmod(int(numbers(axis)), _unit_of(whole_sum, sizes, axis, step))
-        yield from ((axis, n) for n in range(2, whole + 1) if not rest and whole % n == 0)
+        units, rest = divmod(int(numbers(axis)), _unit_of(whole_sum, sizes, axis, step))
+        yield from ((axis, n) for n in range(2, units + 1) if not rest and units % n == 0)
 
 
 def _unit_of(whole_sum: WholeSum, sizes: Mapping[Symbol, int], axis: Expr, step: int) -> int:
-    """Return the elements that parts of `axis` are multiples of: `step` along the MMA's K, 1 along other dimensions."""
+    """Return the number of elements of which every part of `axis` is a multiple: `step` along K of the atom, else 1."""
     numbers = Substitution(dict(sizes))
     axes = axes_in(whole_sum.product, lambda d: int(numbers(d)))
     return step if not isinstance(axes, str) and axis is axes.k else 1
@@ -127,32 +134,37 @@ def _unit_of(whole_sum: WholeSum, sizes: Mapping[Symbol, int], axis: Expr, step:
 def halves(
     program: Program, sizes: Mapping[Symbol, int], free: Collection[Op], axis: Expr, count: int, step: int
 ) -> Halves | str:
-    """Return the program as two, with `axis` split into `count` parts of whole steps; or text: why it stays whole."""
-    whole = sum_of(program, free, sizes)
-    if isinstance(whole, str):
-        return whole
-    zeros = axis in whole.ends
-    if axis not in whole.axes or (not zeros and (axis, count) not in ways(whole, sizes, (), step)):
+    """Return the program as two: partial sums over `count` parts of `axis`, then their sum; or text: why it cannot be
+    split.
+
+    Each part is a multiple of `step` if `axis` is K of the atom. `free` are the loops with the same result for every
+    tile size.
+    """
+    whole_sum = sum_of(program, free, sizes)
+    if isinstance(whole_sum, str):
+        return whole_sum
+    zeros = axis in whole_sum.ends
+    if axis not in whole_sum.axes or (not zeros and (axis, count) not in ways(whole_sum, sizes, (), step)):
         return f"{axis} is not summed, or has no {count} equal parts"
     extent = int(Substitution(dict(sizes))(axis))
-    unit = _unit_of(whole, sizes, axis, step)
+    unit = _unit_of(whole_sum, sizes, axis, step)
     width = -(-extent // count // unit) * unit if zeros else extent // count
     parts = -(-extent // width)
     if parts < 2:
         return f"{axis} is too short"
     ends = parts * width != extent
-    if ends and any(computed_factor(program, v) is not None for v in whole.product.operands[:2]):
+    if ends and any(computed_factor(program, v) is not None for v in whole_sum.product.operands[:2]):
         return f"{axis} ends within a part, and an operand is computed"  # of zeros, which may give anything
     outer, inner = symbol(f"{axis}_split", 1), symbol(f"{axis}_part", 1)
-    cut, start, product = whole.cut, whole.start, whole.product
+    cut, start, product = whole_sum.cut, whole_sum.start, whole_sum.product
     with building():
         parted = Parted(axis, {outer: (width, parts), inner: (1, width)}, zeros=zeros)
-        parted.block(whole.made, ops := list[Op]())
+        parted.block(whole_sum.made, ops := list[Op]())
         kind: TileType = product.result.type
         total = TileType(kind.dtype, (outer, *kind.dims))
         zero = Op(start.spec, (), dict(start.attrs), (Value(total),), loc=start.loc)
-        taken = tuple(map(parted.of, product.operands[:2]))
-        mma = Op(product.spec, (*taken, zero.result), dict(product.attrs), (Value(total),), loc=product.loc)
+        operands = tuple(map(parted.of, product.operands[:2]))
+        mma = Op(product.spec, (*operands, zero.result), dict(product.attrs), (Value(total),), loc=product.loc)
         ops = [zero, *ops, mma]
         memory = between(program, NAME, mma.result)
         combined = _sum_of_reads(cut, memory, parts) if parts <= WRITTEN_OUT else combining(cut, memory, outer, "sum")
@@ -162,10 +174,10 @@ def halves(
 
 
 def is_plain(read: Op, axis: Expr, sizes: Mapping[Symbol, int]) -> bool:
-    """True if a read goes along `axis` to the end of a dimension of its memory, and past its end only beyond that.
+    """True if a read walks `axis` as one memory coordinate, and leaves memory exactly past the end of `axis`.
 
-    The dimension of the memory may have another name, as in a copy that a kernel made. If `axis` was merged of several
-    dimensions, it is the outermost of them that ends.
+    The memory's dimension may have another name. If `axis` was merged from several dimensions, the outermost of them is
+    the one whose end must be the memory's end.
     """
     kind, over, at = places(read)
     iterator, size = dict(zip(kind.dims, over, strict=True)).get(axis), Substitution(dict(sizes))
@@ -178,28 +190,31 @@ def is_plain(read: Op, axis: Expr, sizes: Mapping[Symbol, int]) -> bool:
 
 
 def _positions_per_index(place: Expr, iterator: Expr | None) -> Expr | None:
-    """Return how many values of `iterator` have the same index `place`: 1, or n of `iterator // n`; None otherwise."""
+    """Return how many values of `iterator` share one coordinate `place`: 1 for `iterator`, n for `iterator // n`, else
+    None.
+    """
     if place is iterator:
         return as_expr(1)
     return place.right if isinstance(place, FloorDiv) and place.left is iterator else None
 
 
 class Parted(Regrouped):
-    """Rewrites operations over new dimensions that count a part of `axis`: index = first + sum of width * new index.
+    """Rewrites operations over new dimensions in place of `axis`: its index is first + the sum of width * new index.
 
-    With `zeros`, reads past the end of `axis` give zero.
+    `steps` maps each new dimension to (width, extent). With `zeros`, reads past the end of `axis` give zero.
     """
 
     def __init__(self, axis: Expr, steps: Mapping[Symbol, tuple[int, int]], *, zeros: bool, first: int = 0):
-        """`steps` are the width and how many, by dimension."""
+        """`steps` maps each new dimension to (width, extent)."""
         self.axis, self.steps, self.first = axis, steps, first
         over = tuple(symbol(f"at_{d}", 0, count - 1) for d, (_, count) in steps.items())
         at = sum((width * i for i, (width, _) in zip(over, steps.values(), strict=True)), start=as_expr(first))
         super().__init__([DimensionGroup((axis,), tuple(steps), over, {axis: at})], zeros=zeros)
 
     def block(self, given: list[Op], ops: list[Op]) -> None:
-        """Append the rewritten operations to `ops`; a `self_index` of the axis is computed from the new dimensions'
-        indices.
+        """Append the rewritten operations of the list `given` to `ops`.
+
+        A `self_index` (index along the split axis) is computed from the indices along the new dimensions.
         """
         for op in given:
             if op.name != "self_index" or op.attrs["dim"] is not self.axis:
@@ -215,26 +230,35 @@ class Parted(Regrouped):
             self.values[op.result] = index
 
     def _number(self, op: Op, number: int, ops: list[Op]) -> Value:
-        """Append a fill with a number of the type of `op`, and return its result."""
+        """Append a fill with `number`, in the element type of the result of `op`, to `ops`; return its result."""
         kind = TileType(op.result.type.dtype, ())
         ops.append(Op(TILE.ops["fill"], (), {"value": number}, (Value(kind),), loc=op.loc))
         return ops[-1].result
 
     def _by(self, name: str, one: Value, two: Value, op: Op, ops: list[Op]) -> Value:
-        """Append the operation `name` on two values of the type of `op`, and return its result."""
+        """Append the elementwise operation `name` on `one` and `two` to `ops`; return its result.
+
+        The result has the element type of the result of `op`, and the dimensions of both operands.
+        """
         dims = (*one.type.dims, *(d for d in two.type.dims if d not in one.type.dims))
         ops.append(Op(TILE.ops[name], (one, two), {}, (Value(TileType(op.result.type.dtype, dims)),), loc=op.loc))
         return ops[-1].result
 
 
 def combining(cut: Op, memory: Value, outer: Symbol, how: str) -> list[Op]:
-    """Return a read of all parts, and their combination by `how` along `outer`, in place of `cut`."""
+    """Return [a read of `memory`, which has all parts; their reduction `how` (such as "sum") along `outer`].
+
+    The reduction's result replaces that of `cut`.
+    """
     read = Op(TILE.ops["read"], (memory,), {}, (Value(TileType(memory.type.dtype, memory.type.dims)),), loc=cut.loc)
     return [read, Op(TILE.ops[how], (read.result,), {"dim": outer}, (Value(cut.result.type),), loc=cut.loc)]
 
 
 def _sum_of_reads(loop: Op, memory: Value, parts: int) -> list[Op]:
-    """Return reads of all parts and their sum in order, as additions: an elementwise program."""
+    """Return operations that read each part of `memory` and add the parts in order, in place of the result of `loop`.
+
+    Additions are elementwise operations, so the second program needs no reduction.
+    """
     kind: TileType = loop.result.type
     over = tuple(symbol(f"at_{n}", 0) for n in range(len(kind.dims)))
     ops: list[Op] = []
@@ -251,7 +275,10 @@ def _sum_of_reads(loop: Op, memory: Value, parts: int) -> list[Op]:
 
 
 def step_of(program: Program, machine: Machine) -> int:
-    """Return the unit of parts of K: the elements of a row of shared memory (slab) of the machine's atoms."""
+    """Return the number of elements of K of which parts are multiples: one row of shared memory (slab) of the atoms.
+
+    1 if no atom of the machine has slabs.
+    """
     types = {v.type.dtype for op in names_of(program).values() for v in op.operands[:2]}
     slabs = {x.a.dtype: x.slab for x in machine.multiply.values() if x.slab is not None}
     return max((slab for dtype, slab in slabs.items() if dtype in types), default=max(slabs.values(), default=1))

@@ -1,11 +1,11 @@
-"""A product in steps of what it sums: a loop around it, wherever it stands.
+"""Puts a loop over the steps of a summed dimension around the MMAs that sum it at once.
 
     %14 = mma %11, %12, %13 : f32[M, N]        %14 = iterate %13 axis=(D) (%sum: f32[M, N]) {
-                                                 %11 = read %q : bf16[M, D]
-                                                 %12 = read %k : bf16[N, D]
-                                                 %15 = mma %11, %12, %sum ; yield %15 }
+                                                %11 = read %q : bf16[M, D]
+                                                %12 = read %k : bf16[N, D]
+                                                %15 = mma %11, %12, %sum ; yield %15 }
 
-Operands along the dimension are read, or computed element by element from reads, in the loop.
+Operands with that dimension are read in the loop, or computed there element by element from reads.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from tilewright.plan.stepping import products_over, why_not_in_steps
 
 
 def in_steps(program: Program, free: Collection[Op], dim: Expr) -> tuple[Program, set[Op]] | str:
-    """Return (the program with a loop over `dim` around each MMA that sums it, its free loops (same result for every
-    tile size)); or text: why not.
+    """Return (program with a loop over `dim` around each MMA that sums it, its free loops); or text: why not.
+
+    `free` are the loops with the same result for every tile size.
     """
-    if (why := why_not_in_steps(program, dim)) is not None:
-        return why
+    if (reason := why_not_in_steps(program, dim)) is not None:
+        return reason
     products = products_over(program, dim)
     with building():
         rewriter = _InSteps(products, dim, program.makers())
@@ -37,22 +38,22 @@ def in_steps(program: Program, free: Collection[Op], dim: Expr) -> tuple[Program
 
 
 class _InSteps(Rewriter):
-    """Rewrites a program with loops over `dim` around `products`."""
+    """Rewrites a program with a loop over `dim` around each MMA in `products`."""
 
     def __init__(self, products: list[Op], dim: Expr, makers: Mapping[Value, Op]):
         super().__init__()
         self.products, self.dim, self.makers = products, dim, makers
 
     def over(self, dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """Return the dimensions unchanged."""
+        """Return `dims`: tiles keep their dimensions."""
         return dims
 
     def access(self, op: Op) -> Mapping[str, object]:
-        """Return no changed attributes: accesses stay."""
+        """Return {}: reads and writes keep their attributes."""
         return {}
 
     def op(self, op: Op) -> Op:
-        """Return the rewritten operation; for one of `products`, the loop around it."""
+        """Return the rewritten operation; for an MMA in `products`, the loop around it."""
         if op not in self.products:
             return super().op(op)
         inside: dict[Value, Op] = {}
@@ -67,8 +68,9 @@ class _InSteps(Rewriter):
         return Op(TILE.ops["iterate"], start, {"axis": self.dim}, results, (body,), op.loc)
 
     def _recomputed(self, value: Value, inside: dict[Value, Op]) -> Value:
-        """Return the value, recomputed inside the loop if it has the dimension; the operations are added to
-        `inside`.
+        """Return the value to use inside the loop: recomputed there if it has the dimension `dim`.
+
+        The operations that recompute it are added to `inside`, by the original value.
         """
         if not isinstance(value.type, TileType) or self.dim not in value.type.dims:
             return self.of(value)

@@ -1,4 +1,4 @@
-"""Storage of a program's values: formulas over memory, registers, arguments."""
+"""Where the values of a program live: formulas over memory, registers and arguments."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from tilewright.passes.tile.writer import BlockWriter
 
 
 class Storage:
-    """The Tiles of a tile program's values, and the tensors that hold them."""
+    """The Tile of each value of a tile program, and the tensors that hold computed values."""
 
     def __init__(self, scope: TileScope, writer: BlockWriter):
         self.scope, self.writer = scope, writer
         self.env: ChainMap[Value, Tile] = ChainMap()
         """The Tile of each value of the tile program."""
         self.sums: dict[Value, tuple[Expr, ...]] = {}
-        """Tensors in registers, and the dimensions they hold: a block of a product's sum has M and N; of others the
-        current part is one wide."""
+        """{register tensor: the dimensions that it has}; the value's current part has extent 1 along all others.
+        An accumulator tile has M and N."""
         self.holds_sums = True
         """True if registers hold an accumulator tile of every product at once; else finished tiles go to memory."""
         self.padded: dict[Value, tuple[Expr, ...]] = {}
-        """Sums in memory that are longer than what they hold, because atoms are whole, and how wide that is."""
+        """{accumulator in memory that is padded to whole atoms: its extents without padding}."""
         self.loose: dict[Load, tuple[bool, ...]] = {}
-        """Loads that products read where they lie, though some of their coordinates may be out of bounds: which may."""
+        """{load that MMAs do in place: for each coordinate, True if it may be out of bounds}."""
         self.early: dict[Op, Tile] = {}
-        """Reads of a loop that are done before it, for all of its rounds."""
+        """{read in a loop: its Tile}, for reads that were hoisted out of the loop for all of its iterations."""
         self.going_on: dict[Value, Value] = {}
-        """Values that a loop carries, and sums that went on in their tensor: nothing else has looked at it."""
+        """{value: its tensor} of loop-carried values, and of results that were written over them in the same tensor."""
         self.brought: dict[Op, str] = {}
-        """Copies of tiles from arguments to shared memory: each step of a product (`ring`), halo tiles (`halo`), or
-        what is brought before the first task (`start`)."""
+        """{copy from an argument to shared memory: its kind}: "ring" for K steps, "halo" for halo tiles, "start" for
+        operands that are loaded before the first task."""
         self.taken: list[Op] = []
         """Copies of results from shared memory to arguments."""
 
     @contextmanager
     def nested(self) -> Iterator[None]:
-        """Forget values defined within this context at its end."""
+        """Forget values that are defined within this context at its end."""
         before, self.env = self.env, self.env.new_child()
         try:
             yield
@@ -55,9 +55,10 @@ class Storage:
     def axes(
         self, dims: tuple[Expr, ...], parts: Parts, tensor: Value | None = None
     ) -> tuple[tuple[Symbol, ...], Substitution]:
-        """Return (axes of an operation over these parts, the substitution of coordinates by them).
+        """Return (iterators of an operation, substitution of the coordinates of `dims` by them).
 
-        If `tensor` is in registers, the axes are those it holds; its other dimensions have one element.
+        `parts` maps dimensions to the (first index, extent) that the operation covers. If `tensor` is in registers,
+        there are iterators only for the dimensions it has; others have extent 1.
         """
         held = dims if tensor is None else self.sums.get(tensor, dims)
         over = self.writer.axes([parts[d][1] for d in held])
@@ -65,23 +66,33 @@ class Storage:
         return over, Substitution({self.scope.coordinate(d): parts[d][0] + along.get(d, as_expr(0)) for d in dims})
 
     def viewed(self, source: Load, dims: tuple[Expr, ...], parts: Parts) -> Value:
-        """Return a view of a load's elements over these parts."""
+        """Return a view of the elements that a load reads over the dimensions `dims`.
+
+        `parts` maps dimensions to the (first index, extent) of the view.
+        """
         return self.writer.viewed(source, *self.axes(dims, parts))
 
     def held(self, tensor: Value, dims: tuple[Expr, ...], parts: Parts) -> Tile:
-        """Return the Tile that a tensor over these parts holds."""
+        """Return a Tile over the dimensions `dims` that loads its elements from `tensor`.
+
+        `parts` maps dimensions to the (first index, extent) that the tensor has.
+        """
         at = tuple(self.scope.coordinate(d) - parts[d][0] for d in self.sums.get(tensor, dims))
         return Tile(tensor.type.dtype, dims, parts, load(tensor, *at))
 
     def put(
         self, tensor: Value, dims: tuple[Expr, ...], parts: Parts, formula: Formula, whole: Parts | None = None
     ) -> None:
-        """Emit the computation of a formula into a tensor over these parts; `whole`: the parts that the tensor has."""
+        """Emit the computation of `formula` over the dimensions `dims` into `tensor`.
+
+        `parts` maps dimensions to the (first index, extent) to compute; `whole` to those that the tensor has, if it has
+        more.
+        """
         over, images = self.axes(dims, parts, tensor)
         first = {d: parts[d][0] - whole[d][0] for d in dims} if whole is not None else {}
         held = zip(self.sums.get(tensor, dims), over, strict=True)
         at = [(first.get(d, as_expr(0)) + i, False) for d, i in held]
-        self.writer.map(self.writer.view(tensor, over, at), over, formula, images)  # it may be longer: atoms are whole
+        self.writer.map(self.writer.view(tensor, over, at), over, formula, images)  # a view: the tensor may be padded
 
     def stored(
         self,
@@ -90,22 +101,26 @@ class Storage:
         as_type: tuple[DType, Formula] | None = None,
         name: str | None = None,
     ) -> Tile:
-        """Return the tile stored in memory or registers, with its dimensions in the order `dims`, as type and formula
-        `as_type`.
+        """Compute a tile into a new tensor, in memory or registers; return a Tile that loads from it.
+
+        `dims` is the order of dimensions in the tensor; `as_type` is (element type, formula) to store instead of the
+        tile's; `name` is the tensor's name.
         """
         dims = tile.dims if dims is None else dims
         dtype, formula = (tile.dtype, tile.formula) if as_type is None else as_type
         parts = {d: tile.parts[d] for d in dims}
         sizes = tuple(parts[d][1] for d in dims)
-        if 0 in sizes:  # nobody will look
+        if 0 in sizes:  # there are no elements to store
             return Tile(dtype, dims, parts, Formula.cast(dtype, Formula.number(0)))
         tensor = self.room(dtype, dims, parts, f"v{name}" if name is not None and name.isdigit() else name or "v")
         self.put(tensor, dims, parts, formula)
         return self.held(tensor, dims, parts)
 
     def room(self, dtype: DType, dims: tuple[Expr, ...], parts: Parts, name: str) -> Value:
-        """Return a new tensor for a value over these parts: registers if the value is distributed over lanes, else
-        memory.
+        """Allocate a tensor called `name` for a value over the dimensions `dims`; return it.
+
+        `parts` maps dimensions to (first index, extent). The tensor is in registers if values of this shape are
+        distributed over lanes as accumulators are (`home`), else in memory.
         """
         axes = None if self.writer.home is None else self.writer.home.axes(dims, parts)
         if axes is None:
@@ -115,12 +130,14 @@ class Storage:
         return registers
 
     def room_of(self, tensor: Value) -> tuple[Expr, ...]:
-        """Return the extents that a tensor may hold along each dimension, without padding."""
+        """Return the extents of a tensor's elements that hold values, without the padding to whole atoms."""
         return self.padded.get(tensor) or tensor.type.shape
 
     def load_of(self, tile: Tile, dtype: DType | None = None) -> tuple[Tile, Load]:
-        """Return (the tile as one load, this Load), stored first if it is computed, or has another type than
-        `dtype`.
+        """Return (Tile that is one load, this Load) with the elements of `tile`, which is stored first if it is no
+        plain load.
+
+        It is also stored if its element type is not `dtype`; None: any type.
         """
         source = only_load(tile.formula)
         if source is not None and dtype in (None, tile.dtype):

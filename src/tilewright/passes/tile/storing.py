@@ -1,4 +1,4 @@
-"""Results that leave through shared memory: from registers to tiles there, which the machine copies out by itself."""
+"""Stores accumulators through shared memory: registers are written to shared tiles, which bulk copies store."""
 
 from __future__ import annotations
 
@@ -26,17 +26,19 @@ def _store_atom(machine: Machine) -> CopyAtom | None:
     return next((a for a in machine.copies_between("shared", "global") if a.asynchronous and a.rows), None)
 
 
-def through_shared(low: Lowering, to: Write) -> bool:
-    """Emit the store of an accumulator in registers through shared memory, some columns at a time; False if it
-    cannot.
+def through_shared(low: Lowering, write: Write) -> bool:
+    """Emit the store of an accumulator in registers through shared memory, some columns at a time; False if not
+    possible.
+
+    `write` is the write of the accumulator, perhaps after an elementwise epilogue.
     """
-    _check_overhang(low.scope, to)
-    sums = {each.tensor for each in loads(to.formula) if each.tensor in low.storage.sums}
+    _check_overhang(low.scope, write)
+    sums = {each.tensor for each in loads(write.formula) if each.tensor in low.storage.sums}
     if not sums:
         return False
-    if len(sums) > 1:  # such as a sum that is divided by what its row has
-        stored = low.storage.stored(Tile(to.dtype, to.dims, to.parts, to.formula), name="made")
-        to.formula = stored.formula
+    if len(sums) > 1:  # such as an accumulator that is divided by a value of its row
+        stored = low.storage.stored(Tile(write.dtype, write.dims, write.parts, write.formula), name="made")
+        write.formula = stored.formula
         sums = {each.tensor for each in loads(stored.formula) if each.tensor in low.storage.sums}
     if len(sums) != 1:
         return False
@@ -45,94 +47,108 @@ def through_shared(low: Lowering, to: Write) -> bool:
         return False
     m, n = low.storage.sums[held]
     atom = _store_atom(low.machine)
-    if atom is None or any(to.parts[d][1] > 1 for d in set(to.dims) - {m, n}):
+    if atom is None or any(write.parts[d][1] > 1 for d in set(write.dims) - {m, n}):
         return False
-    last = to.access.at[-1].symbols if to.access.at else frozenset()
+    last = write.access.at[-1].symbols if write.access.at else frozenset()
     if low.scope.coordinate(m) in last and low.scope.coordinate(n) not in last:
-        return _transposed(low, to, atom, held)
-    return _in_rows(low, to, atom, held)
+        return _transposed(low, write, atom, held)
+    return _in_rows(low, write, atom, held)
 
 
 def _row(atom: CopyAtom, bytes_along: int) -> int | None:
-    """Return the widest row of a shared tile, in bytes, of which `bytes_along` is a multiple; None if there is none."""
+    """Return the widest row of a shared tile, in bytes, that the bulk copy `atom` can read and that divides
+    `bytes_along`.
+
+    None if there is none.
+    """
     return next((n for n in atom.rows if bytes_along % n == 0), None)
 
 
 def swizzle_of(atom: CopyAtom, row: int, size: int, machine: Machine) -> Swizzle:
-    """Return the swizzle of rows of `row` bytes in shared memory, for elements of `size` bytes."""
+    """Return the swizzle with which `atom` reads shared tiles with rows of `row` bytes, for elements of `size`
+    bytes.
+    """
     bits = (row // atom.chunk).bit_length() - 1
     return Swizzle(bits, (atom.chunk // size).bit_length() - 1, machine.shared_memory.swizzle_bits)
 
 
-def _in_rows(low: Lowering, to: Write, atom: CopyAtom, held: Value) -> bool:
-    """Emit the store of an accumulator whose rows are rows of the argument; False if no row of shared memory fits.
+def _in_rows(low: Lowering, write: Write, atom: CopyAtom, held: Value) -> bool:
+    """Emit the store of the accumulator `held` whose rows are rows of memory; False if no row of shared memory fits.
 
-    A shared tile has all rows and some columns; if several groups of waves split the columns, some of each group's.
+    A shared tile has all rows and some columns; if several groups of waves split the columns, some columns of each
+    group.
     """
     w = low.writer
     m, n = low.storage.sums[held]
-    across = 1 if w.home is None else w.home.waves[1]
-    rows, columns, size = most(to.parts[m][1]), most(to.parts[n][1]) // across, element_bytes(to.dtype)
+    groups_along_n = 1 if w.home is None else w.home.waves[1]
+    rows, columns, size = most(write.parts[m][1]), most(write.parts[n][1]) // groups_along_n, element_bytes(write.dtype)
     row = _row(atom, columns * size)
     if row is None:
         return False
-    wide = row // size
-    shape = (across, rows, wide)[across == 1 :]
-    tile = w.alloc(to.dtype, shape, "result", swizzle_of(atom, row, size, low.machine))
-    with w.loop("j", columns // wide, unroll=True) as j:
+    tile_columns = row // size
+    shape = (groups_along_n, rows, tile_columns)[groups_along_n == 1 :]
+    tile = w.alloc(write.dtype, shape, "result", swizzle_of(atom, row, size, low.machine))
+    with w.loop("j", columns // tile_columns, unroll=True) as j:
         *group, i, c = over = w.axes(shape)
-        place = sum(columns * g for g in group) + wide * j + c
+        place = sum(columns * g for g in group) + tile_columns * j + c
         part = load(w.columns(held, over, i, place), *over)
-        w.map(tile, over, _looking_at(to.formula, held, part), _images(low.scope, to, {m: i, n: place}))
-        with w.loop("g", across, unroll=True) as side:
-            i, c = w.axes((rows, wide))
-            images = _images(low.scope, to, {m: i, n: columns * side + wide * j + c})
-            _copy_out(low, to, (i, c), images, tile, [*([side] if group else []), i, c])
+        w.map(tile, over, _with_loads_replaced(write.formula, held, part), _images(low.scope, write, {m: i, n: place}))
+        with w.loop("g", groups_along_n, unroll=True) as side:
+            i, c = w.axes((rows, tile_columns))
+            images = _images(low.scope, write, {m: i, n: columns * side + tile_columns * j + c})
+            _copy_out(low, write, (i, c), images, tile, [*([side] if group else []), i, c])
     return True
 
 
-def _transposed(low: Lowering, to: Write, atom: CopyAtom, held: Value) -> bool:
-    """Emit the store of an accumulator whose columns are rows of the argument (transposed); False if no tile fits.
+def _transposed(low: Lowering, write: Write, atom: CopyAtom, held: Value) -> bool:
+    """Emit the store of the accumulator `held` whose columns are rows of memory; False if no shared tile fits.
 
     A shared tile has some columns, and all rows in slabs of one row of shared memory.
     """
     w = low.writer
     m, n = low.storage.sums[held]
-    rows, columns, size = most(to.parts[m][1]), most(to.parts[n][1]), element_bytes(to.dtype)
+    rows, columns, size = most(write.parts[m][1]), most(write.parts[n][1]), element_bytes(write.dtype)
     row = _row(atom, rows * size)
     if row is None:
         return False
-    wide = row // size
+    slab_rows = row // size
     unit = 1 << low.machine.shared_memory.swizzle_bits
-    count = next((x for x in range(min(columns, wide) // unit * unit, 0, -unit) if columns % x == 0), None)
+    count = next((x for x in range(min(columns, slab_rows) // unit * unit, 0, -unit) if columns % x == 0), None)
     if count is None:
         return False
-    tile = w.alloc(to.dtype, (rows // wide, count, wide), "result", swizzle_of(atom, row, size, low.machine))
+    tile = w.alloc(
+        write.dtype, (rows // slab_rows, count, slab_rows), "result", swizzle_of(atom, row, size, low.machine)
+    )
     with w.loop("j", columns // count, unroll=True) as j:
         i, c = w.axes((rows, count))
-        goal = w.view(tile, (i, c), [(i // wide, False), (c, False), (i % wide, False)])
-        images = _images(low.scope, to, {m: i, n: count * j + c})
+        goal = w.view(tile, (i, c), [(i // slab_rows, False), (c, False), (i % slab_rows, False)])
+        images = _images(low.scope, write, {m: i, n: count * j + c})
         part = load(w.columns(held, (i, c), i, count * j + c), i, c)
-        w.map(goal, (i, c), _looking_at(to.formula, held, part), images)
-        with w.loop("s", rows // wide, unroll=True) as s:
-            c, i = w.axes((count, wide))
-            _copy_out(low, to, (c, i), _images(low.scope, to, {m: wide * s + i, n: count * j + c}), tile, [s, c, i])
+        w.map(goal, (i, c), _with_loads_replaced(write.formula, held, part), images)
+        with w.loop("s", rows // slab_rows, unroll=True) as s:
+            c, i = w.axes((count, slab_rows))
+            _copy_out(
+                low, write, (c, i), _images(low.scope, write, {m: slab_rows * s + i, n: count * j + c}), tile, [s, c, i]
+            )
     return True
 
 
-def _images(scope: TileScope, to: Write, moved: Mapping[Expr, Expr]) -> Substitution:
-    """Return the substitution of a write's coordinates: the start of each part plus `moved` (0 if missing)."""
-    return Substitution({scope.coordinate(d): part[0] + moved.get(d, as_expr(0)) for d, part in to.parts.items()})
+def _images(scope: TileScope, write: Write, moved: Mapping[Expr, Expr]) -> Substitution:
+    """Return the substitution of a write's coordinates by the start of each part plus the index in `moved` (0 if
+    missing).
+    """
+    return Substitution({scope.coordinate(d): part[0] + moved.get(d, as_expr(0)) for d, part in write.parts.items()})
 
 
 def _copy_out(
-    low: Lowering, to: Write, over: tuple[Symbol, Symbol], images: Substitution, tile: Value, at: Sequence[Expr]
+    low: Lowering, write: Write, over: tuple[Symbol, Symbol], images: Substitution, tile: Value, at: Sequence[Expr]
 ) -> None:
-    """Emit the bulk copy of a shared tile to the argument; elements out of bounds are not stored.
+    """Emit the bulk copy of the shared tile to the argument; elements out of bounds are not stored.
 
-    If rows run on from image line to image line, each image is copied separately, without what lies past its last line.
+    `over` are the iterators along rows and columns, `images` maps coordinates to them, `at` are the coordinates in the
+    shared tile. If the task walks image lines, each image is copied separately, without padding behind its last line.
     """
-    coordinates = [images(e) for e in to.access.at]
+    coordinates = [images(e) for e in write.access.at]
     walk, w = low.bound.walk, low.writer
     with ExitStack() as loops:
         axes: tuple[Symbol, ...] = over
@@ -146,25 +162,25 @@ def _copy_out(
             moved = Substitution({i: each * image + walk.pitch * line + place, c: column})
         places = [moved(e) for e in coordinates]
         axes, digits = split(axes, places)
-        goal = w.view(to.access.tensor, axes, [(digits(e), mark) for e, mark in marked(places, to.access.shape)])
+        goal = w.view(write.access.tensor, axes, [(digits(e), mark) for e, mark in marked(places, write.access.shape)])
         source = w.view(tile, axes, [(digits(moved(e)), False) for e in at])
         low.storage.taken.append(w.emit("copy", (source, goal)))
 
 
-def _looking_at(formula: Formula, tensor: Value, other: Formula) -> Formula:
+def _with_loads_replaced(formula: Formula, tensor: Value, other: Formula) -> Formula:
     """Return the formula with `other` in place of all loads from `tensor`."""
     return rewritten(formula, lambda e: e, lambda each: other if each.tensor is tensor else load(each.tensor, *each.at))
 
 
-def _check_overhang(scope: TileScope, to: Write) -> None:
-    """Raise a ProgramError unless the overhang of edge tasks is out of bounds of the argument, where it is not
+def _check_overhang(scope: TileScope, write: Write) -> None:
+    """Raise a ProgramError unless the padding of edge tasks is out of bounds of the written argument, and so not
     stored.
     """
-    for d in to.dims:
-        width, extent = to.parts[d][1], scope.size(d)
+    for d in write.dims:
+        width, extent = write.parts[d][1], scope.size(d)
         if as_expr(extent % width) is as_expr(0):
             continue
         past: dict[Expr, Expr] = {scope.coordinate(d): symbol("past", extent)}
         images = Substitution(past)
-        if not any((images(e) >= n) is ONE for e, n in zip(to.access.at, to.access.shape, strict=True)):
+        if not any((images(e) >= n) is ONE for e, n in zip(write.access.at, write.access.shape, strict=True)):
             raise ProgramError(f"what lies past the end of {d} cannot be shown to lie outside what is written")

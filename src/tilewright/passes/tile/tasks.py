@@ -1,8 +1,8 @@
-"""The tasks of a program, and the pieces by which each goes over its dimensions.
+"""The tasks of a program, and the loops over blocks by which each task goes over its dimensions.
 
 tasks t_M in 0..4 {                       tasks of 32 rows
-  for b_M in 0..2 { ... }                 pieces of 14
-  ...                                     what is left
+  for b_M in 0..2 { ... }                 blocks of 14
+  ...                                     the ragged rest
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from tilewright.plan.boxes import WRITES
 from tilewright.plan.schedule import REVERSED
 
 Case = tuple[Expr, Part, Expr]
-"""(dimension, the part of it that a task has, the condition under which it has it)."""
+"""(dimension, its part in a task, condition on the task's index under which the task has this part)."""
 
 
 class Tasks:
-    """The tasks of a program: the part of every dimension that each has, and the pieces by which it goes over it."""
+    """Emits the tasks of a program: the part of every dimension that a task has, and its loops over blocks of it."""
 
     def __init__(self, low: Lowering, workgroups: Workgroups | None = None, tiled: TiledTask | None = None):
-        """`workgroups` are those of a grid program, `tiled` is the task of one product in tile registers."""
+        """`workgroups` are those of a grid program; `tiled` emits a task with MMAs in tile registers. None: neither."""
         self.low, self.w, self.task = low, low.writer, low.task
         self.bound, self.plan = low.bound, low.plan
         self.workgroups, self.tiled = workgroups, tiled
         self.ranges: list[Range] = []
 
     def write(self) -> Block:
-        """Return the program's body: operations before the first task, then the tasks."""
+        """Emit all tasks; return the program's body: operations before the first task, then the `tasks` operation."""
         body, inner = Block(()), Block(())
-        cases, counts = self._cut()
+        cases, counts = self._split_dims()
         with self.w.inside(inner):
             if self.plan.pipeline is not None:
                 self.ranges = self._equal_tasks(counts)
@@ -62,86 +62,91 @@ class Tasks:
 
     # -- which part each has ------------------------------------------------------------------------------
 
-    def _cut(self) -> tuple[list[list[Case]], dict[Expr, Size]]:
-        """Set each task's part of every dimension; return (cases of parts by dimension, number of equal tasks by
+    def _split_dims(self) -> tuple[list[list[Case]], dict[Expr, Size]]:
+        """Set the part (first index, extent) that a task has of every dimension; return (cases, number of tasks by
         dimension).
 
-        A dimension that tasks do not divide evenly has two cases: full tasks, and the last one. In a program in roles
-        (warp-specialised) all tasks are equal, and counted instead.
+        `cases` has, for each dimension that tasks do not divide evenly, one Case for full tasks and one for the last
+        task. With a pipeline, all tasks have equal parts instead, and only their number is returned.
         """
         scope, cases, counts = self.low.scope, list[list[Case]](), dict[Expr, Size]()
         if self.workgroups is not None:
             self.ranges = list(self.workgroups.tasks())
         for d, width in self.bound.padded.items() if self.plan.pipeline is not None else ():
             scope.parts[d] = as_expr(0), width
-            scope.past[d] = scope.number(d)  # columns past the end change nothing
+            scope.past[d] = scope.number(d)  # padding columns change nothing
         for d, width in self.bound.widths.items():
             if (walk := self.task.walks.get(d)) is not None:
                 count = walk.extent // walk.width
-                self.task.begins[d] = walk.width * self._number(d, count) if count > 1 else as_expr(0)
+                self.task.begins[d] = walk.width * self._task_index(d, count) if count > 1 else as_expr(0)
                 scope.parts[d] = self.task.begins[d], walk.walked
                 continue
             if self.plan.pipeline is None and (block := self.bound.blocks.get(d)) is not None and width % block == 0:
-                self._deal(d, width // block)
+                self._distribute_blocks(d, width // block)
                 continue
             size = scope.size(d)
-            full, rest = divided(size, width)
+            full, ragged = divided(size, width)
             if self.plan.pipeline is not None:
                 scope.parts[d], counts[d] = (as_expr(0), width), number_or(as_expr(pieces(size, width)))
                 self.task.shared.append(d)
-            elif (full, rest) == (1, 0):  # whole: nothing to count
+            elif (full, ragged) == (1, 0):  # one task has all of it
                 continue
-            elif isinstance(size, Expr):  # where it ends, only a call tells
-                first = width * self._number(d, (size + width - 1) // width)
+            elif isinstance(size, Expr):  # an open size: the last task may be smaller
+                first = width * self._task_index(d, (size + width - 1) // width)
                 scope.parts[d] = first, 1 if width == 1 else minimum(width, size - first)
             else:
-                last = full + bool(rest) - 1
-                number = self._number(d, last + 1)
-                t: Expr = number if self.plan.order != REVERSED else last - number
-                if rest:  # the last task has less to do
-                    place = width * minimum(t, full - 1), width  # where this holds it is the same, and in bounds
-                    cases.append([(d, place, t < full), (d, (as_expr(width * full), rest), t >= full)])
+                last = full + bool(ragged) - 1
+                task_index = self._task_index(d, last + 1)
+                t: Expr = task_index if self.plan.order != REVERSED else last - task_index
+                if ragged:  # the last task is smaller
+                    full_part = width * minimum(t, full - 1), width  # the minimum shows that it is in bounds
+                    cases.append([(d, full_part, t < full), (d, (as_expr(width * full), ragged), t >= full)])
                 else:
                     scope.parts[d] = width * t, width
         return cases, counts
 
-    def _number(self, dim: Expr, count: Expr | Size) -> Symbol:
-        """Return a task's index along a dimension, of `count`."""
+    def _task_index(self, dim: Expr, count: Expr | Size) -> Symbol:
+        """Add a range of `count` tasks along a dimension; return its symbol, the index of a task."""
         self.ranges.append(Range.of(self.w.fresh(f"t_{dim}"), 0, count))
         self.low.task.shared.append(dim)
         return self.ranges[-1].symbol
 
     def _equal_tasks(self, counts: Mapping[Expr, Size]) -> list[Range]:
-        """Return the ranges of tasks of equal extent, and set where each begins, as a named symbol.
+        """Return the ranges of tasks that all have equal parts, and set the first index of a task along each dimension.
 
-        With a raster group, the last two dimensions are one number: `group` tasks along the first of them, then on
-        along the other, so that operands stay in the shared cache.
+        `counts` is the number of tasks by dimension. With a raster group, the last two dimensions share one range:
+        `group` tasks along the first of them, then the next along the second, so that operands stay in the shared
+        cache.
         """
-        places: dict[Expr, Expr] = {}
+        task_index_of: dict[Expr, Expr] = {}
         group = self.plan.raster
         if self.plan.order == "dynamic":
-            ranges_of_rows = self._longest_first(counts, places)
-            return self._set_begins(counts, places, ranges_of_rows)
+            ranges_of_rows = self._longest_first(counts, task_index_of)
+            return self._set_begins(counts, task_index_of, ranges_of_rows)
         ranges = {d: Range.of(self.w.fresh(f"t_{d}"), 0, n) for d, n in counts.items()}
-        places |= {d: r.symbol for d, r in ranges.items()}
+        task_index_of |= {d: r.symbol for d, r in ranges.items()}
         if group > 1:
             m, n = list(counts)[-2:]
-            tall, wide = counts[m], counts[n]
+            rows, columns = counts[m], counts[n]
             del ranges[m]
-            ranges[n] = Range.of(self.w.fresh("t"), 0, tall * wide)
+            ranges[n] = Range.of(self.w.fresh("t"), 0, rows * columns)
             t = ranges[n].symbol
-            first = self._named("first", t // (group * wide) * group)
-            here = minimum(as_expr(group), tall - first)
-            if isinstance(tall, Expr) or isinstance(wide, Expr):  # what divides is shown to be a number from 1 on
-                here = maximum(here, 1)
-            places[m] = first + t % (group * wide) % here
-            places[n] = t % (group * wide) // here
-        return self._set_begins(counts, places, ranges.values())
+            first = self._named("first", t // (group * columns) * group)
+            group_rows = minimum(as_expr(group), rows - first)
+            if isinstance(rows, Expr) or isinstance(columns, Expr):  # a divisor must be known to be at least 1
+                group_rows = maximum(group_rows, 1)
+            task_index_of[m] = first + t % (group * columns) % group_rows
+            task_index_of[n] = t % (group * columns) // group_rows
+        return self._set_begins(counts, task_index_of, ranges.values())
 
     def _set_begins(
         self, counts: Mapping[Expr, Size], places: Mapping[Expr, Expr], ranges: Iterable[Range]
     ) -> list[Range]:
-        """Set named first indices of a task along each dimension; return the ranges with more than one task."""
+        """Set the first index of a task along each dimension, as a `let`; return those of `ranges` that have more than
+        one task.
+
+        `counts` maps dimensions to the number of tasks, `places` to the index of the current task.
+        """
         for d, place in places.items():
             width, count = most(self.low.scope.parts[d][1]), counts[d]
             begin = self._named(f"first_{d}", place * width) if count != 1 else as_expr(0)
@@ -149,44 +154,47 @@ class Tasks:
         return [r for r in ranges if r.hi is not as_expr(1)]
 
     def _longest_first(self, counts: Mapping[Expr, Size], places: dict[Expr, Expr]) -> list[Range]:
-        """Return the ranges of tasks that are taken one by one, rows from last to first, as their loops are the longest
-        first.
+        """Return the ranges of dynamically distributed tasks; rows run from last to first, as the last rows have the
+        longest loops.
 
-        `places` gets {dimension: index of the task along it}. Of the dimensions before the rows, `group` tasks in all
-        run together, the last dimension fastest.
+        `counts` is the number of tasks by dimension; `places` gets {dimension: index of the task along it}. Of the
+        dimensions before the rows, tasks of a raster group run together, the last dimension fastest.
         """
         assert self.w.home is not None
         row, dims, ranges = self.w.home.row, list(counts), list[Range]()
-        around, behind = dims[: dims.index(row)], dims[dims.index(row) + 1 :]
-        inner, left = dict.fromkeys(around, 1), self.plan.raster
-        for d in reversed(around):
-            inner[d] = gcd(left, int(counts[d])) if left > 1 else 1
-            left //= inner[d]
-        assert left == 1, "binding has refused groups that are no whole tasks of these"
+        batch_dims, column_dims = dims[: dims.index(row)], dims[dims.index(row) + 1 :]
+        inner, remaining = dict.fromkeys(batch_dims, 1), self.plan.raster
+        for d in reversed(batch_dims):
+            inner[d] = gcd(remaining, int(counts[d])) if remaining > 1 else 1
+            remaining //= inner[d]
+        assert remaining == 1, "binding has refused groups that are no whole tasks of these"
 
         def counted(name: str, count: Size) -> Expr:
+            """Add a range of `count` tasks, and return the index of a task in it."""
             ranges.append(Range.of(self.w.fresh(name), 0, count))
             return ranges[-1].symbol if count != 1 else as_expr(0)
 
-        for d in around:
-            whole = inner[d] == 1
-            places[d] = inner[d] * counted(f"t_{d}" if whole else "group", counts[d] // inner[d])
+        for d in batch_dims:
+            is_ungrouped = inner[d] == 1
+            places[d] = inner[d] * counted(f"t_{d}" if is_ungrouped else "group", counts[d] // inner[d])
         places[row] = counts[row] - 1 - counted("back", counts[row])
-        for d in around:
+        for d in batch_dims:
             if inner[d] > 1:
                 places[d] = places[d] + counted(f"t_{d}", inner[d])
-        for d in behind:
+        for d in column_dims:
             places[d] = counted(f"t_{d}", counts[d])
         return ranges
 
     def _named(self, name: str, e: Expr) -> Symbol:
-        """Emit `let name = e`, and return the symbol."""
+        """Emit `let name = e`, and return the symbol that it defines."""
         name_symbol = symbol(self.w.fresh(name), definition=e)
         self.w.emit("let", symbol=name_symbol)
         return name_symbol
 
     def _task(self, chosen: list[Case]) -> None:
-        """Emit a task for one combination of cases of dimensions that tasks do not divide evenly."""
+        """Emit the body of a task, in a branch for the condition of each Case in `chosen`, with the Case's part
+        current.
+        """
         if chosen:
             (dim, part, condition), *rest = chosen
             with self.low.scope.at(dim, part), self.low.branch(condition):
@@ -196,73 +204,78 @@ class Tasks:
 
     # -- piece by piece -----------------------------------------------------------------------------------
 
-    def _deal(self, dim: Expr, per: int) -> None:
-        """Give every task `per` pieces (blocks) of a dimension; a smaller piece at the end goes to the last task."""
-        full, tail = self._counted(dim, self.low.scope.size(dim))
-        count = number_or(maximum(as_expr(pieces(full + self._rest_is_piece(dim, tail), per)), 1))
+    def _distribute_blocks(self, dim: Expr, per: int) -> None:
+        """Distribute the blocks of a dimension to tasks, `per` blocks each; a smaller block at the end goes to the last
+        task.
+        """
+        full, tail = self._count_blocks(dim, self.low.scope.size(dim))
+        count = number_or(maximum(as_expr(pieces(full + self._counts_as_block(dim, tail), per)), 1))
         if count != 1:
-            self.task.dealt[dim] = self._number(dim, count), per, count
+            self.task.dealt[dim] = self._task_index(dim, count), per, count
 
-    def _counted(self, dim: Expr, length: Size) -> tuple[Size, Size]:
-        """Return (whole pieces, rest) of `length` elements of a dimension; a piece is a block that a task goes over.
+    def _count_blocks(self, dim: Expr, length: Size) -> tuple[Size, Size]:
+        """Return (number of full blocks, elements behind them) of `length` elements of a dimension.
 
-        The length is first rounded up to the unit that the plan says.
+        The block size is the plan's. `length` is first rounded up if the plan pads the dimension.
         """
         width, unit = self.bound.blocks[dim], self.bound.padded.get(dim, 1)
         return divided(length if unit == 1 else number_or(as_expr(pieces(length, unit)) * unit), width)
 
-    def _rest_is_piece(self, dim: Expr, tail: Size) -> int:
-        """Return 1 if the rest of a dimension is dealt out as a piece (block of a task); 0 if the last task does it
-        besides.
+    def _counts_as_block(self, dim: Expr, tail: Size) -> int:
+        """Return 1 if the `tail` elements behind full blocks are distributed as a block of their own, else 0.
+
+        If 0, the last task does them besides its blocks. They are a block if the plan pads the dimension.
         """
         return int(tail != 0 and dim in self.bound.padded)
 
     def pieces(self, dims: list[Expr], ops: list[Op] | None = None) -> None:
-        """Emit what a task does, piece by piece along `dims`; the last pieces may be smaller.
+        """Emit the operations of a task in loops over blocks of the dimensions `dims`; the last block may be smaller.
 
-        If the index decides which elements of an operand are in bounds, the first and the last piece (block of a task),
-        and the rest, are emitted separately; they are peeled off the loop if they have the same operations. In roles,
-        whose values stay in registers, operations that do not depend on the pieces come before them.
+        If the index decides which elements of an operand are in bounds, the first and the last block are emitted
+        separately, or peeled off the loop if they have the same operations. With a pipeline, operations that do not
+        depend on the blocks come before them. `ops` are the operations; None: those of the program.
         """
         low = self.low
-        left = low.program.body.ops if ops is None else ops
+        task_ops = low.program.body.ops if ops is None else ops
         if not dims and self.tiled is not None:
             self.tiled.write()
             return
         if not dims:
             with low.nested():
-                low.block(Block((), left))
+                low.block(Block((), task_ops))
             return
         dim, *rest = dims
         if self.plan.pipeline is not None and ops is None:
-            before = _independent(left, dim)
+            hoisted = _independent(task_ops, dim)
             with low.nested():
-                low.block(Block((), before))
-                self.pieces(dims, [op for op in left if op not in before])
+                low.block(Block((), hoisted))
+                self.pieces(dims, [op for op in task_ops if op not in hoisted])
             return
-        width, edge = self.bound.blocks[dim], self.task.edge
+        width, outer_edge = self.bound.blocks[dim], self.task.edge
         first, length = low.scope.part(dim)
-        full, tail = self._counted(dim, length)
+        full, tail = self._count_blocks(dim, length)
         slides = width > 1 and inplace.slides(low, dim)
 
         def one(n: Expr | Size, at_edge: bool, wide: Size = width) -> None:
-            self.task.edge = at_edge if slides else edge
+            """Emit block number `n`, with `wide` elements."""
+            self.task.edge = at_edge if slides else outer_edge
             with low.scope.at(dim, (first + width * n, wide)):
-                self.pieces(rest, left)
-            self.task.edge = edge
+                self.pieces(rest, task_ops)
+            self.task.edge = outer_edge
 
         def loop(start: Expr | int, end: Expr | int, at_edge: bool, peel: tuple[int, int] | None = None) -> None:
+            """Emit a loop over the blocks from `start` up to `end`."""
             with self.w.loop(f"b_{dim}" if str(dim).isidentifier() else "b", end, start, peel=peel) as n:
                 one(n, at_edge)
 
-        ends = isinstance(full, Expr) and dim in self.bound.padded  # somewhere in the last piece
+        ends = isinstance(full, Expr) and dim in self.bound.padded  # the end is in the last block
         ahead, behind = self.bound.peeled.get(dim, (1, 1) if slides and full not in (0, 1) else (0, int(ends)))
         last: Expr = as_expr(1)
         if dim in self.task.dealt:
             task, per, count = self.task.dealt[dim]
             last, end = task >= count - 1, per * (task + 1)
             behind = 0 if slides else behind
-            even = full % per == 0 == behind + self._rest_is_piece(dim, tail)
+            even = full % per == 0 == behind + self._counts_as_block(dim, tail)
             loop(per * task, end if even else minimum(end, as_expr(full) - behind), True)
             if behind:
                 with low.branch(last):
@@ -285,7 +298,7 @@ class Tasks:
 
 
 def _independent(ops: list[Op], dim: Expr) -> list[Op]:
-    """Return the operations that do not depend on the index along a dimension, and do not write."""
+    """Return the operations that do not depend on the index along `dim`, and write nothing."""
     independent: list[Op] = []
     dependent: set[Value] = set()
     for op in ops:
@@ -299,8 +312,8 @@ def _independent(ops: list[Op], dim: Expr) -> list[Op]:
 
 
 def _peeled_loops(full: Size, ahead: int, behind: int) -> list[tuple[Expr | int, Expr | int, bool]]:
-    """Return loops over `full` pieces as (from, to, True if at an edge): `ahead` and `behind` pieces at the ends are
-    peeled.
+    """Return [(first, end, True if at an edge)]: loops over `full` blocks, with `ahead` and `behind` blocks peeled at
+    the ends.
 
     >>> _peeled_loops(5, 1, 1), _peeled_loops(2, 1, 1), _peeled_loops(4, 0, 0)
     ([(0, 1, True), (1, 4, False), (4, 5, True)], [(0, 1, True), (1, 2, True)], [(0, 4, True)])

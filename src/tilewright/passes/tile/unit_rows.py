@@ -31,8 +31,10 @@ CLONED = frozenset({*ELEMENTWISE, "cast", "select", "not_", "broadcast"})
 
 
 def with_unit_rows(program: Program, free: Collection[Op]) -> tuple[Program, Collection[Op], Symbol] | None:
-    """Return (the program with a unit dimension, its `free` loops (same result for every tile size), the unit
-    dimension); None if no MMA needs one.
+    """Return (program in which every MMA has an M and an N dimension, its `free` loops, the added dimension of extent
+    1).
+
+    None if no MMA lacks a dimension. `free` are the loops with the same result for every tile size.
 
     >>> from tilewright.ir.tile import parse_tile
     >>> program = parse_tile('''tile product(%x: global f32[K], %w: global f32[N, K], %y: global f32[N])
@@ -66,20 +68,20 @@ def with_unit_rows(program: Program, free: Collection[Op]) -> tuple[Program, Col
 
 
 def _free_dims(op: Op) -> tuple[int, int]:
-    """Return (number of result dimensions that only operand A has, number that only B has) of an MMA."""
+    """Return (number of result dimensions that only operand A has, number that only operand B has) of an MMA."""
     a, b, acc = (set(v.type.dims) for v in op.operands)
     return len((a - b) & acc), len((b - a) & acc)
 
 
 def _lacks_rows(op: Op) -> bool:
-    """True if exactly one operand of an MMA has no free dimension."""
+    """True if exactly one operand of an MMA has no dimension of its own in the result."""
     return (0 in (counts := _free_dims(op))) and counts != (0, 0)
 
 
 class _UnitRows:
-    """Rewrites the program; `units` are the values that get the unit dimension.
+    """Rewrites a program with the dimension `unit`; `units` are the values that have it afterwards.
 
-    `lifts` are other values that some operation needs with this dimension, and other operations without it.
+    `lifts` are values that some operations need with this dimension, and others without it.
     """
 
     def __init__(self, program: Program, unit: Symbol):
@@ -93,7 +95,7 @@ class _UnitRows:
         self.ops: list[Op] = []
 
     def run(self) -> Block:
-        """Return the rewritten body."""
+        """Return the body of the program with the unit dimension (the added dimension of extent 1)."""
         for op in self.program.body.ops:
             self._op(op)
         return without_unused(Block((), self.ops))
@@ -101,7 +103,9 @@ class _UnitRows:
     # -- which values have the dimension -----------------------------------------------------------------------
 
     def _with_unit(self) -> set[Value]:
-        """Return the results of MMAs that lack rows, and all values computed from them."""
+        """Return the values that get the unit dimension: results of MMAs without rows, and all values computed from
+        them.
+        """
         units = {v for op in self.program.walk() if op.name == "mma" and _lacks_rows(op) for v in op.results}
         before = -1
         while before < len(units):
@@ -114,28 +118,29 @@ class _UnitRows:
         return units
 
     def _needed_with_unit(self) -> set[Value]:
-        """Return values without the unit dimension that an operation needs with it, and the values they are cloned
-        from.
+        """Return the values outside `units` of which an operation needs a clone with the unit dimension.
+
+        The operands from which such clones are computed are among them.
         """
         needed: set[Value] = set()
         for op in self.program.walk():
             needed |= set(self._lifted_operands(op))
             needed |= {v for results, sources in _carried(op) if results[0] in self.units for v in sources}
-        left = [v for v in needed if v not in self.units]
-        lifts = set(left)
-        while left:
-            maker = self.makers.get(left.pop())
+        pending = [v for v in needed if v not in self.units]
+        lifts = set(pending)
+        while pending:
+            maker = self.makers.get(pending.pop())
             if maker is not None and maker.name in CLONED:
                 lifts.add(_widest(maker))
-                left.append(_widest(maker))
+                pending.append(_widest(maker))
         return lifts - self.units
 
     def _lifted_operands(self, op: Op) -> Sequence[Value]:
-        """Return the operands that an operation needs with the unit dimension."""
+        """Return the operands of an operation that must have the unit dimension (extent 1); () if none must."""
         if op.name == "mma" and op.results[0] in self.units:
             a, b, acc = op.operands
             rows, columns = _free_dims(op)
-            if rows and columns:  # it is a further dimension of either
+            if rows and columns:  # either operand may have the unit dimension beside its own
                 return (acc,) if {a, b} & self.units else (a, acc)
             return (b if rows else a), acc
         if op.name in ALONG - CLONED and not self.units.isdisjoint(op.operands):
@@ -143,13 +148,13 @@ class _UnitRows:
         return ()
 
     def _dims(self, value: Value) -> tuple[Expr, ...]:
-        """Return a value's dimensions, with the unit dimension first."""
+        """Return the dimensions of a value, with the unit dimension (the added one of extent 1) first."""
         return (self.unit, *value.type.dims)
 
     # -- operations with it ------------------------------------------------------------------------------------
 
     def _op(self, op: Op) -> None:
-        """Append the rewritten operation, and its clone with the unit dimension if another operation needs that."""
+        """Append the rewritten operation; also a clone with the unit dimension (extent 1) if one is needed."""
         attrs = dict(op.attrs)
         blocks: tuple[Block, ...] = ()
         if op.name in ("iterate", "conditional"):
@@ -163,7 +168,7 @@ class _UnitRows:
             operands = tuple(self._lift(v) if v in lifted else self._of(v) for v in op.operands)
             if "to" in attrs and not self.units.isdisjoint(op.operands):
                 attrs["to"] = (self.unit, *attrs["to"])
-        elif op.name == "write" and op.operands[0] in self.units and _tells_places(op):
+        elif op.name == "write" and op.operands[0] in self.units and _has_all_coordinates(op):
             operands = (self._of(op.operands[0]), *map(self._plain, op.operands[1:]))
             attrs |= self._access(op)
         else:
@@ -177,26 +182,34 @@ class _UnitRows:
                 self.lifted[value] = self._clone(op, value)
 
     def _nested(self, op: Op) -> tuple[tuple[Value, ...], tuple[Block, ...]]:
-        """Return (operands, rewritten block) of a loop or condition."""
-        kinds = [v in self.units for v in op.results]
-        first = len(op.operands) - len(kinds)
-        held = [self._lift(v) if kind else self._of(v) for v, kind in zip(op.operands[first:], kinds, strict=True)]
-        operands = (*map(self._plain, op.operands[:first]), *held)
+        """Return (operands, rewritten blocks) of a loop or condition.
+
+        Carried values that get the unit dimension have it in the operands, block arguments and yielded values.
+        """
+        has_unit = [v in self.units for v in op.results]
+        first = len(op.operands) - len(has_unit)
+        starts = [self._lift(v) if unit else self._of(v) for v, unit in zip(op.operands[first:], has_unit, strict=True)]
+        operands = (*map(self._plain, op.operands[:first]), *starts)
         (block,) = op.blocks
-        args = tuple(Value(v.type, arg.name) for v, arg in zip(held, block.args, strict=False))
+        args = tuple(Value(v.type, arg.name) for v, arg in zip(starts, block.args, strict=False))
         self.values |= dict(zip(block.args, args, strict=True))
         outer, self.ops = self.ops, []
         for inner in block.ops:
             if inner.name == "yield":
-                last = [self._lift(v) if kind else self._of(v) for v, kind in zip(inner.operands, kinds, strict=True)]
-                self._emit(inner, tuple(last), {}, ())
+                yielded = [
+                    self._lift(v) if unit else self._of(v) for v, unit in zip(inner.operands, has_unit, strict=True)
+                ]
+                self._emit(inner, tuple(yielded), {}, ())
             else:
                 self._op(inner)
         rewritten, self.ops = Block(args, self.ops), outer
         return operands, (rewritten,)
 
     def _emit(self, op: Op, operands: tuple[Value, ...], attrs: dict[str, Any], blocks: tuple[Block, ...] = ()) -> Op:
-        """Append an operation and return it; the types of its results follow from its operands, or stay."""
+        """Append an operation like `op`, with these operands, attributes and blocks, and return it.
+
+        Result types follow from the operands if the operation derives them; otherwise they are those of `op`.
+        """
         rewritten = Op(op.spec, operands, attrs, (), blocks, op.loc)
         types = op.spec.result_types(rewritten) if op.spec.result_types else tuple(v.type for v in op.results)
         rewritten.results = tuple(Value(t, v.name) for t, v in zip(types, op.results, strict=True))
@@ -204,52 +217,63 @@ class _UnitRows:
         return rewritten
 
     def _access(self, op: Op) -> dict[str, Any]:
-        """Return the iterators and coordinates of a read or write with the unit dimension, which memory lacks."""
+        """Return the iterators `over` and coordinates `at` of a read or write whose tile has the unit dimension.
+
+        Memory does not have it: no coordinate depends on its iterator.
+        """
         _, over, at = places(op)
         return {"over": (symbol(f"at_{self.unit}", 0), *over), "at": at}
 
     # -- values with and without it ----------------------------------------------------------------------------
 
     def _of(self, value: Value) -> Value:
-        """Return the replacement of a value; the value itself if it has none."""
+        """Return the value that replaces `value` in the rewritten program; `value` itself if none does."""
         return self.values.get(value, value)
 
     def _lift(self, value: Value) -> Value:
-        """Return the rewritten value with the unit dimension."""
+        """Return the rewritten value with the unit dimension (extent 1), from a broadcast if there is none yet."""
         if value in self.units:
             return self._of(value)
         return self.lifted.get(value) or self._append("broadcast", self._of(value), to=self._dims(value))
 
     def _plain(self, value: Value) -> Value:
-        """Return the rewritten value without the unit dimension: the maximum of one element is that element."""
+        """Return the rewritten value without the unit dimension (the added dimension of extent 1).
+
+        A dimension of extent 1 is removed by a maximum along it.
+        """
         rewritten = self._of(value)
         return self._append("max", rewritten, dim=self.unit) if value in self.units else rewritten
 
     def _clone(self, op: Op, value: Value) -> Value:
-        """Return the value computed with the unit dimension, beside the one without: for instance a read of the same
-        elements.
+        """Append the operation `op` again so that its result `value` has the unit dimension; return the new result.
+
+        For instance a second read of the same elements.
         """
-        if op.name == "fill" or (op.name == "read" and _tells_places(op)):
+        if op.name == "fill" or (op.name == "read" and _has_all_coordinates(op)):
             attrs = {**op.attrs, **(self._access(op) if op.name == "read" else {})}
             result = Value(TileType(value.type.dtype, self._dims(value)), value.name)
             self.ops.append(Op(op.spec, tuple(map(self._plain, op.operands)), attrs, (result,), (), op.loc))
             return result
         if op.name in CLONED:
-            wide = _widest(op)
-            operands = tuple(self._lift(v) if v is wide else self._of(v) for v in op.operands)
+            widest = _widest(op)
+            operands = tuple(self._lift(v) if v is widest else self._of(v) for v in op.operands)
             to = {"to": (self.unit, *op.attrs["to"])} if "to" in op.attrs else {}
             return self._in_order(value, self._emit(op, operands, {**op.attrs, **to}).result)
         return self._append("broadcast", self._of(value), to=self._dims(value))
 
     def _in_order(self, value: Value, rewritten: Value) -> Value:
-        """Return the rewritten value with its dimensions in their old order, the unit dimension first."""
+        """Return `rewritten` with the dimensions of `value` in their order and the unit dimension first, by a permute
+        if needed.
+
+        A result without the unit dimension is returned as it is.
+        """
         dims = rewritten.type.dims if isinstance(rewritten.type, TileType) else ()
         if self.unit not in dims or dims == self._dims(value):
             return rewritten
         return self._append("permute", rewritten, to=self._dims(value))
 
     def _append(self, name: str, operand: Value, **attrs: Any) -> Value:
-        """Append an operation on one operand, and return its result."""
+        """Append the operation `name` on one operand, with these attributes; return its result."""
         op = Op(TILE.ops[name], (operand,), attrs)
         assert op.spec.result_types is not None
         (kind,) = op.spec.result_types(op)
@@ -258,8 +282,11 @@ class _UnitRows:
         return op.result
 
 
-def _tells_places(op: Op) -> bool:
-    """True if an access states every coordinate; otherwise workgroups give that of a dimension which its tile lacks."""
+def _has_all_coordinates(op: Op) -> bool:
+    """True if a read or write has a coordinate for every dimension of memory from its tile alone.
+
+    In a grid program, a workgroup id may give the coordinate of a dimension that the tile lacks.
+    """
     memory, kind, _ = accessed(op)
     return "at" in op.attrs or set(kind.dims) == set(memory.type.dims)
 
@@ -270,10 +297,10 @@ def _widest(op: Op) -> Value:
 
 
 def _carried(op: Op) -> Sequence[tuple[tuple[Value, ...], tuple[Value, Value]]]:
-    """Return for each result of a loop or condition: (values that hold it, the two values that it is computed from).
+    """Return (values that hold a result, the two values that it comes from) for each result of a loop or condition.
 
-    The result and the block's argument hold it; it is computed from the given value and the value that the block
-    yields.
+    The result and the block's argument hold it; it comes from the operand before the block and from the value that the
+    block yields. [] for other operations.
     """
     if op.name not in ("iterate", "conditional") or not op.results:
         return []

@@ -22,9 +22,10 @@ from tilewright.passes.tile.rewriting import Rewriter, places
 def without_unit_taps(
     program: Program, sizes: Mapping[Symbol, Size], free: Collection[Op]
 ) -> tuple[Program, Collection[Op]]:
-    """Return (the program whose coordinates add no index of a summed dimension of extent 1, its `free` loops).
+    """Return (program whose coordinates use 0 for indices of summed dimensions of extent 1, its `free` loops).
 
-    Only indices that a coordinate adds to others are left out. The program is returned as it is if there are none.
+    Only an index that a coordinate adds to others is replaced: the coordinate p + r becomes p. `free` are the loops
+    with the same result for every tile size. Both are returned as they are if nothing is replaced.
     """
     summed = {
         d
@@ -43,18 +44,20 @@ def without_unit_taps(
 
 
 class _WithoutTaps(Rewriter):
-    """The program rewritten without the indices of `summed` dimensions in sums."""
+    """Rewrites a program: in coordinates that are sums, the indices of the dimensions `summed` become 0."""
 
     def __init__(self, summed: Collection[Expr]):
         super().__init__()
         self.summed = summed
 
     def over(self, dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """Return the dimensions, which stay as they are."""
+        """Return `dims`: tiles keep their dimensions."""
         return dims
 
     def access(self, op: Op) -> Mapping[str, object]:
-        """Return the coordinates of a read without such indices; {} if it has none."""
+        """Return {"at": coordinates without indices of the dimensions `summed`} of a read or write; {} if none
+        changes.
+        """
         if "at" not in op.attrs:
             return {}
         kind, over, at = places(op)

@@ -1,8 +1,9 @@
-"""Tiles that are not computed yet: a formula of one element, over named coordinates.
+"""Lazy tiles: a formula of one element over named coordinates, computed only when an operation needs elements in
+memory.
 
-Along each dimension a tile has *coordinates*, one symbol a dimension of the program. The formula's operands are loads
-from tensors at expressions of these. So broadcasting, another order of dimensions or the current tile of a loop cost
-nothing: the formula just stays, and whoever needs elements in memory says over which part of each dimension.
+A tile has one *coordinate*, a symbol, along each of its dimensions. The formula's operands are loads from tensors at
+expressions of these. So broadcasting, another order of dimensions or the current tile of a loop cost nothing: the
+formula stays, and an operation that needs elements in memory says for which part of each dimension.
 """
 
 from __future__ import annotations
@@ -22,31 +23,31 @@ from tilewright.ir.tile_formulas import converted
 from tilewright.passes.places import Size
 
 Part: TypeAlias = tuple[Expr, Size]
-"""First coordinate and width; a width that only a call tells is an expression."""
+"""(first index, extent) along a dimension; an extent known only at the call is an expression."""
 Parts: TypeAlias = "dict[Expr, Part]"
 
 
 @dataclass(frozen=True)
 class Load:
-    """An element of a tensor: the value of an operand of a formula."""
+    """One element of a tensor at the coordinates `at`: the operand of a formula."""
 
     tensor: Value
     at: tuple[Expr, ...]
 
     @property
     def is_given(self) -> bool:
-        """True if it is an element of an argument that is only read."""
+        """True if the tensor is an argument that is only read."""
         return getattr(self.tensor.type, "role", None) == "in"
 
 
 def load(tensor: Value, *at: Expr) -> Formula:
-    """Return the formula of one element of a tensor."""
+    """Return the formula of the element of `tensor` at the coordinates `at`."""
     return Formula("operand", (), Load(tensor, at))
 
 
 @dataclass(frozen=True, eq=False)
 class Tile:
-    """A tile that is not computed yet: `formula` computes its element at given coordinates.
+    """A lazy tile: `formula` computes its element at given coordinates, for the `parts` of the dimensions `dims`.
 
     `wide` is (type, formula) of an accumulator before rounding; `formula` rounds it.
     """
@@ -59,28 +60,32 @@ class Tile:
 
     @property
     def sizes(self) -> tuple[Size, ...]:
-        """The extent of the tile along each dimension."""
+        """The extent of the tile along each of its dimensions."""
         return tuple(self.parts[d][1] for d in self.dims)
 
     @property
     def accumulated(self) -> tuple[DType, Formula]:
-        """(type, formula) of the unrounded accumulator; of the tile itself if it is none."""
+        """(type, formula) before rounding, if the tile is a rounded accumulator; else its own type and formula."""
         return (self.dtype, self.formula) if self.wide is None else self.wide
 
     @property
     def filled(self) -> bool:
-        """True if every element is the same number; such a tile has elements wherever other tiles have."""
+        """True if every element is the same number; the tile may then have any extents."""
         return not any(node.name in ("operand", "index", "argument") for node in self.formula.walk())
 
     def over(self, dims: tuple[Expr, ...], parts: Mapping[Expr, Part] | None = None) -> Tile:
-        """Return the same elements over dimensions in another order, more dimensions, or other parts."""
+        """Return the tile over the dimensions `dims`: in another order, or with more of them.
+
+        `parts` has the parts of new dimensions, and replaces those of others.
+        """
         known = {**self.parts, **(parts or {})}
         return replace(self, dims=dims, parts={d: known[d] for d in dims})
 
 
 def rounded(dtype: DType, dims: tuple[Expr, ...], parts: Parts, wide: DType, formula: Formula) -> Tile:
-    """Return a Tile of type `dtype` with the formula rounded from `wide`; the unrounded one is kept as its
-    accumulator.
+    """Return a Tile of type `dtype` whose element is `formula`, of the wider type `wide`, rounded.
+
+    It keeps the unrounded formula as its accumulator.
     """
     if wide is dtype:
         return Tile(dtype, dims, parts, formula)
@@ -88,23 +93,23 @@ def rounded(dtype: DType, dims: tuple[Expr, ...], parts: Parts, wide: DType, for
 
 
 def loads(formula: Formula) -> Iterator[Load]:
-    """Yield every load in a formula."""
+    """Yield every Load in a formula."""
     for node in formula.walk():
         if node.name == "operand":
             yield node.value
 
 
 def only_load(formula: Formula) -> Load | None:
-    """Return the Load if the formula is nothing else; None otherwise."""
+    """Return the Load if the formula is one load and nothing else; None otherwise."""
     return formula.value if formula.name == "operand" else None
 
 
 def rewritten(
     formula: Formula, images: Callable[[Expr], Expr], loaded: Callable[[Load], Formula] | None = None
 ) -> Formula:
-    """Return the formula with every expression replaced by its image.
+    """Return the formula with every expression e replaced by images(e).
 
-    `loaded` gives the formula that replaces a load; None: a load of the images of its coordinates.
+    `loaded` gives the formula that replaces a Load; None: the load stays, with its coordinates replaced.
     """
     if formula.name == "operand":
         source: Load = formula.value
@@ -120,7 +125,9 @@ _DEAR = {
 
 
 def weight(formula: Formula) -> int:
-    """Return about how many instructions an element takes: loads and indices count 1, functions and divisions 8."""
+    """Return the estimated number of instructions for an element: loads and indices count 1, functions and
+    divisions 8.
+    """
     total = 0
     for node in formula.walk():
         total += 8 if node.name in _DEAR else 0 if node.name == "number" else 1
@@ -128,7 +135,7 @@ def weight(formula: Formula) -> int:
 
 
 def divided(size: Size, by: int) -> tuple[Size, Size]:
-    """Return (quotient, remainder) of a size by a number.
+    """Return (quotient, remainder) of a size divided by a number.
 
     >>> from tilewright.algebra.expr import symbol
     >>> divided(70, 32), divided(symbol("M", 1, 99), 32)
@@ -142,17 +149,19 @@ def divided(size: Size, by: int) -> tuple[Size, Size]:
 
 
 def pieces(size: Size, by: int) -> Size:
-    """Return the number of pieces of `by` elements, the last one perhaps smaller."""
+    """Return the number of blocks of `by` elements that cover `size`; the last may be smaller."""
     return number_or((as_expr(size) + by - 1) // by)
 
 
 def most(size: Size) -> int:
-    """Return the largest value that a size may have."""
+    """Return the largest value that a size, which may be an expression, can have."""
     return size if isinstance(size, int) else int(size.hi)
 
 
 def common_parts(tiles: list[Tile]) -> Parts:
-    """Return {dimension: the part that all tiles have}: inside a loop, its current tile."""
+    """Return {dimension: (first index, extent)} that all tiles with this dimension cover: inside a loop, its current
+    tile.
+    """
     parts: Parts = {}
     for tile in tiles:
         for d, part in tile.parts.items() if not tile.filled else ():
@@ -165,7 +174,10 @@ def common_parts(tiles: list[Tile]) -> Parts:
 
 
 def inner_part(dim: Expr, a: Part, b: Part) -> Part:
-    """Return the one of two parts that lies within the other; raise a ProgramError if neither does."""
+    """Return whichever of two parts (first index, extent) of `dim` lies within the other.
+
+    Raise a ProgramError if neither does.
+    """
     if a == b:
         return a
     for inner, outer in ((a, b), (b, a)):

@@ -1,4 +1,4 @@
-"""Writes and atomics: the part that is written, its place in memory, and the conditions."""
+"""Writes and atomics: the part of the tile that is written, its coordinates in memory, and the conditions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ from tilewright.passes.tile.values import Load, Part, Tile, inner_part, load
 
 
 def bounds_of(low: Lowering, op: Op, dims: tuple[Expr, ...]) -> Formula | None:
-    """Return the condition that `bounds` states as a formula; None if there is none, or it always holds."""
+    """Return the conditions of the attribute `bounds` of an access, joined by `and_`; None if there are none to check.
+
+    `dims` are the dimensions of the accessed tile; a condition is that a dimension's coordinate is below a limit.
+    """
     conjunction: Formula | None = None
     for condition in conditions_of(low, op, dims):
         if not (isinstance(condition, Const) and condition.value):
@@ -38,7 +41,11 @@ def _truth(formula: Formula) -> Formula:
 
 
 def conditions_of(low: Lowering, op: Op, dims: tuple[Expr, ...]) -> Iterator[Expr | Formula]:
-    """Yield for each entry of `bounds` an expression of the coordinates, or a formula if it depends on data."""
+    """Yield the condition "coordinate < limit" for each entry of the attribute `bounds` whose dimension is among
+    `dims`.
+
+    A condition is an expression of coordinates (1 where it holds), or a formula if the limit depends on data.
+    """
     for dim, bound in op.attrs.get("bounds", ()):
         if dim not in dims:
             continue
@@ -50,7 +57,7 @@ def conditions_of(low: Lowering, op: Op, dims: tuple[Expr, ...]) -> Iterator[Exp
 
 
 class Write:
-    """A write or an atomic: the part of the tile that is written, its place in memory, and the conditions."""
+    """A write or an atomic: the part of the tile that is written, its coordinates in memory, and the conditions."""
 
     def __init__(self, low: Lowering, op: Op):
         source, target, *extra = op.operands
@@ -73,30 +80,32 @@ class Write:
         self._restrict()
 
     def _part(self, tile: Tile, dim: Expr) -> Part:
-        """Return the part of a dimension that is written: inside a loop or a workgroup only the current part."""
+        """Return (first index, extent) of a dimension that is written: of the tile, or of the loop's or workgroup's
+        part of it.
+        """
         current = self.low.scope.part(dim)
         return current if tile.filled else inner_part(dim, tile.parts[dim], current)
 
     def _restrict(self) -> None:
-        """Move elements that conditions exclude out of bounds, so that they are not written."""
+        """Make the first coordinate of an element that a condition excludes -1: out of bounds, so it is not written."""
         low = self.low
-        kept: list[Expr] = []
-        chosen: list[Formula] = []
+        conditions: list[Expr] = []
+        formulas_: list[Formula] = []
         for condition in conditions_of(low, self.op, self.dims):
             if isinstance(condition, Formula):
-                chosen.append(condition)
+                formulas_.append(condition)
             else:
-                kept.append(self.images(condition))
+                conditions.append(self.images(condition))
         for mask in low.scope.masks:
-            chosen.append(moving.squeezed(low, mask, self.dims, "the condition", self.op).formula)
-        chosen += [inside for d in self.dims if (inside := moving.counts(low.scope, d)) is not None]
-        for formula in chosen:
-            whole = Tile(dtypes.i32, self.dims, self.parts, Formula.cast(dtypes.i32, _truth(formula)))
-            _, condition_load = low.storage.load_of(whole)
+            formulas_.append(moving.squeezed(low, mask, self.dims, "the condition", self.op).formula)
+        formulas_ += [inside for d in self.dims if (inside := moving.counts(low.scope, d)) is not None]
+        for formula in formulas_:
+            tile = Tile(dtypes.i32, self.dims, self.parts, Formula.cast(dtypes.i32, _truth(formula)))
+            _, condition_load = low.storage.load_of(tile)
             s = symbol(low.writer.fresh("d"))
             self.where[s] = condition_load
-            kept.append(s)
-        holds = [c for c in kept if not (isinstance(c, Const) and c.value)]
+            conditions.append(s)
+        holds = [c for c in conditions if not (isinstance(c, Const) and c.value)]
         if not holds:
             return
         if not self.at:
@@ -105,14 +114,14 @@ class Write:
         self.marks[0] = True
 
     def places(self) -> tuple[tuple[Expr, bool], ...]:
-        """Return (coordinate, True if it may be out of bounds) pairs."""
+        """Return (coordinate, True if it may be out of bounds) for each dimension of the memory that is written."""
         return tuple(zip(self.at, self.marks, strict=True))
 
     def target(self) -> Value:
-        """Return a view of the memory that is written.
+        """Return a view of the written elements of memory, over the iterators of the write.
 
-        Nothing is stored past the end of a dimension, even if memory goes on there: then a view of the dimension alone,
-        or of the image lines that a task walks, comes first.
+        Nothing may be stored past the end of a dimension, even if memory goes on there. If the tile passes such an end,
+        the result is a view of a view that ends with the dimension, or with each image line that the task walks.
         """
         w, low = self.low.writer, self.low
         past = [d for d in self.dims if _is_past(low, d)]
@@ -123,8 +132,8 @@ class Write:
         for d, n in zip(self.dims, self.sizes, strict=True):
             walk = walks.get(d)
             sizes += (walk.lines, walk.length) if walk is not None else (low.scope.size(d) if d in past else n,)
-        exact = w.axes(sizes)
-        numbers = iter(exact)
+        exact_axes = w.axes(sizes)
+        numbers = iter(exact_axes)
         known: dict[Expr, Expr] = {}
         at: list[tuple[Expr, bool]] = []
         for d, i in zip(self.dims, self.over, strict=True):
@@ -139,33 +148,35 @@ class Write:
                 at.append((first + i, True) if d in past else (i, False))
         images = Substitution({low.scope.coordinate(d): e for d, e in known.items()})
         marks = loose(low.scope, self.access, images)
-        whole = w.view(self.access.tensor, exact, list(zip(map(images, self.access.at), marks, strict=True)))
-        return w.view(whole, self.over, at)
+        exact_view = w.view(self.access.tensor, exact_axes, list(zip(map(images, self.access.at), marks, strict=True)))
+        return w.view(exact_view, self.over, at)
 
     def _is_in_memory(self, dim: Expr) -> bool:
-        """True if a memory coordinate depends on a dimension."""
+        """True if a coordinate in memory depends on the dimension `dim`."""
         return any(self.low.scope.coordinate(dim) in e.symbols for e in self.access.at)
 
     def attrs(self, over: tuple[Symbol, ...], images: Callable[[Expr], Expr] = lambda e: e) -> dict[str, Any]:
-        """Return the attributes of a scatter or atomic over these axes: coordinates, and the index values found in
-        data.
+        """Return the attributes `over`, `at` and `where` of a scatter or atomic over the iterators `over`.
+
+        `where` says which elements of other tensors are the indices that coordinates use. `images` is applied to every
+        coordinate.
         """
         where = ((s, tuple(images(self.images(e)) for e in f.at)) for s, f in self.where.items())
         at = tuple((images(e), mark) for e, mark in self.places())
         return {"over": over, "where": tuple(where) or None, "at": at}
 
     def memory(self) -> tuple[Value, ...]:
-        """Return the tensor that is written, and the tensors in which index values are found."""
+        """Return the tensor that is written, and behind it the tensors whose elements are used as indices."""
         return self.access.tensor, *(f.tensor for f in self.where.values())
 
     def tile(self) -> Value:
-        """Return a view of the elements to write, in memory."""
+        """Return a view of the elements to write, which are stored in memory first if they are not there."""
         _, source = self.low.storage.load_of(Tile(self.dtype, self.dims, self.parts, self.formula))
         return self.low.writer.viewed(source, self.over, self.images)
 
 
 def _is_past(low: Lowering, dim: Expr) -> bool:
-    """True if the current piece (block of a task) of a dimension may go past its end."""
+    """True if a task's current block of a dimension may go past the end of the dimension."""
     if dim in low.task.overhanging or dim in low.task.walks:
         return True
     if dim not in low.bound.padded:

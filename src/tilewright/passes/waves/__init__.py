@@ -1,1 +1,1 @@
-"""Block to loop for workgroups of many waves: tensors lie spread over lanes, roles are branches, channels barriers."""
+"""Block to loop for workgroups of many waves: tensors over lanes, roles as branches, channels as barriers."""

@@ -8,20 +8,24 @@ from tilewright.ir.tensors import TensorType
 from tilewright.machine import Machine
 
 
-def box_copy(machine: Machine, by: str) -> bool:
-    """True if an atom copies whole boxes asynchronously (a bulk copy)."""
-    atom = machine.copy_atom(by)
+def is_bulk_copy(machine: Machine, atom_name: str) -> bool:
+    """True if the copy atom named `atom_name` copies a whole box of elements asynchronously (a bulk copy)."""
+    atom = machine.copy_atom(atom_name)
     return atom.asynchronous and atom.bytes_moved is None
 
 
-def lane_copy(machine: Machine, by: str) -> bool:
-    """True if each lane starts asynchronous copies of its own by an atom."""
-    atom = machine.copy_atom(by)
+def is_lane_copy(machine: Machine, atom_name: str) -> bool:
+    """True if the copy atom named `atom_name` is started lane by lane, each lane for a few bytes of its own (as
+    `cp.async`).
+    """
+    atom = machine.copy_atom(atom_name)
     return atom.asynchronous and atom.bytes_moved is not None
 
 
-def read_by_itself(program: Program, chain: Places, machine: Machine) -> set[Value]:
-    """Return the shared allocations that asynchronous copies and MMAs read."""
+def read_asynchronously(program: Program, chain: Places, machine: Machine) -> set[Value]:
+    """Return the allocations and arguments of the program that bulk copies or asynchronous MMAs read. `chain` maps a
+    view to the tensor that it is a view of; a stage of a channel counts as the tensor that holds all its stages.
+    """
     roots = set()
 
     def note(value: Value) -> None:
@@ -33,7 +37,7 @@ def read_by_itself(program: Program, chain: Places, machine: Machine) -> set[Val
         roots.add(chain.root(root))
 
     for op in program.walk():
-        if op.name == "copy" and "by" in op.attrs and box_copy(machine, op.attrs["by"]):
+        if op.name == "copy" and "by" in op.attrs and is_bulk_copy(machine, op.attrs["by"]):
             note(op.operands[0])
         elif op.name == "mma" and machine.multiply_atom(op.attrs["atom"]).asynchronous:
             for value in op.operands[1:]:
@@ -42,11 +46,13 @@ def read_by_itself(program: Program, chain: Places, machine: Machine) -> set[Val
     return roots
 
 
-def filled_by_lanes(program: Program, chain: Places, machine: Machine) -> set[Value]:
-    """Return the channels whose stages are filled by asynchronous copies that lanes start."""
+def lane_filled_channels(program: Program, chain: Places, machine: Machine) -> set[Value]:
+    """Return the channels of the program into whose stages lanes copy asynchronously, each lane its own bytes. `chain`
+    maps a view to the stage that it is a view of.
+    """
     channels = set()
     for op in program.walk():
-        if op.name == "copy" and "by" in op.attrs and lane_copy(machine, op.attrs["by"]):
+        if op.name == "copy" and "by" in op.attrs and is_lane_copy(machine, op.attrs["by"]):
             maker = chain.made.get(chain.root(op.operands[1]))
             if maker is not None and maker.name == "acquire":
                 channels.add(maker.operands[0])

@@ -1,4 +1,4 @@
-"""Loops, branches, tasks; two halves of a role that take tasks in turn."""
+"""Loops, branches and tasks for workgroups of many waves; two halves of a role that take tasks in turn (ping-pong)."""
 
 from __future__ import annotations
 
@@ -12,305 +12,329 @@ from tilewright.errors import ProgramError
 from tilewright.ir.attrs import Range
 from tilewright.ir.core import Block, Op, walk_block
 from tilewright.ir.tensors import RegisterType
-from tilewright.passes.dealing import dealt
-from tilewright.passes.waves.channels import skip
-from tilewright.passes.waves.flying import ProductGroup as Products
+from tilewright.passes.dealing import lower_task_table
+from tilewright.passes.waves.channels import skip_fills
+from tilewright.passes.waves.flying import MmaGroup as Group
 from tilewright.passes.waves.moving import values_of
-from tilewright.passes.waves.rings import Count
+from tilewright.passes.waves.rings import RingPosition
 from tilewright.passes.waves.turns import turns_of
-from tilewright.passes.waves.waves import Waves
+from tilewright.passes.waves.waves import WaveLowering
 
 MOST = 1024
-"""Rounds that `unroll` may write out."""
+"""The most iterations that `unroll` may unroll."""
 
 
-def for_(low: Waves, op: Op) -> None:
-    """Lower a loop; asynchronous MMAs of an iteration may go on into the next.
-
-    A loop with constant limits and `unroll`, or of one iteration, is unrolled. `overlap defer` has no effect here.
+def for_(low: WaveLowering, op: Op) -> None:
+    """Lower a `for` loop. Asynchronous MMAs of an iteration may still be in flight in the next one. A loop with
+    constant limits that has `unroll`, or a single iteration, is unrolled; `overlap defer` has no effect here.
     """
     ranges: tuple[Range, ...] = op.attrs["ranges"]
     limits = [(low.expr(r.lo), low.expr(r.hi)) for r in ranges]
-    known = all(isinstance(e, Const) for pair in limits for e in pair)
-    if known and any(int(hi) <= int(lo) for lo, hi in limits):
+    is_constant = all(isinstance(e, Const) for pair in limits for e in pair)
+    if is_constant and any(int(hi) <= int(lo) for lo, hi in limits):
         return
-    rounds = [range(int(lo), int(hi), r.step) for r, (lo, hi) in zip(ranges, limits, strict=True)] if known else []
-    if known and (op.attrs.get("unroll") or all(len(n) == 1 for n in rounds)):
-        points = list(product(*rounds))
+    iterations = (
+        [range(int(lo), int(hi), r.step) for r, (lo, hi) in zip(ranges, limits, strict=True)] if is_constant else []
+    )
+    if is_constant and (op.attrs.get("unroll") or all(len(n) == 1 for n in iterations)):
+        points = list(product(*iterations))
         if len(points) > MOST:
             raise ProgramError(f"unroll: {len(points)} rounds are more than {MOST}")
         for point in points:
             with low.means({r.symbol: as_expr(n) for r, n in zip(ranges, point, strict=True)}):
                 _body(low, op, once=True)
         return
-    low.flying.settle_all()
+    low.flying.wait_for_all()
     loops = tuple(
         Range.of(low.fresh(r.symbol.name), lo, hi, r.step) for r, (lo, hi) in zip(ranges, limits, strict=True)
     )
-    around, low.turns = low.turns, turns_of(low, op)
-    first = sum(((r.symbol - r.lo) for r in loops), as_expr(0)) <= 0
+    outer_turns, low.turns = low.turns, turns_of(low, op)
+    is_first = sum(((r.symbol - r.lo) for r in loops), as_expr(0)) <= 0
     meanings = {r.symbol: n.symbol for r, n in zip(ranges, loops, strict=True)}
 
-    def written(before: list[Products], ends: bool) -> tuple[Block, list[Products]]:
+    def lower_body(in_flight: list[Group], settles: bool) -> tuple[Block, list[Group]]:
         inner = Block(())
-        low.flying.groups = list(before)
+        low.flying.groups = list(in_flight)
         with low.writing(inner), low.means(meanings):
             _body(low, op)
             low.flying.clear()
-            if ends:
-                low.flying.settle_all()
-        after, low.flying.groups = low.flying.groups, []
-        return inner, after
+            if settles:
+                low.flying.wait_for_all()
+        left_in_flight, low.flying.groups = low.flying.groups, []
+        return inner, left_in_flight
 
-    before, low.flying.touched = low.flying.touched, set()
-    inner, after = written([], ends=False)
-    if any(not low.flying.touched.isdisjoint(g.sums) for g in after):  # assemblers do not follow such sums around
-        inner, after = written([], ends=True)
-    low.flying.touched |= before
-    if after:  # the next round begins with what this one leaves under way
-        carried = [replace(g, there=~first, releases=list(g.releases), released=list(g.released)) for g in after]
-        inner, again = written(carried, ends=False)
-        if len(again) != len(after) or not all(x.like(y) for x, y in zip(again, after, strict=True)):
-            inner, after = written([], ends=True)
+    touched_before, low.flying.touched = low.flying.touched, set()
+    inner, left_in_flight = lower_body([], settles=False)
+    # assemblers do not track accumulators across iterations that other operations touch
+    if any(not low.flying.touched.isdisjoint(g.accumulators) for g in left_in_flight):
+        inner, left_in_flight = lower_body([], settles=True)
+    low.flying.touched |= touched_before
+    if left_in_flight:  # the next iteration begins with the MMAs that this one leaves in flight
+        carried = [
+            replace(g, started_if=~is_first, releases=list(g.releases), released=list(g.released))
+            for g in left_in_flight
+        ]
+        inner, in_flight_again = lower_body(carried, settles=False)
+        if len(in_flight_again) != len(left_in_flight) or not all(
+            x.is_same_group(y) for x, y in zip(in_flight_again, left_in_flight, strict=True)
+        ):
+            inner, left_in_flight = lower_body([], settles=True)
         else:
-            after = again
-    low.turns = around
+            left_in_flight = in_flight_again
+    low.turns = outer_turns
     low.emit("for", ranges=loops, blocks=(inner,))
-    some = [lo < hi for lo, hi in limits]
-    runs = None if known else _all(some)
-    low.flying.groups = [replace(g, there=runs) for g in after]
+    nonempty = [lo < hi for lo, hi in limits]
+    runs_at_all = None if is_constant else _all(nonempty)
+    low.flying.groups = [replace(g, started_if=runs_at_all) for g in left_in_flight]
 
 
 def _all(conditions: list[Expr]) -> Expr:
-    """Return the conjunction of conditions."""
+    """Return the conjunction of one or more conditions."""
     conjunction = conditions[0]
     for c in conditions[1:]:
         conjunction = conjunction & c
     return conjunction
 
 
-def _body(low: Waves, op: Op, once: bool = False) -> None:
-    """Lower all blocks of an operation; with `once` they run exactly once."""
+def _body(low: WaveLowering, op: Op, once: bool = False) -> None:
+    """Lower all blocks of a loop or task operation; `once` says that they run exactly once."""
     before = low.meaning
     for block in op.blocks:
         low.block(block, once)
     low.meaning = before
 
 
-def if_(low: Waves, op: Op) -> None:
-    """Lower a branch that all waves of the group take alike; MMAs that it does not concern go on meanwhile."""
+def if_(low: WaveLowering, op: Op) -> None:
+    """Lower an `if` whose condition all waves of the group share. A constant condition leaves one block; MMAs in flight
+    that neither block waits for stay in flight across the branch.
+    """
     when = low.expr(op.attrs["when"])
-    before = low.meaning
+    meaning = low.meaning
     if isinstance(when, Const):
         for block in op.blocks[:1] if when.value else op.blocks[1:]:
             low.block(block)
-        low.meaning = before
+        low.meaning = meaning
         return
     low.flying.clear()
     groups = low.flying.groups
 
-    def written(under_way: list[Products]) -> tuple[tuple[Block, ...], int]:
-        """Return (the blocks, the number of groups under way that a block waits for); all groups if it changes them
-        otherwise.
-        """
+    def lower_blocks(in_flight: list[Group]) -> tuple[tuple[Block, ...], int]:
+        """Return (the lowered blocks, the number of groups in flight that one of them waits for, at most)."""
         blocks, most = [], 0
         for block in op.blocks:
             inner = Block(())
-            mine = [replace(g, releases=list(g.releases), released=list(g.released)) for g in under_way]
-            low.flying.groups = list(mine)
+            groups_of_block = [replace(g, releases=list(g.releases), released=list(g.released)) for g in in_flight]
+            low.flying.groups = list(groups_of_block)
             with low.writing(inner):
                 low.block(block)
                 low.flying.clear()
             left = low.flying.groups
-            kept = mine[len(mine) - len(left) :]
-            same = len(left) <= len(mine) and all(x is y for x, y in zip(left, kept, strict=True))
-            if not same or any(len(x.releases) != len(y.releases) for x, y in zip(mine, under_way, strict=True)):
+            unfinished = groups_of_block[len(groups_of_block) - len(left) :]
+            same = len(left) <= len(groups_of_block) and all(x is y for x, y in zip(left, unfinished, strict=True))
+            if not same or any(
+                len(x.releases) != len(y.releases) for x, y in zip(groups_of_block, in_flight, strict=True)
+            ):
                 with low.writing(inner):
-                    low.flying.settle_all()
+                    low.flying.wait_for_all()
                 left = []
-            most = max(most, len(mine) - len(left))
-            low.meaning = before
+            most = max(most, len(groups_of_block) - len(left))
+            low.meaning = meaning
             blocks.append(inner)
-        low.flying.groups = list(under_way)
+        low.flying.groups = list(in_flight)
         return tuple(blocks), most
 
-    blocks, most = written(groups)
-    if most:  # what a branch waits for, both wait for, before it: afterwards the same is under way on both ways
-        low.flying.settle(most)
-        blocks, _ = written(low.flying.groups)
+    blocks, most = lower_blocks(groups)
+    if most:  # wait before the branch, so that the same groups are in flight after both blocks
+        low.flying.wait_for_oldest(most)
+        blocks, _ = lower_blocks(low.flying.groups)
     low.emit("if", when=when, blocks=blocks)
 
 
-def barrier(low: Waves, op: Op) -> None:
-    """Lower `barrier`: the waves of the group meet, after asynchronous MMAs are done."""
-    low.flying.settle_all()
+def barrier(low: WaveLowering, op: Op) -> None:
+    """Lower `barrier`: wait for all asynchronous MMAs, then emit a barrier of the group's waves unless analysis has
+    shown that it is not needed.
+    """
+    low.flying.wait_for_all()
     if not low.frames.apart and op not in low.frames.needless:
-        low.meet()
+        low.sync_waves()
 
 
-def edge(low: Waves, op: Op) -> None:
-    """Lower `edge` to a wait that ends at once: assemblers move no arithmetic across waits."""
+def edge(low: WaveLowering, op: Op) -> None:
+    """Lower `edge`: emit a wait that ends at once and takes the operands, because assemblers move no arithmetic across
+    waits.
+    """
     never = low.barriers("edge", 1, 1, "edge")
     before = [values_of(low, piece) for v in op.operands for piece in low.handles[v].pieces]
     low.emit("await", (never, *before), at=(as_expr(0),), phase=as_expr(-1))
 
 
-def tasks(low: Waves, op: Op) -> None:
-    """Lower `tasks` to the workgroup's share of all tasks; waves meet after each task if tasks have shared memory."""
-    low.flying.settle_all()
+def tasks(low: WaveLowering, op: Op) -> None:
+    """Lower `tasks`: emit a loop over the workgroup's share of all tasks, or over a table of tasks. The waves
+    synchronise after each task if it has shared memory of its own.
+    """
+    low.flying.wait_for_all()
     if op.attrs.get("schedule") == "table":
         _from_table(low, op)
         return
     ranges = tuple(
         Range.of(low.fresh(r.symbol.name), low.expr(r.lo), low.expr(r.hi), r.step) for r in op.attrs["ranges"]
     )
-    meets = any(uses_task_memory(op)) and not low.frames.apart
+    synchronises = any(uses_task_memory(op)) and not low.frames.apart
     inner = Block(())
     meanings = {r.symbol: n.symbol for r, n in zip(op.attrs["ranges"], ranges, strict=True)}
-    turns = op.attrs.get("overlap") == "pingpong"
-    whole = low.group
+    is_pingpong = op.attrs.get("overlap") == "pingpong"
+    whole_group = low.group
     with low.writing(inner), low.means(meanings):
-        if turns:
+        if is_pingpong:
             skipped = _pingpong_task(low, op)
-            _skip(low, skipped)
-            _end(low, op)
+            _skip_tasks(low, skipped)
+            _lower_epilogue(low, op)
         else:
             _body(low, op)
-        low.flying.settle_all()
-        if meets:
-            low.meet()
+        low.flying.wait_for_all()
+        if synchronises:
+            low.sync_waves()
     side = low.group.side
-    low.group = whole
-    extra: dict[str, Any] = {"turn": side} if turns else {}
-    if turns:
+    low.group = whole_group
+    attrs: dict[str, Any] = {"turn": side} if is_pingpong else {}
+    if is_pingpong:
         for _, fills in skipped:
             if fills.symbols & {r.symbol for r in ranges}:
                 raise ProgramError(
                     f"overlap pingpong: how often a channel is used, {fills}, depends on the task, and a half does not "
                     "know the other's; with `schedule table` it does"
                 )
-        _skip(low, skipped, side)
-    low.emit("tasks", ranges=ranges, schedule=op.attrs.get("schedule"), blocks=(inner,), **extra)
+        _skip_tasks(low, skipped, side)
+    low.emit("tasks", ranges=ranges, schedule=op.attrs.get("schedule"), blocks=(inner,), **attrs)
 
 
-def _from_table(low: Waves, op: Op) -> None:
-    """Lower tasks that a table deals out; with ping-pong, each half counts all tasks and skips those of the other."""
-    meets = any(uses_task_memory(op)) and not low.frames.apart
-    whole = low.group
-    turns = op.attrs.get("overlap") == "pingpong"
-    seen = low.counter("dealt") if turns else None
+def _from_table(low: WaveLowering, op: Op) -> None:
+    """Lower a `tasks` operation whose tasks are read from a table. With ping-pong each half of the role counts all
+    tasks, does its own, and skips those of the other half.
+    """
+    synchronises = any(uses_task_memory(op)) and not low.frames.apart
+    whole_group = low.group
+    is_pingpong = op.attrs.get("overlap") == "pingpong"
+    task_counter = low.new_counter("dealt") if is_pingpong else None
 
-    def alone() -> None:
+    def lower_task() -> None:
         _body(low, op)
-        low.flying.settle_all()
-        if meets:
-            low.meet()
+        low.flying.wait_for_all()
+        if synchronises:
+            low.sync_waves()
 
-    def in_turn() -> None:
-        assert seen is not None
-        count = low.value_of(seen, "dealt")
-        low.count_on(seen, as_expr(1))
-        mine, others = Block(()), Block(())
-        with low.writing(mine):
+    def lower_pingpong_task() -> None:
+        assert task_counter is not None
+        count = low.read_counter(task_counter, "dealt")
+        low.add_to_counter(task_counter, as_expr(1))
+        own_task, other_task = Block(()), Block(())
+        with low.writing(own_task):
             skipped = _pingpong_task(low, op)
-            _end(low, op)
-            low.flying.settle_all()
-            if meets:
-                low.meet()
+            _lower_epilogue(low, op)
+            low.flying.wait_for_all()
+            if synchronises:
+                low.sync_waves()
         side = low.group.side
-        with low.writing(others):
-            _skip(low, skipped)
-        low.group = whole
-        low.emit("if", when=(count + side) % 2 < 1, blocks=(mine, others))
+        with low.writing(other_task):
+            _skip_tasks(low, skipped)
+        low.group = whole_group
+        low.emit("if", when=(count + side) % 2 < 1, blocks=(own_task, other_task))
 
-    dealt(low, op, in_turn if turns else alone)
-
-
-Skipped = list[tuple[Count, Expr]]
-"""Counters of channels, and what the other half adds to them in a task."""
+    lower_task_table(low, op, lower_pingpong_task if is_pingpong else lower_task)
 
 
-def _skip(low: Waves, skipped: Skipped, times: Expr | int = 1) -> None:
-    """Emit the step of counters by the other half's fills, `times` times."""
-    for counter, fills in skipped:
-        skip(low, counter, fills * times)
+Skipped = list[tuple[RingPosition, Expr]]
+"""Pairs (position in a ring, stages by which the other half of the role advances in a task)."""
 
 
-def _end(low: Waves, op: Op) -> None:
-    """Lower the blocks after a task's body: its end."""
+def _skip_tasks(low: WaveLowering, skipped: Skipped, times: Expr | int = 1) -> None:
+    """Emit the update of ring positions by the stages that the other half of the role fills or reads in `times` tasks.
+    `skipped` are pairs (position in a ring, stages per task).
+    """
+    for position, fills in skipped:
+        skip_fills(low, position, fills * times)
+
+
+def _lower_epilogue(low: WaveLowering, op: Op) -> None:
+    """Lower the blocks of a `tasks` operation after its first one: the end of each task (its epilogue)."""
     for block in op.blocks[1:]:
         low.block(block)
 
 
-def _pingpong_task(low: Waves, op: Op) -> Skipped:
-    """Emit a task of one half of the role: its body waits for the other half's body, and hands on; its end runs beside
-    it.
+def _pingpong_task(low: WaveLowering, op: Op) -> Skipped:
+    """Emit the first block of a ping-pong task for one half of the role: it begins when the other half's block has
+    started its last MMA. Fills of accumulators come before that wait, so that MMAs of consecutive tasks follow without
+    a gap.
 
-    The turn ends when the body's last MMA is started, and begins after the half's accumulators are initialised, so that
-    MMAs of two tasks follow without a gap. Return what each half must skip: (counters of a channel, fills of the other
-    half per task).
+    Afterwards `low.group` is this half. Return pairs (position in a ring, stages that the other half uses per task).
     """
-    whole = low.group
-    if whole.waves % 2:
-        raise ProgramError(f"overlap pingpong needs an even number of waves, not {whole.waves}")
-    half = whole.waves // 2
-    side = whole.wave // half
-    number = int(whole.barrier)
+    whole_group = low.group
+    if whole_group.waves % 2:
+        raise ProgramError(f"overlap pingpong needs an even number of waves, not {whole_group.waves}")
+    half = whole_group.waves // 2
+    own_side = whole_group.wave // half
+    number = int(whole_group.barrier)
     low.group = replace(
-        whole, waves=half, wave=whole.wave % half, barrier=side + (len(low.roles) + 1 + 2 * number), side=side, halves=2
+        whole_group,
+        waves=half,
+        wave=whole_group.wave % half,
+        barrier=own_side + (len(low.roles) + 1 + 2 * number),
+        side=own_side,
+        halves=2,
     )
-    order = low.barriers((op, "turn"), 2, half, "turn")
-    done = low.counter("turns")
-    count = low.value_of(done, "turn")
-    low.count_on(done, as_expr(1))
+    turn_barriers = low.barriers((op, "turn"), 2, half, "turn")
+    turn_counter = low.new_counter("turns")
+    count = low.read_counter(turn_counter, "turn")
+    low.add_to_counter(turn_counter, as_expr(1))
     body = op.blocks[0].ops
     first_shared = next((i for i, inner in enumerate(body) if not _is_register_only(inner)), len(body))
     for inner in body[:first_shared]:
         low.op(inner)
     low.flying.clear()
-    low.emit("await", (order,), at=(side,), phase=count + side - 1)
+    low.emit("await", (turn_barriers,), at=(own_side,), phase=count + own_side - 1)
     for inner in body[first_shared:]:
         low.op(inner)
     if not _reads_stages_only(low, op.blocks[0]):
-        low.flying.settle_all()
-    low.emit("arrive", (order,), at=(1 - side,))
-    low.flying.settle_all()
+        low.flying.wait_for_all()
+    low.emit("arrive", (turn_barriers,), at=(1 - own_side,))
+    low.flying.wait_for_all()
     skipped: Skipped = []
     for ring in low.rings.values():
         for name, counter in ring.counters.items():
-            fills = _fills(low, op.blocks[0], name, ring.op.results[0])
+            fills = _count_uses(low, op.blocks[0], name, ring.op.results[0])
             if not (isinstance(fills, Const) and fills.value == 0):
                 skipped.append((counter, fills))
     return skipped
 
 
 def _is_register_only(op: Op) -> bool:
-    """True if an operation concerns only registers of this half, so that it need not wait for its turn."""
+    """True if an operation concerns only registers of this half of the role, so that it need not wait for its turn."""
     return op.name in ("alloc", "let", "view") or (op.name == "fill" and isinstance(op.operands[0].type, RegisterType))
 
 
-def _reads_stages_only(low: Waves, block: Block) -> bool:
-    """True if asynchronous MMAs read only registers and stages of channels: then the other half may begin meanwhile.
-
-    Other shared memory that they read might be overwritten by the other half's body.
+def _reads_stages_only(low: WaveLowering, block: Block) -> bool:
+    """True if the MMAs of a block read only registers and stages of channels, so that the other half of the role may
+    begin while they are in flight. Other shared memory might be overwritten by that half.
     """
-    factors = [v for op in walk_block(block) if op.name == "mma" for v in op.operands[1:]]
-    return all(isinstance(v.type, RegisterType) or low.chain.in_stage(v) for v in factors)
+    operands = [v for op in walk_block(block) if op.name == "mma" for v in op.operands[1:]]
+    return all(isinstance(v.type, RegisterType) or low.chain.in_stage(v) for v in operands)
 
 
-def _fills(low: Waves, block: Block, name: str, channel: Any) -> Expr:
-    """Return the number of times that a block does `name` (acquire, commit, wait or release) on a channel."""
+def _count_uses(low: WaveLowering, block: Block, side: str, channel: Any) -> Expr:
+    """Return how often a block does `side` (acquire, commit, wait or release) on a channel, as an expression. Raise a
+    ProgramError if that depends on a condition.
+    """
     total: Expr = as_expr(0)
     for op in block.ops:
-        if op.name == name and op.operands[0] is channel:
+        if op.name == side and op.operands[0] is channel:
             total = total + 1
-        inner = [_fills(low, b, name, channel) for b in op.blocks]
-        if not any(not (isinstance(e, Const) and e.value == 0) for e in inner):
+        nested = [_count_uses(low, b, side, channel) for b in op.blocks]
+        if not any(not (isinstance(e, Const) and e.value == 0) for e in nested):
             continue
         if op.name != "for":
             raise ProgramError(f"overlap pingpong: how often %{channel.name} is used must not depend on a condition")
-        each = inner[0] + (inner[1] if len(inner) == 2 else 0)
+        per_iteration = nested[0] + (nested[1] if len(nested) == 2 else 0)
         for r in op.attrs["ranges"]:
-            each = each * -(-(low.expr(r.hi) - low.expr(r.lo)) // r.step)
-        total = total + each
+            per_iteration = per_iteration * -(-(low.expr(r.hi) - low.expr(r.lo)) // r.step)
+        total = total + per_iteration
     return total

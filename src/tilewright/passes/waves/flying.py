@@ -1,8 +1,8 @@
-"""Products that go on by themselves: who must wait for which of them, and what is given back when they are done.
+"""Asynchronous MMAs: who waits for which of them, and which stages are released when they are done.
 
-Groups of products end in the order in which they were started, so a wait names how many may still go on. A stage
-that a product reads is given back when the product is done; that is seen to when the next product has been started,
-so that one is always under way.
+Groups of MMAs end in the order in which they were started, so a wait names how many groups may still be in flight. A
+stage that an MMA reads is released when the MMA is done; that is waited for only after the next MMA was started, so
+that one is always in flight.
 """
 
 from __future__ import annotations
@@ -17,103 +17,114 @@ from tilewright.passes.loop_lowering import LoopLowering
 
 
 @dataclass
-class ProductGroup:
-    """A group of asynchronous MMAs under way: accumulators, operands in registers, and channels whose stages it
-    reads.
+class MmaGroup:
+    """A group of asynchronous MMAs in flight: its accumulators, its operands in registers, and the channels whose
+    stages it reads.
     """
 
-    sums: tuple[Value, ...]
-    factors: tuple[Value, ...]
+    accumulators: tuple[Value, ...]
+    operands: tuple[Value, ...]
     rings: frozenset[Any]
     releases: list[Callable[[], None]] = field(default_factory=list)
     released: list[Any] = field(default_factory=list)
-    there: Expr | None = None
-    """The condition under which it was started; None: always."""
+    started_if: Expr | None = None
+    """The condition under which the group was started; None: always."""
 
-    def like(self, other: ProductGroup) -> bool:
-        """True if both are the same group of two iterations."""
-        mine, others = (self.sums, self.factors, self.released), (other.sums, other.factors, other.released)
-        return mine == others
+    def is_same_group(self, other: MmaGroup) -> bool:
+        """True if this group and `other`, of two iterations of a loop, have the same accumulators and operands, and
+        release the same channels.
+        """
+        own_values, other_values = (
+            (self.accumulators, self.operands, self.released),
+            (other.accumulators, other.operands, other.released),
+        )
+        return own_values == other_values
 
 
-class Flying:
-    """The groups of asynchronous MMAs that are under way at the current point of the emitted program."""
+class InFlightMmas:
+    """The groups of asynchronous MMAs that are in flight at the current point of the emitted program."""
 
     def __init__(self, low: LoopLowering):
         self.low = low
-        self.groups: list[ProductGroup] = []
+        self.groups: list[MmaGroup] = []
         self.touched: set[Value] = set()
-        """Sums that something else than a product has looked at, or changed."""
+        """Registers that operations other than MMAs have read or written."""
         self.cleared: dict[Value, None] = {}
-        """Fragments that are zero by name only: a product begins them afresh, anything else makes them zero first."""
+        """Fragments whose zeros are not emitted yet: an MMA can start from zero; other uses fill them first."""
 
     def start(self, groups: Sequence[tuple[tuple[Value, ...], tuple[Value, ...]]], rings: Iterable[Any]) -> None:
-        """Note that groups, each (accumulators, operands), were started; wait for all earlier ones if a stage is to be
-        released.
+        """Note that MMAs were started: `groups` are pairs (accumulators, operands in registers), `rings` the channels
+        that they read. If a stage waits to be released, wait for all earlier groups.
         """
         before = len(self.groups)
-        self.groups += [ProductGroup(sums, factors, frozenset(rings)) for sums, factors in groups]
+        self.groups += [MmaGroup(accumulators, operands, frozenset(rings)) for accumulators, operands in groups]
         if any(g.releases for g in self.groups[:before]):
-            self.settle(before)
+            self.wait_for_oldest(before)
 
-    def touch(self, read: Iterable[Value] = (), written: Iterable[Value] = ()) -> None:
-        """Emit a wait for the MMAs whose registers are now read or written."""
+    def wait_for_registers(self, read: Iterable[Value] = (), written: Iterable[Value] = ()) -> None:
+        """Emit a wait for the MMAs in flight that use registers which the next operation reads or writes."""
         read, written = set(read), set(written)
         self.touched |= read | written
         self.clear(read | written)
         last = -1
         for i, g in enumerate(self.groups):
-            if (read | written) & set(g.sums) or written & set(g.factors):
+            if (read | written) & set(g.accumulators) or written & set(g.operands):
                 last = i
         if last >= 0:
-            self.settle(last + 1)
+            self.wait_for_oldest(last + 1)
 
-    def release(self, ring: Any, give_back: Callable[[], None], late: bool) -> None:
-        """Release a stage by `give_back()` once the MMAs that read it are done; with `late`, when they are waited for
-        anyway.
+    def release(self, ring: Any, release_stage: Callable[[], None], late: bool) -> None:
+        """Call `release_stage()`, which emits the release of a stage of `ring`, once the MMAs that read the stage are
+        done. With `late`, it is called when these MMAs are next waited for; else they are waited for now.
         """
         readers = [i for i, g in enumerate(self.groups) if ring in g.rings]
         if not readers:
-            give_back()
+            release_stage()
             return
         last = readers[-1]
         if late:
-            self.groups[last].releases.append(give_back)
+            self.groups[last].releases.append(release_stage)
             self.groups[last].released.append(ring)
             return
-        self.settle(last + 1)
-        give_back()
+        self.wait_for_oldest(last + 1)
+        release_stage()
 
-    def clear(self, these: Iterable[Value] | None = None) -> None:
-        """Emit the zeros of fragments that are only noted as zero: of `these`, or of all."""
+    def clear(self, fragments: Iterable[Value] | None = None) -> None:
+        """Emit the zeros of accumulators that are noted but not emitted yet, for `fragments`; None: for all."""
         for value in list(self.cleared):
-            if these is None or value in these:
+            if fragments is None or value in fragments:
                 del self.cleared[value]
                 self.low.emit("fill", (value,), value=0)
 
-    def begins(self, sum_: Value) -> bool:
-        """True if an MMA that starts now begins the accumulator, which is only noted as zero; the note is deleted."""
-        is_cleared = sum_ in self.cleared
-        self.cleared.pop(sum_, None)
+    def take_zero(self, accumulator: Value) -> bool:
+        """True if the zeros of `accumulator` are noted but not emitted yet, so that the MMA which starts now must begin
+        from zero; the note is deleted.
+        """
+        is_cleared = accumulator in self.cleared
+        self.cleared.pop(accumulator, None)
         return is_cleared
 
-    def settle_all(self) -> None:
-        """Emit a wait for all groups, and all zeros that are only noted."""
+    def wait_for_all(self) -> None:
+        """Emit a wait for all groups of MMAs in flight, and all zeros of accumulators that are noted but not emitted
+        yet.
+        """
         self.clear()
         if self.groups:
-            self.settle(len(self.groups))
+            self.wait_for_oldest(len(self.groups))
 
-    def settle(self, count: int) -> None:
-        """Emit a wait for the oldest `count` groups, and the releases of stages that only they read."""
+    def wait_for_oldest(self, count: int) -> None:
+        """Emit a wait for the oldest `count` groups of MMAs in flight, then the releases of stages that were delayed
+        until these are done.
+        """
         done, self.groups = self.groups[:count], self.groups[count:]
-        under_way = {v for g in self.groups for v in g.sums}
-        sums = dict.fromkeys(v for g in done for v in g.sums)
-        finished = tuple(v for v in sums if v not in under_way)
+        under_way = {v for g in self.groups for v in g.accumulators}
+        accumulators = dict.fromkeys(v for g in done for v in g.accumulators)
+        finished = tuple(v for v in accumulators if v not in under_way)
         self.low.emit("settle", finished, pending=len(self.groups))
         for g in done:
-            for give_back in g.releases:
-                if g.there is None or (isinstance(g.there, Const) and g.there.value):
-                    give_back()
+            for release_stage in g.releases:
+                if g.started_if is None or (isinstance(g.started_if, Const) and g.started_if.value):
+                    release_stage()
                 else:
-                    with self.low.when(g.there):
-                        give_back()
+                    with self.low.when(g.started_if):
+                        release_stage()

@@ -1,4 +1,4 @@
-"""Groups of waves: those that do collective operations together, and those that start their products in turn."""
+"""Groups of waves: waves that do collective operations together, and groups that start their MMAs in order."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tilewright.ir.core import Op, Value
 
 @dataclass(frozen=True)
 class WaveGroup:
-    """Waves that do collective operations together: their number, this wave's index, and the barrier at which they
-    meet.
+    """Waves that do collective operations together: their number, this wave's index among them, and the identifier of
+    the barrier at which they synchronise.
     """
 
     waves: int
@@ -23,11 +23,13 @@ class WaveGroup:
 
 
 @dataclass(frozen=True)
-class Turns:
-    """The turns of a loop: a barrier for each group, a counter of iterations, and the MMAs of an iteration."""
+class OrderedGroups:
+    """The order in which groups of waves start the MMAs of a loop: a barrier per group (`order`), a counter of
+    iterations (`rounds`), the MMAs of one iteration, and the waves per group (`together`).
+    """
 
     order: Value
     rounds: Value
     products: tuple[Op, ...]
     together: int
-    """Waves of a group."""
+    """The number of waves per group."""

@@ -19,10 +19,11 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True, eq=False)
-class Piece:
-    """Values of a fragment: tables over [thread, value] of element coordinates, and of who stores an element.
+class RegisterValues:
+    """Some values of one fragment, with tables over [thread, value]: `coordinates` of each element in its tensor, and
+    `first`, true for the one thread and value that stores a repeated element.
 
-    `columns` are the fragment's values that the tables describe, in order.
+    `columns` are the indices of these values in the fragment, in order.
     """
 
     fragment: Value
@@ -32,73 +33,74 @@ class Piece:
 
     @property
     def whole(self) -> bool:
-        """True if it has all values of the fragment, in order."""
+        """True if these are all values of their fragment, in order."""
         (_, count) = self.fragment.type.shape
         return self.columns == tuple(range(int(count)))
 
     def ids(self, shape: Sequence[int]) -> Array:
-        """Return a table of the flat number of each element in a tensor of that shape, last dimension fastest."""
-        return numbered(self.coordinates, shape) + np.zeros(self.first.shape, np.int64)
+        """Return a table over [thread, value] of the row-major index of each element in a tensor of this shape."""
+        return row_major_indices(self.coordinates, shape) + np.zeros(self.first.shape, np.int64)
 
-    def taken(self, columns: Array, coordinates: tuple[Array, ...]) -> Piece:
-        """Return some of its values, with other coordinates (as elements of a view)."""
+    def selected(self, columns: Array, coordinates: tuple[Array, ...]) -> RegisterValues:
+        """Return only the values at the indices `columns` of these, with other element coordinates (such as those in a
+        view of the tensor).
+        """
         chosen = tuple(self.columns[int(c)] for c in columns)
-        return Piece(self.fragment, chosen, coordinates, self.first[:, columns])
+        return RegisterValues(self.fragment, chosen, coordinates, self.first[:, columns])
 
 
 @dataclass(frozen=True, eq=False)
-class Held:
-    """A register tensor; its pieces hold every element."""
+class RegisterTensor:
+    """A tensor in registers, distributed over lanes: together its `pieces` hold every element."""
 
     dtype: DType
     shape: tuple[int, ...]
-    pieces: tuple[Piece, ...]
+    pieces: tuple[RegisterValues, ...]
 
-    def ids(self, piece: Piece) -> Array:
-        """Return a table of the flat number of each element of a piece (some values of a fragment), last dimension
-        fastest.
-        """
+    def ids(self, piece: RegisterValues) -> Array:
+        """Return a table over [thread, value] of the row-major index in this tensor of each element of a piece."""
         return piece.ids(self.shape)
 
 
-def numbered(coordinates: tuple[Array, ...], shape: Sequence[int]) -> Array:
-    """Return coordinates as one flat number, last dimension fastest."""
+def row_major_indices(coordinates: tuple[Array, ...], shape: Sequence[int]) -> Array:
+    """Return each element's row-major index in a tensor of this shape; `coordinates` has one array per dimension."""
     total: Any = 0
     for c, n in zip(coordinates, shape, strict=True):
         total = total * n + c
     return np.asarray(total)
 
 
-def matching(wanted: Array, there: Array) -> Array | None:
-    """Return for each column of `wanted` the number of one of `there` that is equal in every thread; None if one is
-    missing.
+def matching_columns(wanted: Array, available: Array) -> Array | None:
+    """Return for each column of the table `wanted` the index of an equal column of the table `available`; None if a
+    column has no equal. Tables are over [thread, value], so that equal columns hold the same elements in every thread.
 
-    >>> matching(np.array([[2, 0], [3, 1]]), np.array([[0, 2], [1, 3]]))
+    >>> matching_columns(np.array([[2, 0], [3, 1]]), np.array([[0, 2], [1, 3]]))
     array([1, 0])
     """
-    columns = {column.tobytes(): i for i, column in reversed(list(enumerate(np.ascontiguousarray(there.T))))}
+    columns = {column.tobytes(): i for i, column in reversed(list(enumerate(np.ascontiguousarray(available.T))))}
     matches = [columns.get(column.tobytes(), -1) for column in np.ascontiguousarray(wanted.T)]
     return None if -1 in matches else np.asarray(matches)
 
 
-def along(values: Array, axis: Expr) -> Expr | None:
-    """Return an expression of `axis` that gives values[axis]; None if the values are no sum of digits of the index.
+def as_expression(values: Array, axis: Expr) -> Expr | None:
+    """Return an expression of the symbol `axis` that equals values[axis]; None if the values are no sum of strides
+    times digits (mixed-radix parts) of the index.
 
     >>> from tilewright.algebra.expr import index
-    >>> print(along(np.array([5, 6, 5, 6, 9, 10, 9, 10]), index("n", 8)))
+    >>> print(as_expression(np.array([5, 6, 5, 6, 9, 10, 9, 10]), index("n", 8)))
     4*(n//4) + n%2 + 5
-    >>> print(along(np.array([0, 2, 4, 1, 3, 5]), index("n", 6)))
+    >>> print(as_expression(np.array([0, 2, 4, 1, 3, 5]), index("n", 6)))
     2*(n%3) + n//3
     """
     moved = values - values[0]
     count, stride, terms = len(values), 1, []
     while stride < count:
         step, radix = int(moved[stride]), 1
-        for more in range(2, count // stride + 1):
-            if moved[stride * (more - 1)] != step * (more - 1):
+        for count_so_far in range(2, count // stride + 1):
+            if moved[stride * (count_so_far - 1)] != step * (count_so_far - 1):
                 break
-            if count % (stride * more) == 0:
-                radix = more
+            if count % (stride * count_so_far) == 0:
+                radix = count_so_far
         if radix == 1:
             return None
         if step:
@@ -110,25 +112,25 @@ def along(values: Array, axis: Expr) -> Expr | None:
     return weighted_sum(int(values[0]), [(e, c) for e, c, _, _ in terms])
 
 
-def place(table: Array, lanes: int, wave: Expr, lane: Expr, value: Expr) -> Expr:
-    """Return a table over [thread, value] as an expression of wave, lane and value; raise a ProgramError if it is
-    none.
+def table_expression(table: Array, lanes: int, wave: Expr, lane: Expr, value: Expr) -> Expr:
+    """Return an expression of the symbols wave, lane and value that equals the entries of a table over [thread, value];
+    a thread is wave * `lanes` + lane. Raise a ProgramError if the entries are no such sum of strides times digits.
     """
     waves = table.shape[0] // lanes
     cube = table.reshape(waves, lanes, table.shape[1])
     parts = (cube[:, 0, 0], cube[0, :, 0], cube[0, 0, :])
     start = int(cube[0, 0, 0])
     joined = parts[0][:, None, None] + parts[1][None, :, None] + parts[2][None, None, :] - 2 * start
-    digits = [along(p - start, axis) for p, axis in zip(parts, (wave, lane, value), strict=True)]
+    digits = [as_expression(p - start, axis) for p, axis in zip(parts, (wave, lane, value), strict=True)]
     if (joined != cube).any() or any(e is None for e in digits):
         raise ProgramError("a distribution is not a sum of digits of wave, lane and value: no address says it")
     return weighted_sum(start, [(e, 1) for e in digits if e is not None])
 
 
-def storing(piece: Piece, lanes: int, wave: Expr, lane: Expr) -> tuple[Array, tuple[Expr, ...]]:
-    """Return (columns to store, conditions on wave and lane) so that each repeated element is stored once.
-
-    Raise a ProgramError if elements are repeated irregularly.
+def threads_that_store(piece: RegisterValues, lanes: int, wave: Expr, lane: Expr) -> tuple[Array, tuple[Expr, ...]]:
+    """Return (indices of the values to store, conditions on the symbols wave and lane) under which each element of a
+    piece is stored by one thread only. Raise a ProgramError if repeated elements need more than conditions on bits of
+    the thread number.
     """
     first = piece.first
     columns = np.nonzero(first.any(axis=0))[0]
@@ -152,7 +154,7 @@ def storing(piece: Piece, lanes: int, wave: Expr, lane: Expr) -> tuple[Array, tu
     return columns, tuple(conditions)
 
 
-def both(conditions: Sequence[Expr]) -> Expr | None:
-    """Return the conjunction of conditions; None if there is none, or it always holds."""
-    conjunction = all_of(*conditions)
-    return None if isinstance(conjunction, Const) and conjunction.value else conjunction
+def conjunction(conditions: Sequence[Expr]) -> Expr | None:
+    """Return one condition that holds if all `conditions` hold; None if it always holds."""
+    every = all_of(*conditions)
+    return None if isinstance(every, Const) and every.value else every

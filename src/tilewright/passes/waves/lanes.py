@@ -1,12 +1,12 @@
-"""Lanes of one wave that exchange elements through memory: they meet in between.
+"""Synchronisation between the lanes of one wave, which exchange elements through memory.
 
-The operations of a block program are done one after the other by a wave; its lanes are ordered among themselves only
-where they meet. An element that one lane stored for an operation may be loaded or overwritten by another lane only for
-a later operation, after they met. Elements of one operation are no two lanes' at once; where an operation has steps, it
-lets the lanes meet by itself.
+A wave does the operations of a block program one after the other, but its lanes are ordered among themselves only where
+the wave synchronises. An element that one lane stored for an operation may be loaded or overwritten by another lane
+only for a later operation, after a synchronisation. Within one operation no two lanes touch the same element; an
+operation of several steps synchronises by itself.
 
-All lanes wait at a barrier that counts, and one arrives for them: it must not run ahead of those that still look at an
-earlier phase, which would be told apart from a later one no more. They meet in between, too.
+All lanes wait at a counting barrier, and one lane arrives for all of them. It must not run ahead of lanes that still
+wait for an earlier phase, because they could not tell that phase from a later one. So the wave synchronises in between.
 """
 
 from __future__ import annotations
@@ -20,83 +20,87 @@ from tilewright.ir.tensors import TensorType
 from tilewright.passes.loop_lowering import LoopLowering
 
 ALONE = ("expect", "copy_in", "arrive")
-"""Operations that one lane does for all lanes."""
+"""Loop operations that one lane does for all lanes of its wave."""
 COLLECTIVE = ("together", "barrier", "settle")
-"""Operations at which the lanes of a wave are synchronised anyway."""
+"""Loop operations that synchronise the lanes of a wave by themselves."""
 
 
 @dataclass
-class Touched:
-    """The operations of the block program that have loaded from and stored to a memory since the lanes last
-    synchronised.
-    """
+class LaneAccesses:
+    """The block operations whose lanes have loaded from and stored to a memory since the wave was last synchronised."""
 
     loaded: set[Op | None] = field(default_factory=set)
     stored: set[Op | None] = field(default_factory=set)
 
-    def with_(self, other: Touched) -> Touched:
-        """Return the union of both."""
-        return Touched(self.loaded | other.loaded, self.stored | other.stored)
+    def union(self, other: LaneAccesses) -> LaneAccesses:
+        """Return the union of these accesses and the `other` ones."""
+        return LaneAccesses(self.loaded | other.loaded, self.stored | other.stored)
 
 
-class LaneMeetings:
-    """Tracks the memory that lanes have touched, and synchronises the wave where lanes depend on each other."""
+class WaveSync:
+    """Tracks which memory lanes have accessed, and synchronises the wave where a lane depends on another one."""
 
     def __init__(self, low: LoopLowering):
         self.low = low
-        self.touched: dict[Value, Touched] = {}
+        self.touched: dict[Value, LaneAccesses] = {}
         self.current: Op | None = None
         self.stored: set[Value] = set()
         self.waited = False
 
-    def note(self, name: str, operands: tuple[Value, ...]) -> None:
-        """Note an operation that is about to be emitted; synchronise the lanes before it if they must be."""
+    def before_emit(self, name: str, operands: tuple[Value, ...]) -> None:
+        """Take note of a loop operation that is about to be emitted, by its name and operands. Emit a synchronisation
+        of the wave before it if it depends on memory accesses or waits of other lanes.
+        """
         if name == "arrive" or (name in ALONE and self.waited):
-            self.meet()
+            self.sync()
         self.waited = name == "await" or (self.waited and name not in COLLECTIVE)
         if name == "land":  # who arrives next does not go ahead of the others
-            self.touched.setdefault(operands[0], Touched())
+            self.touched.setdefault(operands[0], LaneAccesses())
         if name not in ("load", "store", "atomic") or not isinstance(operands[1].type, TensorType):
             return
         memory, others = operands[1], {self.current}
-        known = self.touched.get(memory, Touched())
+        known = self.touched.get(memory, LaneAccesses())
         if known.stored - others or (name != "load" and known.loaded - others):
-            self.meet()
-        touched = self.touched.setdefault(memory, Touched())
+            self.sync()
+        touched = self.touched.setdefault(memory, LaneAccesses())
         (touched.loaded if name == "load" else touched.stored).add(self.current)
         if name != "load":
             self.stored.add(memory)
 
-    def meet(self) -> None:
-        """Emit a synchronisation of the wave's lanes, unless they have touched nothing and waited for nothing since the
-        last.
+    def sync(self) -> None:
+        """Emit a synchronisation of the wave's lanes, unless they have neither accessed memory nor waited at a barrier
+        since the last one.
         """
         if self.touched or self.waited:
             self.low.emit("together")
         self.touched.clear()
 
-    def pass_on(self) -> None:
-        """Synchronise the lanes if some may still wait at a barrier that one lane is about to let others pass."""
+    def sync_before_release(self) -> None:
+        """Synchronise the wave's lanes if some may still wait at a barrier, before one lane starts work for which that
+        wait is needed.
+        """
         if self.waited:
-            self.meet()
+            self.sync()
 
     @contextmanager
-    def perhaps(self) -> Iterator[None]:
-        """Treat what is emitted within as conditional: the state before it may still hold after it."""
+    def conditional(self) -> Iterator[None]:
+        """Treat operations emitted within this context as conditional: accesses from before it may still be
+        unsynchronised after it.
+        """
         before, waited = dict(self.touched), self.waited
         yield
         for memory, touched in before.items():
-            self.touched[memory] = self.touched.get(memory, Touched()).with_(touched)
+            self.touched[memory] = self.touched.get(memory, LaneAccesses()).union(touched)
         self.waited |= waited
 
     def block(self, block: Block, once: bool) -> None:
-        """Lower a block that may be skipped, or run again (unless `once`): lanes synchronise at its end if it
-        stores.
+        """Lower a block that may be skipped or run again, or runs exactly once if `once`; the wave synchronises at its
+        end if lanes stored to memory that is not yet synchronised.
         """
         outer, self.stored = self.stored, set()
-        with nullcontext() if once else self.perhaps():
+        with nullcontext() if once else self.conditional():
             for op in block.ops:
                 self.low.op(op)
             if any(memory in self.stored for memory in self.touched):
-                self.meet()
+                self.sync()
         self.stored |= outer

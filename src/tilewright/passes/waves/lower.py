@@ -1,4 +1,4 @@
-"""The walk over a block program: every wave of a role executes the same loop program, and knows its number."""
+"""The walk over a block program for a GPU: all waves of a role execute the same loop program, and know their number."""
 
 from __future__ import annotations
 
@@ -12,26 +12,27 @@ from tilewright.passes.waves import channels, computing, control, framed, genera
 from tilewright.passes.waves.groups import WaveGroup
 from tilewright.passes.waves.repeated import join_loads
 from tilewright.passes.waves.streaming import mark_streams
-from tilewright.passes.waves.waves import EVERYONE, Waves
+from tilewright.passes.waves.waves import EVERYONE, WaveLowering
 
 
 def lower_waves(program: Program, machine: Machine) -> Program:
-    """Return the loop program of a block program whose parameters are bound, for a machine with waves of many lanes.
-
-    Each operation has scratch memory of its own, so that waves meet less often; if shared memory does not hold that,
-    they share it.
+    """Return the loop program of a block program whose parameters are bound, for a machine with several lanes per wave.
+    Operations have separate scratch memory, so that waves synchronise less often; if shared memory is too small for
+    that, they share it.
     """
     with building():
-        lowered = _loop_program(Waves(program, machine, RULES))
+        lowered = _loop_program(WaveLowering(program, machine, RULES))
         if past_shared(lowered, machine) > 0:
-            lowered = _loop_program(Waves(program, machine, RULES, thrifty=True))
+            lowered = _loop_program(WaveLowering(program, machine, RULES, thrifty=True))
         join_loads(lowered)
         mark_streams(lowered, machine)
         return lowered
 
 
 def past_shared(program: Program, machine: Machine) -> int:
-    """Return the number of bytes by which a loop program exceeds a workgroup's shared memory; negative if it fits."""
+    """Return the number of bytes by which a loop program's allocations exceed the shared memory of a workgroup: 0 or
+    less if they fit, 0 if shared memory has no limit.
+    """
     space, total = machine.spaces["shared"], 0
     for op in program.body.ops:
         kind = op.attrs.get("type")
@@ -40,8 +41,10 @@ def past_shared(program: Program, machine: Machine) -> int:
     return 0 if space.bytes is None else total - space.bytes
 
 
-def _loop_program(low: Waves) -> Program:
-    """Return the loop program of a block program: its roles one after another."""
+def _loop_program(low: WaveLowering) -> Program:
+    """Return the loop program of the block program in `low`: the workgroup's allocations, then its roles one after the
+    other.
+    """
     for record in low.program.records:
         if record.name == "let":
             let(low, record)
@@ -49,23 +52,26 @@ def _loop_program(low: Waves) -> Program:
     for old, new in zip(low.program.args, args, strict=True):
         low.handles[old] = memory_of(new, new.type)
     sizes = [numbers((op.attrs["waves"],), "waves")[0] for op in low.roles] or [low.alone]
-    written = []
-    for place, size in enumerate(sizes):
-        role = low.roles[place] if low.roles else None
-        written.append(_role(low, role, place, size, sum(sizes[:place]), sum(sizes)))
+    roles = []
+    for number, size in enumerate(sizes):
+        role = low.roles[number] if low.roles else None
+        roles.append(_role(low, role, number, size, sum(sizes[:number]), sum(sizes)))
     records = [r for r in low.program.records if r.name in ("machine", "param", "cluster", "launch")]
-    return Program(LOOP, low.program.name, args, Block((), [*low.top.ops, *written]), records)
+    return Program(LOOP, low.program.name, args, Block((), [*low.top.ops, *roles]), records)
 
 
-def _role(low: Waves, role: Op | None, place: int, waves: int, before: int, total: int) -> Op:
-    """Return the loop program's role: what stands outside of roles, which all waves do, then the role's block."""
+def _role(low: WaveLowering, role: Op | None, number: int, waves: int, before: int, total: int) -> Op:
+    """Return a role of the loop program: operations outside of roles, which all waves do, then the block of `role`
+    (None: the program has no roles). `number` is the index of the role, `waves` its number of waves; `before` counts
+    the waves of earlier roles, `total` those of all roles.
+    """
     low.head, body = Block(()), Block(())
     symbol = index(low.fresh("w"), waves)
     over: tuple[Symbol, ...] = (symbol,)
     if low.cluster > 1:
         rank = index(low.fresh("rank"), low.cluster)
         low.rank, over = rank, (symbol, rank)
-    role_group = WaveGroup(waves, symbol, as_expr(place + 1), as_expr(0))
+    role_group = WaveGroup(waves, symbol, as_expr(number + 1), as_expr(0))
     low.role = EVERYONE if role is None else role.attrs["name"]
     handles, meaning = dict(low.handles), low.meaning
     with low.writing(body):
@@ -74,11 +80,11 @@ def _role(low: Waves, role: Op | None, place: int, waves: int, before: int, tota
             if op.name != "role":
                 low.op(op)
             elif op is role:
-                low.flying.settle_all()
+                low.flying.wait_for_all()
                 low.group = role_group
                 low.block(op.blocks[0], once=True)
-        low.flying.settle_all()
-        channels.at_the_end(low)
+        low.flying.wait_for_all()
+        channels.wait_for_copies_out(low)
     low.handles, low.meaning = handles, meaning
     inner = Block((), [*low.head.ops, *body.ops])
     attrs = {"name": low.role, "waves": as_expr(waves), "over": over}
@@ -87,31 +93,37 @@ def _role(low: Waves, role: Op | None, place: int, waves: int, before: int, tota
     return Op(LOOP.ops["role"], (), {k: attrs[k] for k in LOOP.ops["role"].attrs if k in attrs}, (), (inner,))
 
 
-def _alloc(low: Waves, op: Op) -> None:
-    """Lower `alloc`: registers distributed over lanes if lanes need nothing of each other; else as `moving.alloc`."""
+def _alloc(low: WaveLowering, op: Op) -> None:
+    """Lower `alloc`: registers distributed over lanes if the analysis of the program chose that; otherwise shared
+    memory or fragments.
+    """
     (framed.alloc if op.results[0] in low.frames.tensors else moving.alloc)(low, op)
 
 
-def _view(low: Waves, op: Op) -> None:
-    """Lower `view`; a view of distributed registers emits nothing, as its users look through it."""
+def _view(low: WaveLowering, op: Op) -> None:
+    """Lower `view`. A view of a distributed tensor emits nothing, because operations look through it."""
     if low.frames.root(op.operands[0]) not in low.frames.tensors:
         moving.view(low, op)
 
 
 def _distributed(rule: Rule) -> Rule:
-    """Return a rule that handles distributed operands and transposed tiles, and calls `rule` for all others."""
+    """Return a lowering rule that handles operations on distributed tensors and transposing copies, and calls `rule`
+    for all others.
+    """
 
-    def chosen(low: Waves, op: Op) -> None:
+    def lower_op(low: WaveLowering, op: Op) -> None:
         if op in low.frames.turned:
-            turned.write(low, op)
+            turned.lower_transposed(low, op)
         else:
-            (framed.write if op in low.frames.axes else rule)(low, op)
+            (framed.lower_distributed if op in low.frames.axes else rule)(low, op)
 
-    return chosen
+    return lower_op
 
 
-def _scan(low: Waves, op: Op) -> None:
-    """Lower `scan` over distributed lanes, or with each row done by one lane."""
+def _scan(low: WaveLowering, op: Op) -> None:
+    """Lower `scan`: over a distributed dimension if the tensor is distributed over lanes, otherwise with each row done
+    by one lane.
+    """
     (scanned.scan if op in low.frames.axes else general.along)(low, op)
 
 

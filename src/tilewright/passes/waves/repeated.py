@@ -1,5 +1,6 @@
-"""Common loads are eliminated: of two loads of the same elements, with nothing between them that changes memory or
-waits for it, the second goes.
+"""Elimination of common loads.
+
+Of two loads of the same elements, with nothing between them that changes memory or waits, the second is deleted.
 
     load %a (l 32, v 8) = %x[256*t + 8*l + v]       load %a (l 32, v 8) = %x[256*t + 8*l + v]
     load %b (m 32, u 8) = %x[256*t + 8*m + u]
@@ -21,20 +22,18 @@ QUIET = ("alloc", "load", "compute", "shuffle", "fill", "let", "read")
 
 
 def join_loads(program: Program) -> None:
-    """Delete each load whose elements an earlier load of its block has; its users take those.
-
-    Only registers that their block allocates and that nothing else writes are joined: others may hold a value of an
-    earlier iteration until the load.
+    """Delete each load of a loop program whose elements an earlier load of the same block has; its users get the
+    earlier load's register. Only loads into registers that the block allocates and nothing else writes are deleted.
     """
-    writers = Counter(value for op in program.walk() for value in _written(op))
-    same: dict[Value, Value] = {}
-    _join_in(program.body, writers, same)
-    for op in program.walk() if same else ():
-        op.operands = tuple(same.get(v, v) for v in op.operands)
+    writers = Counter(value for op in program.walk() for value in _registers_written(op))
+    replacement: dict[Value, Value] = {}
+    _join_loads_in(program.body, writers, replacement)
+    for op in program.walk() if replacement else ():
+        op.operands = tuple(replacement.get(v, v) for v in op.operands)
 
 
-def _written(op: Op) -> tuple[Value, ...]:
-    """Return the registers that an operation may write."""
+def _registers_written(op: Op) -> tuple[Value, ...]:
+    """Return the registers that a loop operation may write."""
     match op.name:
         case "load" | "compute" | "shuffle" | "fill":
             return op.operands[:1]
@@ -43,27 +42,29 @@ def _written(op: Op) -> tuple[Value, ...]:
     return op.operands
 
 
-def _join_in(block: Block, writers: Mapping[Value, int], same: dict[Value, Value]) -> None:
-    """Delete repeated loads of a block and of blocks inside it; `same` gets {register: the one that replaces it}."""
-    known: dict[tuple[Any, ...], Value] = {}
-    kept: list[Op] = []
+def _join_loads_in(block: Block, writers: Mapping[Value, int], replacement: dict[Value, Value]) -> None:
+    """Delete the repeated loads of a block and of blocks inside it. `writers` counts the operations that write a
+    register; `replacement` is extended by {deleted load's register: register that replaces it}.
+    """
+    register_of: dict[tuple[Any, ...], Value] = {}
+    remaining: list[Op] = []
     allocated = {value for op in block.ops if op.name == "alloc" for value in op.results}
     for op in block.ops:
         if op.name not in QUIET:
-            known.clear()
+            register_of.clear()
         for inner in op.blocks:
-            _join_in(inner, writers, same)
+            _join_loads_in(inner, writers, replacement)
         if op.name == "load" and op.operands[0] in allocated and writers[op.operands[0]] == 1:
-            register, first = op.operands[0], known.setdefault(_load_key(op), op.operands[0])
+            register, first = op.operands[0], register_of.setdefault(_load_key(op), op.operands[0])
             if first is not register:
-                same[register] = first
+                replacement[register] = first
                 continue
-        kept.append(op)
-    block.ops[:] = [op for op in kept if not (op.results and op.results[0] in same)]
+        remaining.append(op)
+    block.ops[:] = [op for op in remaining if not (op.results and op.results[0] in replacement)]
 
 
 def _load_key(op: Op) -> tuple[Any, ...]:
-    """Return a key of a load: equal keys load the same elements."""
+    """Return a key of a load operation: loads with equal keys load the same elements."""
     register, memory = op.operands
     axes = op.attrs["over"]
     named = Substitution({a: index(f"axis_{n}", a.upper + 1) for n, a in enumerate(axes)})

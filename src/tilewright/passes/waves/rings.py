@@ -1,4 +1,4 @@
-"""Channels as rings of stages: a wave's position in a ring, its barriers, and a stage that is held."""
+"""Channels as rings of stages: a wave's position in a ring, a channel's barriers, and a stage that a wave holds."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from tilewright.passes.places import PlacedMemory
 
 
 @dataclass(frozen=True)
-class Count:
-    """A wave's position in a ring of stages: registers with the next stage, and with the number of turns of the ring.
+class RingPosition:
+    """A wave's position in a ring of stages, kept in registers: the next stage, and the number of turns of the ring.
 
-    Both are kept, and advanced by comparing: a division of the fill's number gives no address that all lanes are known
-    to share, and MMAs would wait for it in every step.
+    Both are advanced by comparison. If they were computed by dividing the number of a fill, the compiler would not see
+    that all lanes have the same address, and would wait for MMAs at every step.
     """
 
     stages: int
     stage: Value | None
-    """None: there is one."""
+    """The register with the index of the next stage; None if the ring has one stage."""
     turn: Value | None
-    """None: nobody asks."""
+    """The register with the number of completed turns; None if no barrier phase depends on it."""
 
 
 @dataclass(frozen=True)
-class StagePlace:
-    """A fill of a ring: its stage, and the turn of the ring."""
+class StageFill:
+    """One fill of a ring: the index of its stage, and the turn of the ring."""
 
     stage: Expr
     turn: Expr
@@ -35,34 +35,34 @@ class StagePlace:
 
 @dataclass(eq=False)
 class BarrierRing:
-    """A channel in the role that is emitted: its barriers, and the wave's counters."""
+    """A channel as the current role sees it: its barriers, and the positions of a wave."""
 
     op: Op
     stages: int
     full: Value
     empty: Value
     base: Expr
-    """The number of its first barrier: each half of a role has its own, where the channel is the half's."""
-    counters: dict[str, Count]
+    """The index of the first barrier that this half or group of the role uses."""
+    counters: dict[str, RingPosition]
     own: bool
     """True if one role is producer and consumer."""
-    leaves: bool = False
-    """True if bulk copies leave from the stage that is held."""
-    everywhere: bool = False
-    """True if workgroups of a cluster load parts for one another: a stage is empty when it is so in all of them."""
-    late: bool = False
-    """True if the first wave's releases are delayed until the stage is acquired again."""
+    has_copy_out: bool = False
+    """True if a bulk copy reads the stage that the wave holds."""
+    cluster_wide: bool = False
+    """True if workgroups of a cluster load for each other: a stage is empty once all of them released it."""
+    delays_release: bool = False
+    """True if the first wave of a group releases a stage only when the stage is acquired again."""
     groups: int = 1
-    """Groups of the role's waves that each hand over a part of their own."""
+    """The number of groups of waves that use the channel independently, each with a part of every stage."""
 
-    def barrier(self, place: StagePlace) -> Expr:
-        """Return the index of the barrier of a fill's stage."""
-        return self.base + place.stage
+    def barrier(self, fill: StageFill) -> Expr:
+        """Return the index of the barrier that belongs to the stage of a fill."""
+        return self.base + fill.stage
 
 
 @dataclass(frozen=True)
 class Stage(PlacedMemory):
-    """The memory of a stage that is held, with its channel and the index of its barrier."""
+    """The shared memory of a stage that a wave holds, with its channel (`ring`) and its barrier's index (`stage`)."""
 
     ring: Any = None
     stage: Expr = ZERO

@@ -1,8 +1,8 @@
-"""Results stay in the last-level cache while what is read once passes by: such loads say `stream` (evict first).
+"""Cache hints: loads of data that is read once `stream` (evict first), so that results stay in the last-level cache.
 
-If results nearly fill the cache, loads would evict them before the next launch reads them. Of a tensor that is read
-several times, only the last load streams. If results do not fit, or are few, nothing is gained: lines that an earlier
-launch left in the cache would stay instead. Nothing is changed but what the cache keeps.
+If results nearly fill the cache, loads would evict them before the next launch reads them. If a tensor is read several
+times, only its last load streams. If results do not fit, or are few, nothing is gained: lines that an earlier launch
+left in the cache would stay instead. The pass changes only what the cache keeps.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tilewright.passes.waves.repeated import QUIET
 from tilewright.plan.model import element_bytes
 
 AGAIN = 1.25
-"""Elements that loads may have for each that there is: those past a ragged end are not told apart."""
+"""The most elements loaded per element of a tensor that is read once: those past a ragged end are counted too."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class _Use:
     """An operation that may use an argument.
 
     `when` are the conditions around it, `pauses` the number of earlier operations that change memory or wait, `count`
-    the elements that all tasks move by it; None if that is not known.
+    the number of elements that all tasks move by it (None: unknown).
     """
 
     op: Op
@@ -37,13 +37,17 @@ class _Use:
     count: int | None
 
     def excludes(self, other: _Use) -> bool:
-        """True if a task does at most one of both."""
-        together = all_of(*self.when, *other.when)
-        return isinstance(together, Const) and not together.value
+        """True if a task does at most one of this operation and `other`, because their conditions contradict each
+        other.
+        """
+        conjunction = all_of(*self.when, *other.when)
+        return isinstance(conjunction, Const) and not conjunction.value
 
 
 def mark_streams(program: Program, machine: Machine) -> None:
-    """Set `stream` on the loads of a loop program that should leave the last-level cache to its results."""
+    """Set the attribute `stream` on loads of a loop program whose data should not displace results from the machine's
+    last-level cache.
+    """
     cache, (least, most) = machine.limits.l2_bytes, machine.limits.results_kept
     sizes = {value: _bytes(value) for value in program.args}
     written = sum(size for value, size in sizes.items() if value.type.role != "in")
@@ -65,13 +69,13 @@ def mark_streams(program: Program, machine: Machine) -> None:
 
 
 def _bytes(value: Value) -> int:
-    """Return the number of bytes of an argument; 0 if it is known only at the launch."""
+    """Return the number of bytes of an argument; 0 if its size is known only at the launch."""
     kind = value.type
     return element_bytes(kind.dtype) * (_product(list(kind.shape)) or 0) if isinstance(kind, TensorType) else 0
 
 
 def _uses(body: Block) -> Iterator[_Use]:
-    """Yield all operations as _Use, in order."""
+    """Yield a _Use for each operation in a block and the blocks inside it, in order."""
     pauses = 0
 
     def within(block: Block, when: tuple[Expr, ...], times: int | None) -> Iterator[_Use]:
@@ -80,7 +84,7 @@ def _uses(body: Block) -> Iterator[_Use]:
             lanes = _product([s.upper + 1 for s in op.attrs.get("over", ())])
             yield _Use(op, when, pauses, None if times is None or lanes is None else times * lanes)
             pauses += op.name not in QUIET
-            inner = _times(op)
+            inner = _executions(op)
             for way, each in enumerate(op.blocks):
                 inside = None if times is None or inner is None else times * inner
                 yield from within(each, (*when, *_conditions(op, way)), inside)
@@ -89,15 +93,17 @@ def _uses(body: Block) -> Iterator[_Use]:
     return within(body, (), 1)
 
 
-def _conditions(op: Op, way: int) -> tuple[Expr, ...]:
-    """Return the conditions under which block number `way` of an operation runs."""
+def _conditions(op: Op, number: int) -> tuple[Expr, ...]:
+    """Return the conditions under which block number `number` of an operation runs; () unless it is an `if`."""
     if op.name != "if":
         return ()
-    return (negate(op.attrs["when"]) if way else op.attrs["when"],)
+    return (negate(op.attrs["when"]) if number else op.attrs["when"],)
 
 
-def _times(op: Op) -> int | None:
-    """Return the number of times that the blocks of an operation run; None if it is not known."""
+def _executions(op: Op) -> int | None:
+    """Return the number of times that the blocks of an operation run, over all waves or iterations; None if it is not
+    known.
+    """
     match op.name:
         case "role":
             return _product([s.upper + 1 for s in op.attrs.get("over", ())])
@@ -109,7 +115,7 @@ def _times(op: Op) -> int | None:
 
 
 def _product(extents: list[Expr]) -> int | None:
-    """Return the product of extents; None if one is no constant."""
+    """Return the product of extents as an int; None if one of them is not constant."""
     if not all(isinstance(n, Const) for n in extents):
         return None
     return prod(n.value for n in extents if isinstance(n, Const))

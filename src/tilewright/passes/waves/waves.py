@@ -1,4 +1,4 @@
-"""The state of a lowering for waves of many lanes, which every rule of an operation is handed and emits with."""
+"""The state of a lowering for waves of several lanes; every lowering rule gets it and emits operations through it."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ from tilewright.ir.tensors import TensorType, numbers
 from tilewright.machine import Machine
 from tilewright.passes.loop_lowering import LoopLowering, Rule
 from tilewright.passes.places import PlacedMemory, PlacedView
-from tilewright.passes.waves.asynchronous import box_copy, filled_by_lanes, read_by_itself
-from tilewright.passes.waves.flying import Flying
-from tilewright.passes.waves.groups import Turns, WaveGroup
-from tilewright.passes.waves.lanes import LaneMeetings
-from tilewright.passes.waves.rings import BarrierRing, Count
+from tilewright.passes.waves.asynchronous import is_bulk_copy, lane_filled_channels, read_asynchronously
+from tilewright.passes.waves.flying import InFlightMmas
+from tilewright.passes.waves.groups import OrderedGroups, WaveGroup
+from tilewright.passes.waves.lanes import WaveSync
+from tilewright.passes.waves.rings import BarrierRing, RingPosition
 
 EVERYONE = "all"
 
 
-class Waves(LoopLowering):
-    """The state of the role that is emitted: meanings of symbols, handles of values, and asynchronous work under way.
+class WaveLowering(LoopLowering):
+    """The lowering of a block program for waves of several lanes: meanings of symbols, lowered forms of values, and
+    asynchronous work in flight in the current role.
 
-    `rules` maps the name of an operation to the function that emits its loops; with `thrifty`, operations share scratch
+    `rules` maps the name of a block operation to the function that lowers it; with `thrifty`, operations share scratch
     memory.
     """
 
@@ -46,16 +47,16 @@ class Waves(LoopLowering):
         self.top = Block(())
         self.head = Block(())
         self.hoisted: dict[Any, Value] = {}
-        self.flying = Flying(self)
-        self.turns: Turns | None = None
-        self.between_lanes = LaneMeetings(self)
+        self.flying = InFlightMmas(self)
+        self.turns: OrderedGroups | None = None
+        self.between_lanes = WaveSync(self)
         self.dirty: set[Value] = set()
-        self.origins: dict[Value, Value] = {}  # shared memory of the workgroup -> what the program allocates there
+        self.origins: dict[Value, Value] = {}  # shared buffer -> the program's allocation in it
         self.rings: dict[Op, BarrierRing] = {}
-        self._counters: dict[tuple[str, Op], dict[str, Count]] = {}
+        self._counters: dict[tuple[str, Op], dict[str, RingPosition]] = {}
         self.leaving = False
-        self.asynchronous = read_by_itself(program, self.chain, machine)
-        self.landing = filled_by_lanes(program, self.chain, machine)
+        self.asynchronous = read_asynchronously(program, self.chain, machine)
+        self.landing = lane_filled_channels(program, self.chain, machine)
         self.cluster = cluster_of(program)
         self.rank: Expr = as_expr(0)
         self.shared_channels = shared_channels(program)
@@ -66,41 +67,47 @@ class Waves(LoopLowering):
         self.group = WaveGroup(1, as_expr(0), as_expr(0), as_expr(0))
 
     def group_of(self, role: str) -> int:
-        """Return the number of waves of a role that do a collective operation together: half of them with ping-pong."""
+        """Return the number of waves of a role that do a collective operation together: all of them, or half of them
+        with ping-pong.
+        """
         role_op = next((op for op in self.roles if op.attrs["name"] == role), None)
         if role_op is None:
             return self.group.waves
         (waves,) = numbers((role_op.attrs["waves"],), "waves")
-        turns = any(op.attrs.get("overlap") == "pingpong" for b in role_op.blocks for op in walk_block(b))
-        return waves // 2 if turns else waves
+        is_pingpong = any(op.attrs.get("overlap") == "pingpong" for b in role_op.blocks for op in walk_block(b))
+        return waves // 2 if is_pingpong else waves
 
     # -- the walk ---------------------------------------------------------------------------------------------
 
     def block(self, block: Block, once: bool = False) -> None:
-        """Lower every operation of a block; with `once`, the block runs exactly once."""
+        """Lower every operation of a block; `once` says that the block runs exactly once."""
         self.between_lanes.block(block, once)
 
     def op(self, op: Op) -> None:
-        """Lower one operation."""
-        around, self.between_lanes.current = self.between_lanes.current, op
+        """Lower one block operation."""
+        outer_op, self.between_lanes.current = self.between_lanes.current, op
         super().op(op)
-        self.between_lanes.current = around
+        self.between_lanes.current = outer_op
 
     @contextmanager
     def when(self, condition: Expr) -> Iterator[None]:
-        """Emit what is written within under a condition that all lanes of a wave share."""
-        with self.between_lanes.perhaps(), super().when(condition):
+        """Emit the operations written within this context under a condition that all lanes of a wave share."""
+        with self.between_lanes.conditional(), super().when(condition):
             yield
 
     def emit(self, name: str, operands: tuple[Value, ...] = (), blocks: tuple[Block, ...] = (), **attrs: Any) -> Op:
-        """Append a loop operation to the open block and return it; lanes synchronise before it if they must."""
-        self.between_lanes.note(name, operands)
+        """Append a loop operation to the block being written and return it; the wave synchronises before it if lanes
+        depend on each other there.
+        """
+        self.between_lanes.before_emit(name, operands)
         return super().emit(name, operands, blocks, **attrs)
 
-    # -- what the workgroup has once ---------------------------------------------------------------------------
+    # -- allocations of the workgroup ----------------------------------------------------------------------------
 
     def hoist(self, key: Any, type_: Any, name: str) -> Value:
-        """Return memory or barriers of the workgroup, allocated at the start; the same for the same key."""
+        """Return memory or barriers of type `type_`, allocated for the workgroup at the start of the program; calls
+        with the same `key` return the same value.
+        """
         hoisted = self.hoisted.get(key)
         if hoisted is None:
             op = self.emitted("alloc", (), type=type_)
@@ -109,8 +116,10 @@ class Waves(LoopLowering):
             self.top.ops.append(op)
         return hoisted
 
-    def room_for(self, key: Any, kind: TensorType) -> Value:
-        """Return scratch memory for an operation: its own, or, if `thrifty`, memory that others are done with."""
+    def scratch_buffer(self, key: Any, kind: TensorType) -> Value:
+        """Return shared scratch memory of type `kind` for the current operation; if `thrifty`, memory that earlier
+        operations are done with. The same operation gets the same memory for the same `key`.
+        """
         if not self.thrifty:
             return self.hoist(key, kind, "scratch")
         if self._scratch[0] is not self.between_lanes.current:
@@ -118,7 +127,7 @@ class Waves(LoopLowering):
         keys = self._scratch[1]
         if key not in keys:
             keys.append(key)
-        self.meet()  # those before have read what is there
+        self.sync_waves()  # earlier operations have read their elements
         memory = self.hoist(("scratch", keys.index(key), kind.dtype, self.role), kind, "scratch")
         if memory.type.cosize() < kind.cosize():
             op = next(op for op in self.top.ops if op.results == (memory,))
@@ -126,28 +135,32 @@ class Waves(LoopLowering):
         return memory
 
     def barriers(self, key: Any, count: int, arrivals: int, name: str) -> Value:
-        """Return `count` barriers of the workgroup, each for `arrivals` arrivals."""
+        """Return an array of `count` barriers of the workgroup, each for `arrivals` arrivals; calls with the same `key`
+        return the same array.
+        """
         return self.hoist(key, BarrierType(as_expr(count), as_expr(arrivals)), name)
 
-    def counter(self, name: str, start: Expr | int = 0) -> Value:
-        """Return a register of the wave that is set to `start` at the beginning of the role."""
+    def new_counter(self, name: str, start: Expr | int = 0) -> Value:
+        """Return a new register of the wave for a counter, which is set to `start` at the beginning of the role."""
         with self.writing(self.head):
             register = self.register(i32, name=name)
-            self.count_on(register, as_expr(start), fresh=True)
+            self.add_to_counter(register, as_expr(start), fresh=True)
         return register
 
-    def counters_of(self, channel: Op) -> dict[str, Count]:
-        """Return the counters of a channel in this role, by what they count (acquire, commit, wait, release)."""
+    def channel_positions(self, channel: Op) -> dict[str, RingPosition]:
+        """Return the dictionary {side (acquire, commit, wait, release): RingPosition} of a channel in the current role;
+        callers fill it.
+        """
         return self._counters.setdefault((self.role, channel), {})
 
-    def count_on(self, counter: Value, more: Expr, fresh: bool = False) -> None:
-        """Emit the addition of `more` to a counter; with `fresh`, the counter is set to `more`."""
-        number = Formula.cast(i32, Formula("index", (), more))
+    def add_to_counter(self, counter: Value, amount: Expr, fresh: bool = False) -> None:
+        """Emit the addition of `amount` to a counter; with `fresh`, the counter is set to `amount`."""
+        number = Formula.cast(i32, Formula("index", (), amount))
         formula = number if fresh else Formula("add", (Formula.operand(1), number))
         self.emit("compute", (counter,) if fresh else (counter, counter), formula=formula)
 
-    def value_of(self, counter: Value, name: str, most: int = (1 << 30) - 1) -> Symbol:
-        """Return a symbol for the counter's current value, from 0 to `most`."""
+    def read_counter(self, counter: Value, name: str, most: int = (1 << 30) - 1) -> Symbol:
+        """Emit a read of a counter, and return a symbol (named after `name`) for its value, from 0 to `most`."""
         value = self.symbol(name, 0, most)
         self.emit("read", (counter,), symbol=value)
         return value
@@ -155,43 +168,45 @@ class Waves(LoopLowering):
     # -- fragments ---------------------------------------------------------------------------------------------
 
     def fragment(self, dtype: DType, values: int, name: str | None = None) -> Value:
-        """Return a fresh fragment with `values` values per lane."""
+        """Return a newly allocated fragment (registers of the wave) with `values` values of type `dtype` per lane."""
         kind = FragmentType(dtype, (as_expr(self.lanes), as_expr(values)))
         value = self.emit("alloc", type=kind).results[0]
         value.name = None if name is None else self.fresh(name)
         return value
 
     def axes(self, values: int) -> tuple[Symbol, Symbol]:
-        """Return symbols for (lane, value)."""
+        """Return new symbols (lane, value) that run over the lanes of a wave and over `values` values per lane."""
         return index(self.fresh("l"), self.lanes), index(self.fresh("v"), values)
 
-    def meet(self) -> None:
-        """Emit a barrier of the group's waves; what they stored is visible to asynchronous copies and MMAs after it."""
+    def sync_waves(self) -> None:
+        """Emit a barrier of the group's waves, after a fence if asynchronous copies or MMAs read what they stored."""
         self.make_visible()
         if self.group.waves > 1:
             self.emit("barrier", id=self.group.barrier, waves=as_expr(self.group.waves))
-            self.between_lanes.touched.clear()  # the barrier is theirs too
+            self.between_lanes.touched.clear()  # the barrier synchronises lanes, too
         else:
-            self.between_lanes.meet()
+            self.between_lanes.sync()
 
     def make_visible(self) -> None:
-        """Emit a fence if asynchronous work reads shared memory that waves stored to since the last fence."""
+        """Emit a fence if, since the last fence, waves stored to shared memory that asynchronous copies
+        or MMAs read.
+        """
         if self.dirty & self.asynchronous:
             self.emit("fence")
         self.dirty.clear()
 
-    def written(self, memory: PlacedMemory | PlacedView) -> None:
-        """Note that waves stored to shared memory."""
+    def note_stored(self, memory: PlacedMemory | PlacedView) -> None:
+        """Note that waves stored to `memory`, so that a fence is emitted before asynchronous copies or MMAs read it."""
         allocation = self.origins.get(memory.root.buffer)
         if allocation is not None:
             self.dirty.add(allocation)
 
-    def leaving_channels(self) -> set[Value]:
-        """Return the channels of this role from whose stages bulk copies leave."""
+    def copied_out_channels(self) -> set[Value]:
+        """Return the channels of the current role from whose stages bulk copies read."""
         ops = next((list(walk_block(op.blocks[0])) for op in self.roles if op.attrs["name"] == self.role), None)
         channels = set()
         for op in self.program.walk() if ops is None else ops:
-            if op.name == "copy" and "by" in op.attrs and box_copy(self.target, op.attrs["by"]):
+            if op.name == "copy" and "by" in op.attrs and is_bulk_copy(self.target, op.attrs["by"]):
                 maker = self.chain.made.get(self.chain.root(op.operands[0]))
                 if maker is not None and maker.name == "wait":
                     channels.add(maker.operands[0])
@@ -199,8 +214,8 @@ class Waves(LoopLowering):
 
     @contextmanager
     def one_wave(self, groups: int = 1) -> Iterator[None]:
-        """Emit what is written within for the first wave of the group only, or of each of `groups` parts of the
-        group.
+        """Emit the operations written within this context for the first wave only of each of `groups` equal parts of
+        the wave group.
         """
         if self.group.waves == groups:
             yield

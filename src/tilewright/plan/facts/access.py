@@ -11,15 +11,15 @@ from tilewright.algebra.expr import Expr
 Dims = frozenset[str]
 """A set of dimensions, by name."""
 LinearForm = tuple[tuple[str, int], ...]
-"""A coordinate of memory: pairs (dimension, coefficient) that add up; the constant offset is apart."""
+"""A memory coordinate without its constant offset: pairs (dimension, coefficient) that add up."""
 
 
 @dataclass(frozen=True)
 class AccessFacts:
-    """The place of a tile in memory: each coordinate of the memory as a linear form over the tile's dimensions.
+    """A read or write of a tile: each memory coordinate as a linear form over the tile's dimensions, and the strides.
 
-    `can_leave` says that it may be out of bounds. If `linear` is false, some coordinate divides a dimension or is
-    gathered, and the forms only list the dimensions that count.
+    `can_leave` says that elements may be out of bounds. If `linear` is false, some coordinate divides a dimension or is
+    looked up in another tensor, and the forms only list the dimensions that the address depends on.
     """
 
     memory: str
@@ -81,13 +81,13 @@ class AccessFacts:
 
     @cached_property
     def rows_overlap(self) -> bool:
-        """True if the stride of an outer dimension of this memory is less than a row's length, so that rows overlap."""
+        """True if rows of this memory overlap: an outer dimension has a stride smaller than the length of a row."""
         row_strides = [stride for stride, extent in zip(self.strides[:-1], self.shape, strict=False) if extent > 1]
         return bool(row_strides) and min(row_strides) < self.shape[-1]
 
     @property
     def elements(self) -> int:
-        """The number of elements that this memory's tensor spans, first to last; gaps between rows count."""
+        """The number of elements from the first to the last of this memory's tensor; gaps between rows count."""
         return 1 + sum((extent - 1) * stride for extent, stride in zip(self.shape, self.strides, strict=True))
 
     def is_plain_coordinate(self, dim: str) -> bool:

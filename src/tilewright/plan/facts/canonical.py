@@ -62,7 +62,7 @@ def digits_of(program: Program, sizes: Mapping[Symbol, int], free: Collection[Op
 
     Digits are mixed-radix parts, each (name, stride, extent), outermost first. `sizes` maps size symbols to numbers. A
     dimension is left out if
-    - an operation does not treat all its coordinates alike (a reduction, a scan, a gather),
+    - it occurs in an operation that depends on the coordinate (such as a reduction, a scan or a gather),
     - it is the axis of a loop that is not in `free` (the loops whose tile size does not change the result),
     - accesses use only its quotients, or its divisors cannot be ordered so that each divides the next.
     """
@@ -80,7 +80,7 @@ def digits_of(program: Program, sizes: Mapping[Symbol, int], free: Collection[Op
             if op.name in ("read", "write"):
                 radices |= _divisors(op, dim, numbers)
         if not any(_takes_remainder(op, dim, numbers) for op in program.walk() if op.name in ("read", "write")):
-            continue  # neighbours along it are one element there, and lie as they do elsewhere
+            continue  # only quotients are used: neighbours along it read one element
         ends = chain(radices, sizes[dim])  # type: ignore[index]
         if ends is not None and len(ends) > 2:
             steps = [(int(as_expr(a)), int(as_expr(b)) // int(as_expr(a))) for a, b in pairwise(ends)][::-1]
@@ -142,7 +142,7 @@ class _Builder:
         self.read_ops: dict[Op, int] = {}
 
     def size(self, e: Expr) -> int:
-        """Return the extent of a dimension, in elements; 1 if a size in it is not given, as for a while loop's axis."""
+        """Return the extent of the dimension `e` in elements; 1 if a size in it has no number (a while loop's axis)."""
         return self._number(e) if e.symbols <= self.sizes.keys() else 1
 
     def facts(self, grid_dims: tuple[Expr, ...]) -> Facts:
@@ -170,10 +170,11 @@ class _Builder:
         )
 
     def _online_loops(self) -> dict[str, LoopFacts]:
-        """Return {axis: LoopFacts} of loops that the program does not have but could have, for online softmaxes.
+        """Return {dimension: LoopFacts} of loops that the program does not have but could have, for online softmaxes.
 
-        Along such an axis the program computes a whole softmax between MMAs, which a loop could compute tile by tile.
-        It is {} if the program has fewer than two MMAs. An axis whose size is known only at the call is left out.
+        Along such a dimension the program computes a whole softmax between MMAs, which a loop could compute tile by
+        tile. It is {} if the program has fewer than two MMAs. A dimension whose size is known only at the call is left
+        out.
         """
         ops = self.program.body.ops
         dims = {op.attrs["dim"] for op in ops if op.name == "max"} if self._has_several_mmas() else set()
@@ -204,10 +205,10 @@ class _Builder:
         return frozenset(names)
 
     def _add_node(self, op: str, dims: Dims, dtype: DType, args: tuple[int, ...] = (), **more: Any) -> int:
-        """Add a node (value) to the graph and return its number; a read equal to an earlier one gets that number.
+        """Add a node (value) to the graph and return its number; an equal read that was added before gives its number.
 
-        `args` are the node numbers of its operands, `more` further fields of ValueFacts. A gather (a read with
-        operands) is never merged with another read.
+        `op` is the node's operation, `args` are the node numbers of its operands, `more` further fields of ValueFacts.
+        A gather (a read with operands) is never merged with another read.
         """
         key = (more["access"], dims) if op == "read" and not args else None
         if key is not None and key in self.equal_reads:
@@ -331,23 +332,24 @@ class _Builder:
     ) -> tuple[tuple[LinearForm, int | Expr], ...] | None:
         """Return a pair (linear form, constant offset) for each memory coordinate of the read or write `op`.
 
-        A linear form is pairs (dimension, coefficient) that add up. None if a coordinate is not linear, or depends on
-        data (a gather). `tile` is the type of its tile, `kind` the type of its memory.
+        A linear form is a tuple of pairs (dimension, coefficient) that add up. None if a coordinate is not linear, or
+        depends on data (a gather). `tile` is the type of the tile that is read or written, `kind` the type of the
+        memory.
         """
         names: dict[Symbol, str] = {}
 
         def index_by_digits(dim: Expr) -> Expr:
-            """Return the index of a dimension as the sum of stride * index over its digits (mixed-radix parts).
+            """Return the index of the dimension `dim` as an expression: the sum of stride * index over its digits.
 
-            Digits with one element are left out, as their index is 0.
+            Digits are mixed-radix parts of the index. Digits with one element are left out, as their index is 0.
             """
             digits = self.split.get(dim) or ((str(dim), 1, self.size(dim)),)
             total = as_expr(0)
             for name, step, extent in digits:
                 if extent > 1:
-                    here = symbol(f"at_{len(names)}", 0, extent - 1)  # a name may be an expression of sizes
-                    names[here] = name
-                    total = total + step * here
+                    digit_index = symbol(f"at_{len(names)}", 0, extent - 1)  # a name may be an expression of sizes
+                    names[digit_index] = name
+                    total = total + step * digit_index
             return total
 
         if "at" not in op.attrs:

@@ -67,11 +67,11 @@ class Facts:
     read_ops: Mapping[Op, int] = field(default_factory=dict, repr=False)
     """The node number of each read of the program; equal reads have the same node."""
     on_k_rows: Callable[[], Facts | str] | None = field(default=None, repr=False)
-    """Gives the facts of the program on copies of its operands, of which a dimension of K is the last; or text: why
-    there are none. None if nobody can tell."""
+    """Returns the facts of the program on copies of its operands whose last dimension is a K dimension; or text: why
+    there are none. None if that was not examined."""
     without_loop: Callable[[], Facts | str] | None = field(default=None, repr=False)
-    """Gives the facts of the program without its loop, whose states merge: all of its dimension is one iteration; or
-    text: why it cannot be left out. None if nobody can tell."""
+    """Returns the facts of the program with its loop in one iteration, so that the loop's states need no merge; or
+    text: why that is impossible. None if that was not examined."""
     _trips: dict[tuple[object, ...], Trips] = field(default_factory=dict, repr=False)
 
     def size(self, dims: Iterable[str]) -> int:
@@ -139,7 +139,7 @@ class Facts:
 
     @cached_property
     def passes(self) -> dict[str, int]:
-        """The number of passes over each dimension that a task (tile of the grid) needs: {dimension: passes}.
+        """The number of times that a task (tile of the grid) must go over each dimension: {dimension: passes}.
 
         One pass suffices for x * 2; two are needed for x / sum(x).
         """
@@ -189,24 +189,24 @@ class Facts:
     def masks(self) -> dict[str, tuple[Op, ...]]:
         """The masks of each loop, such as a causal mask: {loop axis: select operations of the loop's body}.
 
-        A select is a mask if masking a whole tile leaves all values that the loop carries unchanged. Loops that the
-        program does not have, but could have, are left out.
+        A select is a mask if an iteration whose tile is wholly masked leaves all values that the loop carries
+        unchanged. Loops that the program does not have, but could have, are left out.
         """
         return {axis: masks_of(loop.source) for axis, loop in self.loops.items() if loop.source is not None}
 
     @cached_property
     def masked_dims(self) -> Dims:
-        """The names of all dimensions that a condition of a mask has, for the masks of all loops together."""
+        """The names of all dimensions that conditions of the loops' masks have, such as rows and keys in attention."""
         mask_dims = (d for ops in self.masks.values() for op in ops for d in op.operands[0].type.dims)
         return frozenset(map(str, mask_dims))
 
     def trips(self, axis: str, tile: int, tiles: Mapping[str, int]) -> Trips:
-        """Count the iterations of a loop that masks leave to each task: return {(kept, partly masked): tasks}.
+        """Count the iterations of a loop that masks do not skip: return {(kept, partly masked): number of tasks}.
 
-        The loop is over `axis`, `tile` elements per iteration. `kept` is the number of iterations with an unmasked
-        element, `partly masked` how many of these also have a masked one, `tasks` how many tasks have these numbers. A
-        task is one tile of the grid; `tiles` maps dimensions to a task's extents (1 if it lacks one). Only tasks along
-        dimensions of the masks are counted. If no mask depends on `axis`, the result is {(all iterations, 0): 1}.
+        The loop is over `axis`, `tile` elements per iteration. `kept` is the number of iterations of a task with an
+        unmasked element, `partly masked` how many of them also have a masked one. A task is one tile of the grid;
+        `tiles` maps dimensions to a task's extents (1 if missing). Only tasks along dimensions of the masks are
+        counted. If no mask depends on `axis`, the result is {(all iterations, 0): 1}.
         """
         masks = self.masks.get(axis, ())
         dims: list[Expr] = list(dict.fromkeys(d for op in masks for d in op.operands[0].type.dims))
@@ -221,10 +221,11 @@ class Facts:
 
     @cached_property
     def masked_product(self) -> MaskedProduct | None:
-        """The only MMA of the program as masks leave it; None if no mask on coordinates leaves out a part of it.
+        """A MaskedProduct: the program's only MMA with the masks that make some of its work unnecessary; else None.
 
-        It is None too if a dimension of the masks is divided by accesses, if the author's loop masks the MMA, and for
-        the parts of a split program.
+        An example is a triangular operand. None if the program has several MMAs, if no mask on coordinates applies to
+        the MMA, if accesses divide a dimension of the masks, if a loop of the program has masks, and for half of a
+        split program.
         """
         is_whole = len(self.products) == 1 and not self.part  # what hides a result may be in another kernel
         source = self.nodes[self.products[0].node].source if is_whole else None
@@ -238,21 +239,23 @@ class Facts:
 
     @cached_property
     def unmasked_shares(self) -> dict[str, float]:
-        """The share (0 to 1) of each loop's elements that masks leave to be computed: {loop axis: share}.
+        """The fraction (0 to 1) of each loop's work that masks do not skip: {loop axis: fraction}.
 
         It is counted in tiles of COARSE (64) elements along each dimension; a partly masked tile counts half. A loop
         without masks has 1.
         """
         shares = {}
-        for axis in [axis for axis in self.loops if axis in self.extents]:  # half of a program may lack a loop's
+        for axis in [axis for axis in self.loops if axis in self.extents]:  # half of a split program may lack an axis
             counted = self.trips(axis, COARSE, dict.fromkeys(self.masked_dims, COARSE))
-            whole = sum(counted.values()) * ceil(self.extents[axis] / COARSE)
-            shares[axis] = sum((trips - masked / 2) * tasks for (trips, masked), tasks in counted.items()) / whole
+            all_iterations = sum(counted.values()) * ceil(self.extents[axis] / COARSE)
+            shares[axis] = (
+                sum((trips - masked / 2) * tasks for (trips, masked), tasks in counted.items()) / all_iterations
+            )
         return shares
 
     def unmasked_share(self, dims: Dims) -> float:
-        """Return the share (0 to 1) of the elements over `dims` that masks leave to be computed.
+        """Return the fraction (0 to 1) of the elements over the dimensions `dims` that masks of loops do not skip.
 
-        It is the product of the shares of all loops over a dimension in `dims`; 1 if there is no such loop.
+        It is the product of the fractions of all loops over a dimension in `dims`; 1 if there is no such loop.
         """
         return prod(share for axis, share in self.unmasked_shares.items() if axis in dims)

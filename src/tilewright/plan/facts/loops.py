@@ -1,6 +1,6 @@
-"""Loops and what they carry: plain accumulators, states that form a monoid, or neither.
+"""Loops and the values that they carry: plain accumulators, states that form a monoid, or neither.
 
-A loop whose state is a monoid may take any tile, and may be split over tasks: the states of its parts merge.
+A loop whose states form a monoid may have any tile size, and may be split over tasks: partial states merge.
 """
 
 from __future__ import annotations
@@ -53,9 +53,10 @@ class StateMerge:
 
 
 def state_merges(loop: Op) -> tuple[StateMerge, ...] | None:
-    """Return a StateMerge of each value that a loop carries, in order; None if one of them cannot be merged.
+    """Return a StateMerge for each value that a loop carries, in order; None if some carried value cannot be merged.
 
-    The forms that merge are listed at `monoid_of`.
+    A StateMerge says how the values from two parts of the loop become one: by a sum, by a maximum or minimum, or by a
+    sum after both are rescaled to the common maximum (online softmax).
     """
     carried = _CarriedValues(loop)
     merges = [carried.merge_of(arg, end) for arg, end in zip(carried.body.args, carried.ends, strict=True)]
@@ -76,10 +77,11 @@ def monoid_of(loop: Op) -> str | None:
 
 
 def merging_loop(program: Program) -> Op | str:
-    """Return the only loop of a program if it can be split over tasks, with a merge of the parts; or text: why not.
+    """Return the only loop of a program if it can be split into parts for different workgroups; or text: why not.
 
-    All MMAs lie in the loop, and what it carries merges (`state_merges`), is of f32, and starts from numbers: sums from
-    zero. Constraints may state the loop's tile, and nothing else.
+    It can if the results of two parts merge (by a sum, a maximum, or as in online softmax), all MMAs lie in the loop,
+    and the values that it carries are f32 and start from constants, sums from zero. The author's constraints may state
+    only the loop's tile size.
     """
     loops = [op for op in program.walk() if op.name == "iterate"]
     if len(loops) != 1 or loops[0] not in program.body.ops or loops[0].attrs.get("start"):
@@ -96,9 +98,13 @@ def merging_loop(program: Program) -> Op | str:
     if any(op.name not in _IN_PARTS or set(op.attrs) & {"lookups", "bounds"} for op in body.ops):
         return "its loop does more than read, multiply and reduce"
     makers = program.makers()
-    starts = [makers.get(v) for v in loop.operands]
-    for start, merge, arg in zip(starts, merges, body.args, strict=True):
-        if start is None or start.name != "fill" or (merge.reduction == "sum" and start.attrs["value"] != 0):
+    initial = [makers.get(v) for v in loop.operands]
+    for initial_op, merge, arg in zip(initial, merges, body.args, strict=True):
+        if (
+            initial_op is None
+            or initial_op.name != "fill"
+            or (merge.reduction == "sum" and initial_op.attrs["value"] != 0)
+        ):
             return "a sum in its loop does not start from zero"
         if arg.type.dtype is not f32:
             return f"its loop carries {arg.type.dtype}; only f32 is merged"
@@ -156,9 +162,9 @@ class _CarriedValues:
         return bool(self.carried_in.get(value))
 
     def merge_of(self, arg: Value, end: Value) -> StateMerge | None:
-        """Return how one carried value merges across parts of the loop; None if it cannot.
+        """Return a StateMerge: how the values of one carried state from two parts of the loop merge; else None.
 
-        `arg` is the value as an iteration receives it, `end` as the iteration passes it on.
+        `arg` is the state as an iteration receives it, `end` as the iteration passes it on. None if they do not merge.
         """
         step = self._accumulation(end)
         if step is None:
@@ -182,7 +188,7 @@ class _CarriedValues:
         return StateMerge(RESCALED, "sum", power, self.body.args.index(maximum))
 
     def _rescaling(self, value: Value) -> tuple[Value, str] | None:
-        """Return (the running maximum m, the name of g) if `value` is g(m - m'), with g = exp or exp2; otherwise None.
+        """Return (m, the name of g) if `value` is g(m - m') for a running maximum m, with g = exp or exp2; else None.
 
         m is the maximum as an iteration receives it, m' as the iteration passes it on.
         """
@@ -198,10 +204,10 @@ class _CarriedValues:
         return (before, op.name) if before in self.maxima and self.maxima[before] is after else None
 
     def _has_one_weight_factor(self, value: Value, maximum: Value, power: str) -> bool:
-        """True if `value` has exactly one factor g(t - m'), and uses no other carried value.
+        """True if `value` is a product with exactly one factor g(t - m'), and uses carried values nowhere else.
 
-        `power` is the name of g; `maximum` is the running maximum m as an iteration receives it, and m' is this maximum
-        as the iteration passes it on.
+        `power` is the name of g (exp or exp2). `maximum` is the running maximum as an iteration receives it, m' the
+        same maximum as the iteration passes it on; t depends on no carried value.
         """
         op = self.maker.get(value)
         if op is None:

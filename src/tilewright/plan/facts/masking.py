@@ -26,14 +26,14 @@ from tilewright.plan.model import Size
 Known = Value | float | None
 """Knowledge of a value: it is another value, it is a number everywhere, or nothing is known."""
 Trips = dict[tuple[int, int], int]
-"""(iterations that change anything, those of them with a partly masked tile) -> number of tasks that have these."""
+"""{(iterations that masks do not skip, those of them with a partly masked tile): number of tasks}."""
 ON_COORDINATES: dict[str, Callable[..., Any]] = {
     **{name: getattr(operator, name) for name in ("add", "sub", "mul", "ge", "gt", "le", "lt", "and_", "mod")},
     **dict.fromkeys(("broadcast", "permute", "cast"), lambda x: x),
 }
 """Operations that conditions on coordinates are made of."""
 _SAMPLES = 128
-"""Tiles along each dimension of a mask, in which a bound counts what it leaves."""
+"""Tiles along each dimension of a mask, in which a bound counts the unmasked elements."""
 _SAME_ELEMENTS = ("cast", "broadcast", "permute")
 NEUTRAL = {"max": -inf, "min": inf, "sum": 0.0}
 
@@ -49,8 +49,8 @@ def masks_of(loop: Op) -> tuple[Op, ...]:
 def changes_nothing(loop: Op, masked: Op, value: float | None = None) -> bool:
     """True if an iteration of `loop` leaves all carried values unchanged when `masked` gives `value` for every element.
 
-    `masked` is an operation of the loop's body. If `value` is None, `masked` is a select, and gives its last operand
-    everywhere. Values of which nothing is known are taken to be finite.
+    `masked` is an operation of the loop's body. If `value` is None, `masked` is a select that gives its last operand
+    for every element. Values about which nothing is known are taken to be finite.
     """
     (body,) = loop.blocks
     known: dict[Value, Known] = {arg: arg for arg in body.args}
@@ -68,10 +68,10 @@ def changes_nothing(loop: Op, masked: Op, value: float | None = None) -> bool:
 
 
 def masks_of_product(program: Program, product: Op) -> tuple[Op, ...]:
-    """Return the selects of a program by which an MMA adds nothing, or its result does not count, where they are false.
+    """Return the selects of a program that let work of the MMA `product` be skipped where their condition is false.
 
-    A select of zeros makes an operand of the MMA zero where its condition is false. A select behind the MMA hides its
-    result there if nothing else uses that. So a triangular operand has a mask, and so has a triangular result.
+    A select does if it sets an operand of the MMA to zero (a triangular operand), or if it replaces the MMA's result
+    and nothing else uses that result (a triangular result; only if there is one such select).
     """
     selects = [op for op in program.walk() if op.name == "select"]
     zeros = [op for op in selects if _makes_operand_zero(program, op, product)]
@@ -80,7 +80,7 @@ def masks_of_product(program: Program, product: Op) -> tuple[Op, ...]:
 
 
 def _makes_operand_zero(program: Program, masked: Op, product: Op) -> bool:
-    """True if an operand of the MMA `product` is 0 for every element where the select `masked` is false everywhere."""
+    """True if an operand of the MMA `product` is all zeros where the condition of the select `masked` is false."""
     known: dict[Value, Known] = {}
     for op in program.walk():
         operands = [known.get(v) for v in op.operands]
@@ -93,9 +93,10 @@ def _makes_operand_zero(program: Program, masked: Op, product: Op) -> bool:
 
 
 def _selects_behind(program: Program, product: Op) -> set[Op] | None:
-    """Return the selects that alone use the result of an MMA, elementwise; None if anything else uses it.
+    """Return the selects that keep or replace elements of an MMA's result; None if the result has any other use.
 
-    A loop may accumulate it, if only the MMA uses what the loop carries.
+    The result may pass through elementwise operations, and through a loop that accumulates it, before it reaches a
+    select. A write or a reduction of it gives None. `product` is the MMA.
     """
     ops = list(program.walk())
     loops = [op for op in ops if op.name == "iterate"]
@@ -119,10 +120,10 @@ def _selects_behind(program: Program, product: Op) -> set[Op] | None:
 
 
 def last_maskable(loop: Op) -> Op | None:
-    """Return the last operation in a loop's body that may give -inf past the end of the loop's axis; None if none may.
+    """Return the last operation of a loop's body that may give -inf past the end of the loop's axis; else None.
 
-    So the elements past the end of a ragged tile count for nothing: a result that is -inf everywhere must leave all
-    values that the loop carries unchanged. Only operations with a float result along the axis are tried.
+    If it is -inf for all elements, the loop's carried values must stay as they are: elements past the end of a ragged
+    tile then change no result. Only operations with a float result along the axis are tried.
     """
     float_ops = [
         inner
@@ -136,15 +137,15 @@ def last_maskable(loop: Op) -> Op | None:
 
 
 NEUTRAL_TERMS = {"sum": 0.0, "max": -inf, "min": inf}
-"""By reduction: a term that changes no accumulator."""
+"""{reduction: term that leaves its accumulator unchanged}."""
 
 
 def neutral_values(loop: Op) -> Mapping[Value, float] | None:
-    """Return values of a loop's body and the numbers that they must have past the end of the loop's axis; None if none.
+    """Return {value of a loop's body: number to set past the end of the loop's axis}, such as -inf; else None.
 
-    With these numbers, elements past the end of a ragged tile leave all values that the loop carries unchanged. It is
-    one value that is -inf, if there is one; else each value that a reduction adds to what the loop carries. None if an
-    MMA adds to it, or if two reductions ask for different numbers.
+    With these numbers, elements past the end of a ragged tile leave all values that the loop carries unchanged. It has
+    one value with -inf if that suffices; else each value that a reduction adds to a carried value. None if an MMA adds
+    to a carried value, or if two reductions need different numbers for one value.
     """
     last = last_maskable(loop)
     if last is not None:
@@ -161,10 +162,10 @@ def neutral_values(loop: Op) -> Mapping[Value, float] | None:
 
 
 def _known_result(op: Op, operands: Sequence[Known]) -> Known:
-    """Return what is known of the result of `op`: a Value that it equals, a number that all elements have, or None.
+    """Return what is known of the result of `op`: the Value that it equals, the number of all elements, or None.
 
-    `operands` has the same knowledge of the operands of `op`; exp of -inf is known to be 0. None means that nothing is
-    known; such operands are taken to be finite.
+    `operands` says the same of each operand of `op`; None means that nothing is known. For example, exp of -inf is 0,
+    and an MMA with a zero operand equals its accumulator. Unknown operands are taken to be finite.
     """
     first, second = (*operands, None, None)[:2]
     if op.name in ("fill", "scalar"):
@@ -185,7 +186,7 @@ def _known_result(op: Op, operands: Sequence[Known]) -> Known:
     if op.name == "select":  # a mask of a mask
         return second if second == operands[2] else None
     if op.name in EXPONENTIALS and first in (0.0, -inf):
-        return exp(float(first))  # 1 or 0, whatever is raised
+        return exp(float(first))  # 1 or 0 for either base
     if op.name == "mul" and 1.0 in (first, second):
         return second if first == 1.0 else first
     return None
@@ -194,28 +195,30 @@ def _known_result(op: Op, operands: Sequence[Known]) -> Known:
 def count_trips(
     program: Program, masks: Sequence[Op], axis: Expr, tile: int, rows: Mapping[Expr, int], size: Size
 ) -> Trips:
-    """Count the iterations of a loop that masks leave to each task: return {(kept, partly masked): tasks}.
+    """Count the iterations of a loop that masks leave to each task: return {(kept, partly masked): number of tasks}.
 
     The loop is over `axis`, `tile` elements per iteration. `kept` is the number of iterations with an unmasked element,
-    `partly masked` how many of these also have a masked one, `tasks` how many tasks have these numbers. A task is one
-    tile of the grid; `rows` maps each dimension of the masks except `axis` to a task's extent. `size(d)` evaluates the
-    extent of a dimension d. Conditions are taken to be linear, and evaluated at the corners of a tile; one that depends
-    on data masks nothing.
+    `partly masked` how many of them also have a masked one. A task is one tile of the grid; `rows` maps each dimension
+    of the masks except `axis` to a task's extent. `size(d)` evaluates the extent of a dimension d. Conditions are taken
+    to be linear, and evaluated at the corners of a tile; a condition that depends on data masks nothing.
     """
     dims = [*rows, axis]
     steps = [min(max(1, step), size(d)) for d, step in rows.items()] + [tile]
     first = np.meshgrid(*(np.arange(0, size(d), step) for d, step in zip(dims, steps, strict=True)), indexing="ij")
     last = [np.minimum(at + step, size(d)) - 1 for at, step, d in zip(first, steps, dims, strict=True)]
-    seen, whole, makers = np.ones(first[0].shape, bool), np.ones(first[0].shape, bool), program.makers()
+    any_unmasked, all_unmasked, makers = np.ones(first[0].shape, bool), np.ones(first[0].shape, bool), program.makers()
     for mask in masks:
         corners = []
         for pick in np.ndindex(*(2,) * len(dims)):
             at = {d: (last if end else first)[n] for n, (d, end) in enumerate(zip(dims, pick, strict=True))}
             corners.append(_value_at(mask.operands[0], makers, at, size))
         if all(corner is not None for corner in corners):
-            seen &= np.logical_or.reduce(corners)
-            whole &= np.logical_and.reduce(corners)
-    trips, masked = seen.sum(axis=-1).ravel().tolist(), (seen & ~whole).sum(axis=-1).ravel().tolist()
+            any_unmasked &= np.logical_or.reduce(corners)
+            all_unmasked &= np.logical_and.reduce(corners)
+    trips, masked = (
+        any_unmasked.sum(axis=-1).ravel().tolist(),
+        (any_unmasked & ~all_unmasked).sum(axis=-1).ravel().tolist(),
+    )
     counted: Trips = {}
     for pair in zip(trips, masked, strict=True):
         counted[pair] = counted.get(pair, 0) + 1
@@ -224,7 +227,10 @@ def count_trips(
 
 @dataclass(frozen=True, eq=False)
 class MaskedProduct:
-    """An MMA that adds nothing, or does not count, where `selects` are false: masks over `dims`, some of them of K."""
+    """An MMA with masks (`selects`) over the dimensions `dims`, some of which may be K (`k`).
+
+    Where a mask is false, the MMA adds zero or its result is not used, so that tasks or iterations can be skipped.
+    """
 
     program: Program
     selects: tuple[Op, ...]
@@ -234,36 +240,42 @@ class MaskedProduct:
     _counted: dict[tuple[int, ...], tuple[tuple[float, int], ...]] = field(default_factory=dict)
 
     def lengths(self, tiles: Mapping[str, int]) -> tuple[tuple[float, int], ...]:
-        """Return (share of its K iterations that a task does, number of tasks), for each share, shortest first.
+        """Return ((fraction of K iterations that a task does, number of such tasks), ...), shortest tasks first.
 
-        `tiles` has the elements of a task along M and N, and those of an iteration along K. Only tasks along dimensions
-        of the masks are counted.
+        A task is one tile of the grid; masks let it skip the other iterations. `tiles` maps dimensions to the elements
+        of a task along M and N, and of an iteration along K. Only tasks along dimensions of the masks are counted.
         """
         size = numbers_of(self.sizes)
         steps = tuple(min(tiles.get(str(d), 1), size(d)) for d in self.dims)
         if steps not in self._counted:
-            of_dim = dict(zip(self.dims, steps, strict=True))
+            step_of = dict(zip(self.dims, steps, strict=True))
             axis = next((d for d in self.dims if str(d) in self.k), self.dims[-1])
-            rows = {d: step for d, step in of_dim.items() if d is not axis}
-            trips = count_trips(self.program, self.selects, axis, of_dim[axis], rows, size)
-            whole, counted = -(-size(axis) // of_dim[axis]), dict[float, int]()
+            rows = {d: step for d, step in step_of.items() if d is not axis}
+            trips = count_trips(self.program, self.selects, axis, step_of[axis], rows, size)
+            all_iterations, counted = -(-size(axis) // step_of[axis]), dict[float, int]()
             for (kept, _), tasks in trips.items():
                 if str(axis) in self.k:
-                    counted[kept / whole] = counted.get(kept / whole, 0) + tasks
+                    counted[kept / all_iterations] = counted.get(kept / all_iterations, 0) + tasks
                 else:  # a task does all iterations, or none
                     counted[1.0] = counted.get(1.0, 0) + kept * tasks
-                    counted[0.0] = counted.get(0.0, 0) + (whole - kept) * tasks
+                    counted[0.0] = counted.get(0.0, 0) + (all_iterations - kept) * tasks
             self._counted[steps] = tuple(sorted((share, tasks) for share, tasks in counted.items() if tasks))
         return self._counted[steps]
 
     @cached_property
     def least_share(self) -> float:
-        """The share of all iterations that tasks and iterations of single elements do, but for rounding: a bound."""
+        """A lower bound of the fraction (0 to 1) of iterations that masks do not skip, for any tile sizes.
+
+        It is counted in about 128 tiles along each dimension, less 1/128 for rounding.
+        """
         counts = {str(d): max(1, numbers_of(self.sizes)(d) // _SAMPLES) for d in self.dims}
         return self.share(counts) - 1 / _SAMPLES
 
     def share(self, tiles: Mapping[str, int]) -> float:
-        """Return the share of all iterations that are done, with tasks and iterations of `tiles`."""
+        """Return the fraction (0 to 1) of all iterations of all tasks (tiles of the grid) that masks do not skip.
+
+        `tiles` maps dimensions to the elements of a task along M and N, and of an iteration along K.
+        """
         lengths = self.lengths(tiles)
         return sum(share * tasks for share, tasks in lengths) / sum(tasks for _, tasks in lengths)
 

@@ -106,9 +106,10 @@ def _weights(along: tuple[Op, ...], maximum: Op) -> set[Value] | str:
 
 
 def _dependents(ops: list[Op], values: set[Value], along: tuple[Op, ...]) -> set[Value]:
-    """Return the set of `values` and of all values computed from them by operations that are not in `along`.
+    """Return the set of `values` and of all values that operations outside of `along` compute from them.
 
-    `ops` are the program's operations, in order; `along` are the operations along the softmax's dimension.
+    `ops` are the program's operations, in order; `along` are the operations along the softmax's dimension, through
+    which no dependence is followed.
     """
     dependents = set(values)
     for op in ops:

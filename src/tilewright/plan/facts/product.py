@@ -91,7 +91,7 @@ def _operand_facts(nodes: Sequence[ValueFacts], value: int) -> OperandFacts:
 
 
 def _accumulated_mma(nodes: Sequence[ValueFacts], start: int, dims: Dims) -> int | None:
-    """Return the node number of the earlier MMA whose result this MMA adds to; None if it starts from something else.
+    """Return the node number of the earlier MMA whose result an MMA adds to; None if there is none.
 
     `nodes` are the values of the program's graph; `start` is the node number of the accumulator input, `dims` its
     dimensions. From `start` back, the search follows the first operand with exactly these dimensions (the result may

@@ -20,7 +20,7 @@ def signature(facts: Facts) -> Signature:
 
 
 class _Signing:
-    """The facts of a program, with a number for each merged dimension."""
+    """Builds the signature of a program's facts; dimensions that form one flat index share a number in it."""
 
     def __init__(self, facts: Facts):
         self.facts = facts
@@ -42,10 +42,10 @@ class _Signing:
         return (tuple(extents), tuple(parallel), tuple(loops), tuple(self._value_tree(w.id) for w in facts.writes))
 
     def _sort_key(self, run: tuple[str, ...]) -> tuple[object, ...]:
-        """Return the sort key by which dimensions get numbers: strides in writes, extent, then strides in reads.
+        """Return the sort key by which a group of dimensions gets its number; it contains no names.
 
-        The key has no names. `run` are dimensions that form one flat index, outermost first. A run that occurs in no
-        write comes last.
+        It has the group's strides in writes, its extent, and its strides in reads. `run` are dimensions that form one
+        flat index, outermost first. A group that occurs in no write comes last.
         """
         facts, inner = self.facts, run[-1]
         written = [-w.place.steps.get(inner, 0) for w in facts.writes]
@@ -53,7 +53,7 @@ class _Signing:
         return (not any(written), *written, facts.size(run), tuple(read))
 
     def _dim_numbers(self, dims: frozenset[str]) -> tuple[int, ...]:
-        """Return the numbers in the signature of the dimensions `dims`, sorted, each once.
+        """Return the numbers that the signature uses for the dimensions `dims`, sorted, each once.
 
         Dimensions that form one flat index share a number.
         """
@@ -93,7 +93,7 @@ class _Signing:
 
 
 def _mergeable_groups(facts: Facts) -> list[tuple[str, ...]]:
-    """Return all dimensions of a program in groups, such that the dimensions of a group always form one flat index.
+    """Return all dimensions of a program in groups; the dimensions of a group form one flat index wherever they occur.
 
     A group is a tuple of dimension names, outermost first; most groups have one dimension. `facts` is the analysed
     program.

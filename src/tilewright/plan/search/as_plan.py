@@ -1,4 +1,4 @@
-"""Turn a candidate of the search into a plan, or say what the lowering lacks for it."""
+"""Convert candidates of the search to plans, or name the feature that the lowering lacks for a candidate."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 
 
 def as_plan(candidate: PlanCandidate) -> Schedule | Rejected:
-    """Convert a candidate of the search to its plan (a Schedule, from which the lowering generates code).
+    """Convert a candidate of the search to its plan: a Schedule, from which the lowering generates code.
 
-    Return a Rejected instead, which names what the lowering lacks, if the lowering cannot do the candidate. The plan
-    has one `repack` statement per operand that is copied to another layout before the kernel. If the candidate runs two
-    kernels, the plan of the second kernel is in the field `then`.
+    Return a Rejected if the lowering (code generator) does not support the candidate; it names the missing feature. The
+    plan has one `repack` statement per operand that is copied to another layout before the kernel. If the candidate
+    runs two kernels, the plan of the second is in the field `then`.
     """
     kernel = candidate.kernel
     plan: Schedule | Rejected

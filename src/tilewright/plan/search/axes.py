@@ -1,6 +1,4 @@
-"""Classes of dimensions: dimensions with the same role in every MMA form a
-class, and a class is an axis of the schedule.
-"""
+"""Classes of dimensions: dimensions with the same role (M, N, K, batch) in every MMA are tiled as one axis."""
 
 from __future__ import annotations
 
@@ -14,9 +12,10 @@ ROWS, COLUMNS, DEPTH, BATCH, NONE = "rckb-"
 
 @dataclass(frozen=True)
 class DimClass:
-    """A class of dimensions: those with the same role in all MMAs, outermost first; `roles` has the role in each MMA.
+    """A class of dimensions, outermost first, with the same role in all MMAs; `roles` has the role in each MMA.
 
-    The grid may split a class that `is_parallel`. A class that `streams` may be processed tile by tile in one pass.
+    A role is one of "r" (rows of the atom), "c" (columns), "k" (K), "b" (batch) and "-" (not in the MMA). The grid may
+    split a class that `is_parallel`. A class that `streams` may be processed tile by tile in one pass.
     """
 
     dims: tuple[str, ...]
@@ -27,15 +26,15 @@ class DimClass:
 
     @property
     def is_batch(self) -> bool:
-        """True if these dimensions are M, N or K of no MMA: every MMA has them as batch dimensions or not at all."""
+        """True if no MMA has these dimensions as M, N or K: each MMA has them as batch dimensions or not at all."""
         return set(self.roles) <= {BATCH, NONE}
 
 
 def classes_of(facts: Facts, flips: tuple[bool, ...]) -> tuple[DimClass, ...]:
-    """Group the program's dimensions into classes, returned as a tuple of DimClass; each class is tiled as one axis.
+    """Group the program's dimensions into classes; return a tuple of DimClass. Each class is tiled as one axis.
 
-    Two dimensions are in one class if they agree in three things: their role (row, column, K, batch or none) in every
-    MMA; whether the grid may split them; and whether a loop may process them tile by tile in one pass (not if they are
+    Two dimensions are in one class if they agree in three respects: their role (row, column, K, batch or none) in every
+    MMA; whether the grid may split them; and whether one pass over them, tile by tile, suffices (not if they are
     scanned). Classes, and the dimensions in a class, are in this order: dimensions that the grid may split, then the
     memory order of the first write, then of the reads, then all others. `flips` has one entry per MMA: True if N lies
     on the atom's rows, which swaps the roles of rows and columns.
@@ -44,10 +43,10 @@ def classes_of(facts: Facts, flips: tuple[bool, ...]) -> tuple[DimClass, ...]:
     sides = [(*p.side(flip)[:2], p.k, p.batch) for p, flip in zip(facts.products, flips, strict=True)]
     members: dict[tuple[tuple[str, ...], bool, bool], list[str]] = {}
     for dim in dict.fromkeys([*facts.parallel, *order, *facts.extents]):
-        parts = tuple(next((r for r, dims in zip("rckb", side, strict=True) if dim in dims), NONE) for side in sides)
+        roles = tuple(next((r for r, dims in zip("rckb", side, strict=True) if dim in dims), NONE) for side in sides)
         streams = facts.passes[dim] == 1 and dim not in facts.scanned
-        members.setdefault((parts, dim in facts.parallel, streams), []).append(dim)
+        members.setdefault((roles, dim in facts.parallel, streams), []).append(dim)
     return tuple(
-        DimClass(tuple(dims), parts, facts.size(dims), is_parallel, streams)
-        for (parts, is_parallel, streams), dims in members.items()
+        DimClass(tuple(dims), roles, facts.size(dims), is_parallel, streams)
+        for (roles, is_parallel, streams), dims in members.items()
     )

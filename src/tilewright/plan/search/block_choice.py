@@ -1,4 +1,4 @@
-"""Rank the blockings of a product on a CPU: those of every unit of the machine that are legal, by their cost."""
+"""Rank the legal blockings (tile sizes and loop orders) of a product on a CPU by predicted cost, over all its units."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tilewright.plan.vectors import vector_unit
 
 
 def choose(space: Contraction, machine: Machine, fixed: Fixed = FREE) -> Choice:
-    """Return a Choice: all legal plans of a product on a CPU, fastest predicted first, and why atoms do not fit.
+    """Return a Choice: the legal plans of a product on a CPU, fastest predicted first, and why other atoms do not fit.
 
     `space` is the product's index space. The Choice may have no plan. All plans follow the author's constraints
     `fixed`; if no plan can, the constraints are ignored.
@@ -52,10 +52,10 @@ def choose(space: Contraction, machine: Machine, fixed: Fixed = FREE) -> Choice:
 
 
 def variant(space: Contraction, atom: MultiplyAtom | LaneUnit) -> Contraction:
-    """Return an index space in the form that suits a unit: unchanged, or with last filter tap and channels merged.
+    """Return a product's index space for `atom`: unchanged, or with the last filter dimension and channels merged.
 
     Merged, they are one digit (mixed-radix part) of K. They are merged if the atom uses tile registers and its K is at
-    least twice the number of channels, because half of the atom's K or more would be empty otherwise.
+    least twice the number of channels: half of its K or more would be padding otherwise.
     """
     in_tiles = isinstance(atom, MultiplyAtom) and isinstance(atom.c, OpaqueOperand)
     return merge_taps(space) if in_tiles and 2 * size(space.depth[-1]) <= atom.shape[2] else space
@@ -66,8 +66,9 @@ def _candidates(
 ) -> Iterator[Candidate]:
     """Yield a Candidate (blocking and predicted cost) for each legal blocking of a product, with each of `atoms`.
 
-    A blocking is a choice of tile sizes and loop order. All follow the author's constraints `fixed`. Blockings whose
-    tasks (one core's tile each) stage too many bytes, or that have too many instructions, are left out.
+    A blocking is a choice of tile sizes and loop order. All blockings follow the author's constraints `fixed`.
+    Blockings whose tasks (one core's tile each) copy too many bytes of A first, or that have too many instructions, are
+    left out.
     """
     for atom in atoms:
         suited = variant(space, atom)
@@ -77,7 +78,11 @@ def _candidates(
 
 
 def _unit(space: Contraction, atom: MultiplyAtom | LaneUnit, machine: Machine, fixed: Fixed) -> BlockUnit:
-    """Return the BlockUnit of an atom, or of vectors along a shared dimension: what is tried with it for a product."""
+    """Return a BlockUnit: the tile sizes, task counts and ways to stage A that are tried for a product with `atom`.
+
+    `space` is the product's index space. `atom` is an MMA atom, or the SIMD unit along a dimension that A, B and the
+    result share. `fixed` are the author's constraints.
+    """
     if isinstance(atom, LaneUnit):
         return lanes_of(space, machine)
     make = tile_unit if isinstance(atom.c, OpaqueOperand) else vector_unit

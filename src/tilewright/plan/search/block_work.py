@@ -1,7 +1,7 @@
 """The work and time of a kernel of one product on a CPU, whose accumulator tiles stay in registers over all of K.
 
-A task runs over accumulator tiles in one of two orders. MMAs, or the loads that feed them, overlap with what operands
-take to come from caches and memory; staging of A and stores of tile registers do not.
+A task (one core's tile) iterates over accumulator tiles in one of two orders. MMAs, and the loads that feed them,
+overlap with reads of operands from caches and memory; staging (copying) of A and stores of tile registers do not.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tilewright.plan.vectors import step_cycles
 
 
 def block_cost(space: Contraction, blocking: Blocking, machine: Machine) -> Cost:
-    """Return a Cost, the predicted cycles of the busiest core by cause, of a blocking on a CPU.
+    """Return a Cost (predicted cycles of the busiest core, by cause) of a blocking of a product on a CPU.
 
     `space` is the product's index space, `blocking` has the tile sizes and the loop order.
     """
@@ -32,7 +32,7 @@ def block_cost(space: Contraction, blocking: Blocking, machine: Machine) -> Cost
     staging = shape.repeats * _task_staging_cycles(space, blocking, machine, shape)
     storing = shape.repeats * _task_storing_cycles(space, blocking, machine, shape)
     ragged = 0.0
-    if shape.last_tail:  # the last task along M has these rows besides
+    if shape.last_tail:  # the last task along M also has a ragged tile of so many rows
         last_tasks = ceil(shape.column_tasks * shape.around / workers)
         ragged = last_tasks * shape.across * _tile_cycles(space, blocking, machine, shape.last_tail, blocking.vectors)
     tensors = {x.name: operand_bytes(x) for x in (space.a, space.b, space.out, *space.extras)}
@@ -57,29 +57,31 @@ def block_cost(space: Contraction, blocking: Blocking, machine: Machine) -> Cost
 
 
 def _task_mma_cycles(space: Contraction, blocking: Blocking, machine: Machine, shape: TaskShape) -> float:
-    """Return the cycles of one core for the MMAs of one repetition of a task, with the loads that feed them.
+    """Return one core's cycles for the MMAs, and the loads that feed them, of one task and one batch element.
 
-    The last accumulator tile along a shared digit may be narrower.
+    A task is one core's tile. `shape` has its numbers of accumulator tiles, `blocking` the size of one. Ragged tiles at
+    the ends of M and, with vectors along a dimension that A and B share, of that dimension count less.
     """
 
     def line(vectors: int) -> float:
-        """Return the cycles for a line of accumulator tiles of `vectors` vectors."""
+        """Return the cycles for all accumulator tiles of `vectors` vectors along one line (run of rows) of the task."""
         full = shape.blocks * _tile_cycles(space, blocking, machine, blocking.rows, vectors)
         return full + (_tile_cycles(space, blocking, machine, shape.tail, vectors) if shape.tail else 0.0)
 
-    rest = columns_of(space, blocking) % blocking.columns // blocking.atom.shape[1]
-    if not blocking.by_lanes or not rest or shape.column_tasks > 1:
+    ragged_vectors = columns_of(space, blocking) % blocking.columns // blocking.atom.shape[1]
+    if not blocking.by_lanes or not ragged_vectors or shape.column_tasks > 1:
         total = shape.across * line(blocking.vectors)
     else:
-        total = (shape.across - 1) * line(blocking.vectors) + line(rest)
+        total = (shape.across - 1) * line(blocking.vectors) + line(ragged_vectors)
     columns = space.extent(space.columns) if blocking.by_lanes else 1  # one after the other
     return shape.lines * columns * total
 
 
 def _tile_cycles(space: Contraction, blocking: Blocking, machine: Machine, rows: int, vectors: int) -> float:
-    """Return the cycles of one core for one accumulator tile of `rows` rows by `vectors` vectors, over all of K.
+    """Return one core's cycles for one accumulator tile of `rows` rows by `vectors` vectors, over all of K.
 
-    With tile registers, a ragged tile of rows that are read in place is staged step by step.
+    `space` is the product's index space. With tile registers, a ragged tile of rows that are read in place is copied to
+    scratch memory in each K step.
     """
     if blocking.by_lanes:
         return lanes.block_cycles(space, blocking, machine, rows, vectors)
@@ -95,7 +97,7 @@ def _tile_cycles(space: Contraction, blocking: Blocking, machine: Machine, rows:
 
 
 def _task_overhead(blocking: Blocking, machine: Machine) -> float:
-    """Return the cycles of one core to begin and end a task, beside its accumulator tiles."""
+    """Return one core's cycles to begin and end a task (one core's tile), without its accumulator tiles."""
     costs = machine.costs
     if blocking.in_tiles:
         return costs.tiles.task if blocking.overlap == "delayed store" else 0.0
@@ -103,7 +105,7 @@ def _task_overhead(blocking: Blocking, machine: Machine) -> float:
 
 
 def _k_elements(space: Contraction, blocking: Blocking) -> int:
-    """Return the extent of K that accumulator tiles run over: all filter taps times the channels, in whole MMAs."""
+    """Return the K extent of an accumulator tile: all filter taps times the channels, padded to whole atoms."""
     return round_up(size(space.depth[-1]), blocking.atom.shape[2]) * space.extent(space.depth[:-1])
 
 
@@ -111,10 +113,11 @@ def _k_elements(space: Contraction, blocking: Blocking) -> int:
 
 
 def _task_read_cycles(space: Contraction, blocking: Blocking, machine: Machine, shape: TaskShape) -> float:
-    """Return the cycles of one core to read operands and write results in one repetition of a task.
+    """Return one core's cycles to read operands and write results for one task and batch element.
 
-    The outer loop over accumulator tiles goes over all tiles of the other operand before it comes to the next. Loads
-    that bypass L1 take no room there.
+    A task is one core's tile; `shape` has its numbers of accumulator tiles. Bytes come from the nearest cache that
+    holds them, or from memory. The order of the loops over accumulator tiles (`blocking.order`) decides how many bytes
+    are read before an operand is read again. Loads that bypass L1 take no room there.
     """
     limits = machine.limits
     a_bytes, tile_a = _a_bytes(space, blocking, shape)
@@ -142,15 +145,16 @@ def _task_read_cycles(space: Contraction, blocking: Blocking, machine: Machine, 
 
 
 def _a_bytes(space: Contraction, blocking: Blocking, shape: TaskShape) -> tuple[float, float]:
-    """Return the bytes of A that (one repetition of a task, one accumulator tile) reads.
+    """Return the bytes of A that are read for (one task and batch element, one accumulator tile).
 
-    Neighbouring rows of a sliding window share what they read along the last filter dimension.
+    A task is one core's tile; `shape` has its numbers of accumulator tiles. Rows of a sliding window share elements
+    along the last filter dimension, which count once per accumulator tile if A is read in place.
     """
-    element, part = element_bytes(space.a.dtype), operand_bytes(space.a) / shape.a_parts
+    element, share_of_a = element_bytes(space.a.dtype), operand_bytes(space.a) / shape.a_parts
     if blocking.by_lanes:
-        part /= shape.column_tasks
+        share_of_a /= shape.column_tasks
     row_bytes = _k_elements(space, blocking) * element
-    task = shape.staged_bytes or (part if blocking.by_lanes else min(shape.rows * row_bytes, part))
+    task = shape.staged_bytes or (share_of_a if blocking.by_lanes else min(shape.rows * row_bytes, share_of_a))
     if blocking.stage != "panel" and len(space.rows) > 1:
         row_bytes = size(space.depth[-1]) * prod(map(size, space.depth[:-2])) * element
     return task, min(blocking.rows * row_bytes, task)
@@ -159,7 +163,11 @@ def _a_bytes(space: Contraction, blocking: Blocking, shape: TaskShape) -> tuple[
 def _core_bytes(
     space: Contraction, blocking: Blocking, machine: Machine, shape: TaskShape
 ) -> tuple[float, float, float]:
-    """Return the bytes of (A, B, the result) that one core reads or writes in all its tasks."""
+    """Return the bytes of (A, B, the result) that one core reads or writes in all of its tasks.
+
+    It is a tensor's size, divided by the number of cores that use separate parts of the tensor. `space` is the
+    product's index space, `shape` has the number of tasks.
+    """
     workers = cores(machine)
     batch = [d for d in space.batch if not blocking.by_lanes or d is not required_lane_digit(space)]
     a_parts = shape.a_parts * (shape.column_tasks if blocking.by_lanes else 1)
@@ -170,10 +178,10 @@ def _core_bytes(
 
 
 def _task_staging_cycles(space: Contraction, blocking: Blocking, machine: Machine, shape: TaskShape) -> float:
-    """Return the cycles of one core to stage A in one repetition of a task; 0 if A is read in place.
+    """Return one core's cycles to stage (copy to scratch memory) A for one task and batch element; else 0.
 
-    A comes from memory as far as L2 does not hold what the core reads of it, and goes there as far as L2 does not hold
-    what is staged.
+    A task is one core's tile; `shape` has its staged bytes. A comes from memory to the extent that L2 does not hold all
+    that the core reads, and the copy goes to memory to the extent that L2 does not hold it. 0 if A is read in place.
     """
     if not blocking.stage:
         return 0.0
@@ -186,10 +194,11 @@ def _task_staging_cycles(space: Contraction, blocking: Blocking, machine: Machin
 
 
 def _task_storing_cycles(space: Contraction, blocking: Blocking, machine: Machine, shape: TaskShape) -> float:
-    """Return the cycles of one core to store tile registers in one repetition of a task; 0 without tile registers.
+    """Return one core's cycles to store tile registers of one task and batch element; 0 without tile registers.
 
-    Delayed stores overlap with the next accumulator tile. Lines of a row that are not written together, and those that
-    several cores write, take longer.
+    A task is one core's tile; `shape` has its numbers of accumulator tiles. Delayed stores overlap with the next
+    accumulator tile and cost nothing. Rows of the result that are written in several pieces, or by several cores, take
+    longer.
     """
     if not blocking.in_tiles:
         return 0.0

@@ -1,7 +1,7 @@
 """Rule: kernels of one product on a CPU, whose accumulator tiles stay in registers over all of K.
 
 The units are tile registers, vectors along N, and vectors along a dimension that A, B and the result share. Operands
-may be widened to the accumulator's type first, or get zeros after K, where a unit then takes them.
+may be widened to the accumulator's type first, or zero-padded along K, if a unit then takes them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ WHAT = "accumulator tiles that stay in registers over K"
 
 @dataclass(frozen=True, eq=False)
 class BlockedKernelSchedule:
-    """A kernel of one product in accumulator tiles that stay in registers, and the ranking that it is from.
+    """A CPU kernel of one product in accumulator tiles that stay in registers, and the ranking that it comes from.
 
     `opened` are the names of the digits (mixed-radix parts of M) whose extent is known only at the call.
     """
@@ -44,8 +44,8 @@ class BlockedKernelSchedule:
     def family(self) -> str:
         """Return the name of the CPU unit that this kernel multiplies with: "tile registers", "vectors" or "lanes".
 
-        "lanes" are vectors along a batch dimension, as in a depthwise convolution. Candidates with the same name are a
-        family: the lowering tends to refuse all of them or none.
+        "lanes" are vectors along a batch dimension, as in a depthwise convolution. `explain` shows one candidate per
+        name, as the lowering (code generator) tends to refuse all of them or none.
         """
         blocking = self.candidate.blocking
         return "tile registers" if blocking.in_tiles else LANES if blocking.by_lanes else "vectors"
@@ -64,7 +64,7 @@ class BlockedKernelSchedule:
 
 @dataclass(frozen=True)
 class Variant:
-    """A product's index space as a unit takes it: operands copied first for `copies` cycles, as `note` says."""
+    """A product's index space with operands as a unit takes them; preparing them takes `copies` cycles (see `note`)."""
 
     space: Contraction
     copies: float = 0.0
@@ -72,10 +72,10 @@ class Variant:
 
 
 def product_space(facts: Facts, machine: Machine) -> Contraction | str:
-    """Return the index space (a Contraction: M, N, K, operands) of a program's product; or text: why it has none.
+    """Return the index space (a Contraction: M, N, K, operands) of a program's only product; or text: why it has none.
 
-    Text if the program is not one product with elementwise work after it. Text also if an access of B or the result may
-    be out of bounds, or an access of A that reads something other than zero there.
+    Text if the program is not one product with elementwise work after it, if an access of B or the result may be out of
+    bounds, or if A is replaced by a value other than zero where it is out of bounds.
     """
     space = contraction_of(facts, machine)
     if isinstance(space, str):
@@ -88,9 +88,9 @@ def product_space(facts: Facts, machine: Machine) -> Contraction | str:
 def kernels_of_blocks(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[PlanCandidate]:
     """Yield CPU candidates for a program of one product: one per blocking (tile sizes) that fits a unit of the machine.
 
-    Yields nothing on a machine with lanes (a GPU), if the program has no product, if it logs, or if its elements must
-    be computed in order. If no blocking fits, or the lowering has no such kernel for the program, the reason is noted
-    in `ranking` (the search's result).
+    A unit is the machine's tile registers or vectors. Yields nothing on a machine with lanes (a GPU), if the program
+    has no product, if it logs, or if its elements must be computed in order. If no blocking fits, or the lowering has
+    no such kernel for the program, the reason is noted in `ranking` (the search's result).
     """
     if machine.lanes is not None or not facts.products or facts.logs or facts.in_order:
         return
@@ -114,12 +114,12 @@ def kernels_of_blocks(facts: Facts, machine: Machine, ranking: Ranking) -> Itera
 
 
 def _plan_candidate(
-    facts: Facts, kernel: BlockedKernelSchedule, copies: float, place: int, rewrites: tuple[Rewrite, ...] = ()
+    facts: Facts, kernel: BlockedKernelSchedule, copies: float, rank: int, rewrites: tuple[Rewrite, ...] = ()
 ) -> PlanCandidate:
-    """Return a kernel as a PlanCandidate: its cycles are those of its cost, its epilogue, and `copies` before it.
+    """Return a kernel as a PlanCandidate; its cycles are those of the kernel, its epilogue, and `copies` before it.
 
-    `place` is its place among kernels of equal cost; `facts` is the analysed program, which has the epilogue's
-    elementwise work.
+    `rank` is its index among kernels of equal cost; `facts` is the analysed program, which has the epilogue's
+    elementwise work. `rewrites` describe the operands that are prepared before the kernel.
     """
     machine = kernel.ranked.machine
     epilogue = sum(
@@ -128,15 +128,16 @@ def _plan_candidate(
         if n.op not in UNTIMED and n.op != "mma"
     )
     cycles = kernel.candidate.cost.cycles + copies + epilogue / cores(machine)
-    return PlanCandidate(kernel, cycles, (cycles, place), rewrites)
+    return PlanCandidate(kernel, cycles, (cycles, rank), rewrites)
 
 
 def _ranked_variants(space: Contraction, machine: Machine, fixed: Fixed) -> Iterator[tuple[Variant, Choice]]:
-    """Yield (Variant, Choice) pairs: each way to prepare operands for a CPU unit, with its ranked blockings.
+    """Yield (Variant, Choice) pairs: each way to prepare operands for a CPU unit, with its blockings ranked by cost.
 
-    The variants, in this order:
+    A Variant is the product with prepared operands. The variants, in this order:
     - the operands as they are;
-    - operands widened to the accumulator's type, only if no atom takes them as they are (at best lanes, which convert);
+    - operands widened to the accumulator's type, only if no atom takes them as they are (at best vectors along a shared
+      dimension, which convert);
     - for each vector atom that multiplies several neighbours along K: K zero-padded to a multiple of that number.
     """
     ranked = choose(space, machine, fixed)
@@ -188,9 +189,9 @@ def _padded_variant(space: Contraction, padded: Contraction, machine: Machine) -
 def _open_kernels(facts: Facts, space: Contraction, machine: Machine, ranking: Ranking) -> Iterator[PlanCandidate]:
     """Yield CPU candidates for a product with extents of M known only at the call: one per blocking in tile registers.
 
-    The two innermost digits (mixed-radix parts) of M, the position in an image, must be known. If they are not, if the
-    machine has no tile registers, or if another unit (vectors or lanes) is predicted faster at typical sizes, `ranking`
-    (the search's result) gets the reason and nothing is yielded.
+    The two innermost digits (mixed-radix parts) of M, the position in an image, must be known before. If they are not,
+    if the machine has no tile registers, or if vectors are predicted faster at typical sizes, `ranking` (the search's
+    result) gets the reason and nothing is yielded. `space` is the product's index space.
     """
     if not machine.limits.tile_registers or not space.open or {*space.open} & {*space.rows[-2:]}:
         ranking.reject(WHAT, "rows that are open are planned as such in tile registers only")
@@ -213,7 +214,7 @@ def space_for(plan: Schedule, space: Contraction, machine: Machine) -> Variant:
 
     Operands are widened to the accumulator's type if only that suits the atom; else K is zero-padded if the atom
     multiplies several neighbours along K; else they stay as they are. The dimensions of M are merged into one if memory
-    allows, and few channels are merged with a filter dimension. A plan without an atom gets merged M only.
+    allows, and few channels are merged with a filter dimension. If the plan has no atom, only M is merged.
     """
     atom = machine.multiply.get(plan.atom or "")
     if atom is None:

@@ -28,15 +28,15 @@ of one kernel: the merge rounds once more."""
 def kernels_with_atoms(
     facts: Facts, machine: Machine, ranking: Ranking, best: float, only_lowered: bool
 ) -> Iterator[PlanCandidate]:
-    """Yield candidates that run a program as one GPU kernel, with all MMAs on MMA instructions fed by a pipeline.
+    """Yield candidates that run a program as one GPU kernel, with all MMAs on atoms (MMA instructions) in a pipeline.
 
-    Candidates without split-K come first, then those with split-K, if all sizes are known before the call; splits of
-    loops that carry more than sums must be faster by GAIN_BY_PARTS. `best` is
-    the time of the best candidate so far, in cycles: slower tilings are skipped. Tilings with the author's loop tiles
-    come first; others must be faster by GAIN_BY_OTHER_TILE. `only_lowered` drops candidates that the lowering cannot
-    do. Yields nothing on a machine without lanes (a CPU), if the program has no MMA, or if a result
-    is not a plain store; `ranking` (the search's result) gets the reason in the last two cases, unless the program is
-    half of a split one.
+    First come candidates without split-K, those with the author's loop tiles before others; others must take less than
+    0.9 (GAIN_BY_OTHER_TILE) of the time. Then come candidates with split-K, if all sizes are known before the call; for
+    loops that carry more than sums they must take less than 0.9 (GAIN_BY_PARTS) of the time. `best` is the time of the
+    best candidate so far, in cycles: slower tilings are skipped. `only_lowered` drops candidates that the lowering
+    (code generator) cannot do. Yields nothing on a machine without lanes (a CPU), if the program has no MMA, or if a
+    result is not a plain store; `ranking` (the search's result) gets the reason in the last two cases, unless the
+    program is half of a split one.
     """
     if machine.lanes is None:
         return
@@ -63,12 +63,12 @@ def kernels_with_atoms(
 
 
 def all_tilings(facts: Facts, machine: Machine, ranking: Ranking, only_lowered: bool) -> list[Tiling]:
-    """Return a list of all Tilings to try: for every choice of M or N for the atom's rows, every choice of tile sizes.
+    """Return a list of the Tilings to try: for every choice of M or N for the atom's rows, every choice of tile sizes.
 
     If the author's constraints state how waves split a tile, and some tilings do exactly that, only these are returned.
-    `only_lowered` drops choices that the lowering cannot do. Dropped choices, and reasons against halo tiles (input
-    patches loaded once for all filter taps), are noted in `ranking` (the search's result). `facts` is the analysed
-    program.
+    `only_lowered` drops choices that the lowering (code generator) cannot do. Dropped choices, and reasons against halo
+    tiles (input patches loaded once for all filter taps), are noted in `ranking` (the search's result). `facts` is the
+    analysed program.
     """
     possible: list[Tiling] = []
     for o in orientations(facts, machine, ranking):
@@ -91,15 +91,18 @@ def all_tilings(facts: Facts, machine: Machine, ranking: Ranking, only_lowered: 
 
 
 def _has_stated_loops(t: Tiling) -> bool:
-    """True if every loop of the program that carries values has the author's tile."""
+    """True if all loops of the program that carry more than accumulators have the author's tile size in `t`.
+
+    `t` is a Tiling (a choice of tile sizes).
+    """
     return all(t.tile_of(axis).size == loop.tile for axis, loop in t.facts.loops.items() if loop.source is not None)
 
 
 def _splits_waves_as_stated(t: Tiling) -> bool:
-    """True if a tiling splits a workgroup's tile among waves exactly as the author's constraints state.
+    """True if the tiling `t` splits a workgroup's tile among waves exactly as the author's constraints state.
 
-    Waves can be stated along the atom's rows only. So it is False if a constraint of several waves names a dimension
-    that is not on the atom's rows, or if the tiling splits the tile's columns among wave groups.
+    False if a constraint of several waves names a dimension that is not on the atom's rows, or if the tiling splits the
+    tile's columns among wave groups: only splits along the atom's rows can agree.
     """
     p = t.o.products[0]
     rows = {owner for owner in t.facts.stated_waves if p.rows & {owner, *t.facts.digits.get(owner, ())}}

@@ -1,7 +1,7 @@
-"""Find what makes a candidate slow: the count of its work that costs most, and the operation that has it.
+"""Find the cause of a candidate's time: the count of its work that costs most, and an operation that has it.
 
 The cost model predicts the same kernel without one of its counts: without reads of shared memory, say, or with as many
-tasks as cores. The count that saves most is the cause. So a cause is a count of the plan, not a form of program.
+tasks as cores. The count that saves the most cycles is the cause.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Timed = Callable[[Work], float]
 
 
 def cause_of(candidate: PlanCandidate, facts: Facts, machine: Machine) -> Cause:
-    """Return the Cause that takes most of a candidate's time; of several kernels, that of the slowest.
+    """Return the Cause (text, way out, operation) of most of a candidate's time; of two kernels, the slower counts.
 
     `facts` is the analysed program of the candidate, `machine` the machine that it is for.
     """
@@ -50,14 +50,14 @@ def cause_of(candidate: PlanCandidate, facts: Facts, machine: Machine) -> Cause:
     if timed is None:
         return Cause("its work cannot be counted", "write the plan yourself")
     work, cycles = timed
-    whole = cycles(work)
-    savings = {what: whole - cycles(without) for what, without in _without(work, machine)}
+    all_cycles = cycles(work)
+    savings = {what: all_cycles - cycles(without) for what, without in _without(work, machine)}
     what = max(savings, key=lambda name: savings[name])
     return _described(what, kernel, work, machine)
 
 
 def _work_of(kernel: CandidateKernel) -> tuple[Work, Timed] | None:
-    """Return (the work of a kernel, the function that times such work); None if its work cannot be counted."""
+    """Return (the Work of a kernel, a function from such a Work to cycles); None if the work cannot be counted."""
     if isinstance(kernel, TermKernelSchedule):
         machine = kernel.program.machine
         return count_simt_work(kernel), lambda work: kernel_time(machine, work, SAME_WAVES).cycles
@@ -75,10 +75,14 @@ def _work_of(kernel: CandidateKernel) -> tuple[Work, Timed] | None:
 
 
 def _without(work: Work, machine: Machine) -> Iterator[tuple[str, Work]]:
-    """Yield (name of a count, the work without it), for each count that may take time."""
+    """Yield (name of a count, `work` without this count) for each count of a kernel's work that may take time.
+
+    Counts are MMA cycles, copied bytes and so on. "tasks" is the work spread over as many tasks as the machine has
+    cores.
+    """
 
     def phases(**none: float) -> tuple[Phase, ...]:
-        """Return the phases of the work with some counts replaced."""
+        """Return the phases (loop nests) of the work with the counts named in `none` replaced, by 0."""
         return tuple(replace(p, **none) for p in work.phases)  # type: ignore[arg-type]
 
     yield "mma", replace(work, phases=phases(mma=0, first=0))
@@ -102,7 +106,10 @@ def _without(work: Work, machine: Machine) -> Iterator[tuple[str, Work]]:
 
 
 def _described(what: str, kernel: CandidateKernel, work: Work, machine: Machine) -> Cause:
-    """Return the Cause of a kernel whose time comes from the count `what` of its `work`."""
+    """Return the Cause (text, way out, operation) of a kernel's time, if the count `what` of `work` takes most of it.
+
+    `what` is a name that `_without` yields, such as "mma" or "copied".
+    """
     facts = _facts_of(kernel)
     tasks = f"{work.tasks} tasks" if work.tasks > 1 else "one task"
     products = [n for n in facts.nodes if n.op == "mma"]
@@ -144,7 +151,7 @@ def _described(what: str, kernel: CandidateKernel, work: Work, machine: Machine)
 
 
 def _facts_of(kernel: CandidateKernel) -> Facts:
-    """Return the analysed program that a kernel computes."""
+    """Return the Facts (analysed program) that a kernel computes."""
     if isinstance(kernel, TermKernelSchedule):
         return kernel.program.facts
     if isinstance(kernel, KernelSchedule):
@@ -154,20 +161,24 @@ def _facts_of(kernel: CandidateKernel) -> Facts:
 
 
 def _result_op(facts: Facts) -> Op | None:
-    """Return the operation with the most elements, reduced ones included; None if the program has no operation."""
+    """Return the program's operation with the most elements, reduced ones included; None if there is no operation."""
     sources = [n for n in facts.nodes if n.source is not None and n.op not in ("fill", "scalar")]
     return max(sources, key=lambda n: (facts.size(n.space), n.id)).source if sources else None
 
 
 def _too_few_tasks(facts: Facts, work: Work, machine: Machine) -> Cause:
-    """Return the Cause of a kernel with fewer tasks than cores: the dimension that the grid cannot split."""
+    """Return the Cause (text, way out, operation) of a kernel with fewer tasks (workgroups' tiles) than cores.
+
+    It names the longest dimension that the grid cannot split, with the reason. `facts` is the analysed program, `work`
+    has the number of tasks.
+    """
     size = numbers_of(facts.sizes)
-    whole = [d for d in facts.order if d.symbols <= facts.sizes.keys() and d not in facts.cut and size(d) > 1]
+    unsplit = [d for d in facts.order if d.symbols <= facts.sizes.keys() and d not in facts.cut and size(d) > 1]
     count = f"{work.tasks} tasks" if work.tasks > 1 else "one task"
     what = f"{count} for {machine.limits.cores} cores"
-    if not whole:
+    if not unsplit:
         return Cause(f"{what}: it has too few elements", "compute more at a time, such as a larger batch")
-    d = max(whole, key=size)
+    d = max(unsplit, key=size)
     along = [n.source for n in facts.nodes if str(d) in n.reduces and n.source is not None]
     ordered = [op for op in facts.program.walk() if op.attrs.get("dim") is d or op.attrs.get("axis") is d]
     why = why_whole(facts.program, d)
@@ -176,22 +187,26 @@ def _too_few_tasks(facts: Facts, work: Work, machine: Machine) -> Cause:
 
 
 def _slow_products(kernel: CandidateKernel, facts: Facts, work: Work) -> Cause:
-    """Return the Cause of a kernel that multiplies for most of its time: no atom, or atoms that padding fills."""
+    """Return the Cause (text, way out, operation) of a kernel that multiplies for most of its time.
+
+    It says that lanes multiply because no atom takes the operands' types, that atoms compute mostly padding, or that
+    MMAs take the time. `facts` is the analysed program, `work` has the number of tasks.
+    """
     node = max((facts.nodes[p.node] for p in facts.products), key=lambda n: facts.size(n.space))
     if not isinstance(kernel, KernelSchedule):
         dtypes = f"{facts.nodes[node.args[0]].dtype} by {facts.nodes[node.args[1]].dtype}"
         products = kernel.products if isinstance(kernel, UniformKernelSchedule) else {}
-        how = None if node.source is None else products.get(node.source)
-        if how is not None:
-            what = f"{how.atom.name} takes the time, with no copies beside it that bring its operands"
+        microkernel = None if node.source is None else products.get(node.source)
+        if microkernel is not None:
+            what = f"{microkernel.atom.name} takes the time, with no copies beside it that bring its operands"
             return Cause(what, "what explain() refused says why there is no pipeline", node.source)
         way = "cast the operands to a type that has an atom (`tilewright targets`), or write one product a kernel"
         return Cause(f"its product of {dtypes} runs on lanes, not on atoms", way, node.source)
     m = max(kernel.mmas, key=lambda m: m.cycles)
     node = facts.nodes[m.node]
     loops = kernel.tiling.phase(node)
-    done = work.tasks * kernel.tiling.batch * kernel.tiling.trips(loops) * m.rows * m.columns * m.depth
-    times = done / facts.size(node.space)
+    computed = work.tasks * kernel.tiling.batch * kernel.tiling.trips(loops) * m.rows * m.columns * m.depth
+    times = computed / facts.size(node.space)
     dim, extent, unit = _most_padded(kernel, m)
     if times < 2:
         return Cause("its products take the time", "use a narrower type", node.source)
@@ -204,11 +219,15 @@ def _slow_products(kernel: CandidateKernel, facts: Facts, work: Work) -> Cause:
 
 
 def _most_padded(kernel: KernelSchedule, m: MmaTile) -> tuple[str, int, int]:
-    """Return (dimension of an MMA that padding to whole atoms makes longest, its extent, the extent of the atom)."""
+    """Return (dimension that padding to whole atoms makes longest for the MMA `m`, its extent, the padded extent).
+
+    The longest is the one with the largest ratio of padded to actual elements of a tile; the padded extent is the
+    tile's.
+    """
     t, p = kernel.tiling, m.oriented
 
     def padding(padded: int, dims: Dims) -> float:
-        """Return how many times the elements of a tile along `dims` are padded."""
+        """Return the ratio of `padded` to the number of elements of an unpadded tile along the dimensions `dims`."""
         return padded / max(1, prod(min(t.size[d], t.facts.extents[d]) for d in dims))
 
     sides = ((m.depth, p.product.k), (m.rows, p.rows), (m.columns, p.columns))
@@ -219,7 +238,11 @@ def _most_padded(kernel: KernelSchedule, m: MmaTile) -> tuple[str, int, int]:
 
 
 def _slow_operands(what: str, kernel: CandidateKernel, facts: Facts, work: Work) -> Cause:
-    """Return the Cause of a kernel that waits for operands of its products: lanes that load them, or repeated reads."""
+    """Return the Cause (text, way out, operation) of a kernel that waits for operands of its MMAs.
+
+    `what` is "gather" if lanes load operands without bulk copies, "copied" if tasks load them repeatedly. `facts` is
+    the analysed program, `work` has the copied bytes.
+    """
     reads = [facts.nodes[i] for p in facts.products for x in (p.a, p.b) for i in x.reads]
     if not reads:
         return Cause("operands of its products are computed for each task again", "write them in a kernel of their own")
@@ -247,15 +270,18 @@ def _slow_operands(what: str, kernel: CandidateKernel, facts: Facts, work: Work)
 
 
 def _many_steps(kernel: UniformKernelSchedule, facts: Facts) -> Cause:
-    """Return the Cause of a kernel whose waves wait for operands of their atoms in every step of K."""
+    """Return the Cause (text, way out, operation) of a kernel whose waves wait for operands in every K step of an MMA.
+
+    `facts` is the analysed program. The MMA with the most K steps is named.
+    """
     waits: dict[Op, tuple[int, str]] = {}
-    for op, how in kernel.products.items():
+    for op, microkernel in kernel.products.items():
         axes = axes_in(op, kernel.width)
-        if how is not None and not isinstance(axes, str):
+        if microkernel is not None and not isinstance(axes, str):
             _, _, depth = axes.sizes(kernel.width)
-            steps = ceil(depth / how.slab) if how.slab else 1
+            steps = ceil(depth / microkernel.slab) if microkernel.slab else 1
             steps *= prod(kernel.width(d) for d in (*axes.deep, *axes.around)) * kernel.trips[op]
-            waits[op] = steps, f"{steps} steps of {min(depth, how.slab or depth)} along {axes.k}"
+            waits[op] = steps, f"{steps} steps of {min(depth, microkernel.slab or depth)} along {axes.k}"
     if not waits:
         return Cause("its product runs on lanes, which wait for its operands", "write it as one product a kernel")
     op = max(waits, key=lambda op: waits[op][0])
@@ -264,7 +290,10 @@ def _many_steps(kernel: UniformKernelSchedule, facts: Facts) -> Cause:
 
 
 def _walked_rows(kernel: UniformKernelSchedule, facts: Facts) -> Cause:
-    """Return the Cause of a kernel in which a single lane walks each row of a scan, or of a search for the largest."""
+    """Return the Cause (text, way out, operation) of a kernel in which one lane goes over each row alone.
+
+    It does for a scan, and for a topk (search for the largest few). `facts` is the analysed program.
+    """
     n = max(walked(kernel), key=lambda n: facts.size(n.space))
     assert n.source is not None
     dim = n.source.attrs["dim"]
@@ -276,17 +305,23 @@ def _walked_rows(kernel: UniformKernelSchedule, facts: Facts) -> Cause:
 
 
 def _least_contiguous(reads: list[ValueFacts], facts: Facts) -> ValueFacts:
-    """Return the read whose contiguous dimension has the fewest elements."""
+    """Return the read in `reads` whose contiguous dimension has the fewest elements."""
     return min(reads, key=lambda n: facts.extents.get(n.place.contiguous or "", 1))
 
 
 def _short_runs(kernel: CandidateKernel, facts: Facts, machine: Machine) -> Cause:
-    """Return the Cause of a kernel whose loads or stores touch many cache lines, each for a few elements."""
+    """Return the Cause (text, way out, operation) of a kernel whose accesses use a few elements of each cache line.
+
+    It names the read or write that touches the most lines. `facts` is the analysed program.
+    """
     accesses = [*facts.reads, *facts.writes]
     dims = {str(d): d for d in facts.order}
 
     def run(n: ValueFacts) -> int:
-        """Return the elements that a task has next to each other in memory."""
+        """Return the number of contiguous elements in memory that a task has of the read or write `n`.
+
+        It is 1 if no dimension is contiguous, and for kernels other than those without a pipeline.
+        """
         d = dims.get(str(n.place.contiguous))
         return kernel.width(d) if d is not None and isinstance(kernel, UniformKernelSchedule) else 1
 
@@ -299,7 +334,11 @@ def _short_runs(kernel: CandidateKernel, facts: Facts, machine: Machine) -> Caus
 
 
 def _read_again(kernel: CandidateKernel, facts: Facts, work: Work) -> Cause:
-    """Return the Cause of a kernel that reads rows again, or stores registers that it has no room for."""
+    """Return the Cause (text, way out, operation) of a kernel that reads rows of an input several times.
+
+    It does for rows too long to keep in registers or shared memory. `facts` is the analysed program, `work` has the
+    bytes that are read again.
+    """
     reduced = [n for n in facts.nodes if n.reduces and n.source is not None and n.op != "mma"]
     read = max(facts.reads, key=lambda n: facts.size(n.dims))
     times = 1 + work.again / max(1.0, work.moved)
@@ -309,17 +348,20 @@ def _read_again(kernel: CandidateKernel, facts: Facts, work: Work) -> Cause:
 
 
 def _slow_elements(kernel: CandidateKernel, facts: Facts, machine: Machine) -> Cause:
-    """Return the Cause of a kernel whose lanes compute for most of its time: the operation that takes longest."""
+    """Return the Cause (text, way out, operation) of a kernel whose lanes compute for most of its time.
+
+    It names the operation that takes the most cycles. `facts` is the analysed program.
+    """
 
     def cycles(n: ValueFacts) -> float:
-        """Return the cycles of a core for all elements of a value."""
+        """Return one core's cycles for all elements of the value `n`."""
         on_cpu = machine.lanes is None and isinstance(kernel, UniformKernelSchedule)
-        each = vector_cycles(kernel, n) if on_cpu else facts.lane_cycles(n, machine)  # type: ignore[arg-type]
-        return facts.size(n.space) * each
+        element_cycles = vector_cycles(kernel, n) if on_cpu else facts.lane_cycles(n, machine)  # type: ignore[arg-type]
+        return facts.size(n.space) * element_cycles
 
     n = max(facts.nodes, key=cycles)
-    elements, alone = facts.size(n.space), facts.lane_cycles(n, machine)
-    times = cycles(n) / elements / alone if alone else 0.0
+    elements, full_vector_cycles = facts.size(n.space), facts.lane_cycles(n, machine)
+    times = cycles(n) / elements / full_vector_cycles if full_vector_cycles else 0.0
     if n.op in ("read", "write"):
         verb = "loads" if n.op == "read" else "stores"
         way = f"lay {n.place.memory} out with the dimension last that is last in the result"
@@ -332,7 +374,11 @@ def _slow_elements(kernel: CandidateKernel, facts: Facts, machine: Machine) -> C
 
 
 def _cause_of_blocks(kernel: BlockedKernelSchedule, facts: Facts, machine: Machine) -> Cause:
-    """Return the Cause of a CPU kernel whose accumulator tiles stay in registers, by the parts of its cost."""
+    """Return the Cause (text, way out, operation) of a CPU kernel whose accumulator tiles stay in registers over K.
+
+    It is that of the largest item of the kernel's cost (MMAs, memory, staging, storing), or too few tasks for all
+    cores. `facts` is the analysed program.
+    """
     cost, cores = kernel.candidate.cost, machine.limits.cores or 1
     op = facts.nodes[facts.products[0].node].source
     parts = {name: cycles for name, cycles in cost.parts().items() if name != "launch"}

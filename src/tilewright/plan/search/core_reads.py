@@ -1,8 +1,9 @@
-"""The cycles in which a core moves operands and results of its MMAs to and from the cache or memory that holds them.
+"""The cycles in which a CPU core moves operands and results of its MMAs to and from the cache or memory with them.
 
-A task is one thread's work. It runs over accumulator tiles column by column: B of a column of tiles is read once for
-each tile in it, and A once for each column. Bytes that are read again come from the nearest cache that holds all that
-is read and written in between; first reads come from the nearest that holds the part of the tensor that the core sees.
+A task is one thread's work. It iterates over accumulator tiles column by column: B of a column of tiles is read once
+for each tile in it, and A once for each column. Bytes that are read again come from the nearest cache that holds all
+bytes that are read and written in between; first reads come from the nearest cache that holds all that the core reads
+of the tensor.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 
 
 def missing_share(needed: float, room: float) -> float:
-    """Return the fraction (0 to 1) of accesses that miss a cache with `room` bytes, if `needed` bytes use it in turn.
+    """Return the fraction (0 to 1) of accesses that miss a cache of `room` bytes if `needed` bytes are used in turn.
 
-    Nothing misses up to half the room, and everything from one and a half times the room on.
+    Nothing misses while `needed` is up to half of `room`; everything does from one and a half times `room` on.
 
     >>> missing_share(10, 100), missing_share(100, 100), missing_share(1000, 100)
     (0.0, 0.5, 1.0)
@@ -31,9 +32,10 @@ def missing_share(needed: float, room: float) -> float:
 
 
 def cycles_beyond_l1(limits: Limits, moved: float, needed: float, slower: float = 1.0) -> float:
-    """Return the cycles of one core to move `moved` bytes from or to L2; from memory, as far as L2 misses them.
+    """Return the cycles of one core to move `moved` bytes between L1 and L2, or memory for the share that misses L2.
 
-    `needed` are the bytes that use L2 in turn. L2 takes `slower` times as long as by its rate.
+    `needed` are the bytes that use L2 in turn; they decide the share of misses. Bytes in L2 take `slower` times as long
+    as at L2's rate.
     """
     misses = missing_share(needed, l2(limits))
     return moved * (misses / limits.far_rate + (1 - misses) * slower / limits.l2_rate)
@@ -55,11 +57,11 @@ class OperandReads:
 
 
 def slower_rows(machine: Machine, atom: MultiplyAtom, rows: int, stride: int, *, streams: bool = False) -> float:
-    """Return how many times as long as by the rate of L2 tile registers take to load rows of A that lie apart.
+    """Return the factor (1 or more) by which loads of A into tile registers are slower than L2's rate.
 
-    1 for other atoms, which load along a row. `stride` is the number of bytes from row to row. It takes longer if the
-    `rows` rows of an accumulator tile share so few sets of L1 that these do not hold one line of each, and if loads
-    bypass L1 (`streams`).
+    Such loads read `rows` separate rows of A, `stride` bytes from one to the next. They are slower if these rows share
+    so few sets of L1 that L1 cannot hold a line of each, and if loads bypass L1 (`streams`). 1 for atoms without tile
+    registers.
     """
     if not isinstance(atom.c, OpaqueOperand):
         return 1.0
@@ -69,9 +71,10 @@ def slower_rows(machine: Machine, atom: MultiplyAtom, rows: int, stride: int, *,
 
 
 def operand_cycles(limits: Limits, reads: OperandReads, held: float = 0.0) -> float:
-    """Return the cycles of one core to read an operand in one task, each byte from the nearest cache that holds it.
+    """Return the cycles of one core to read an operand in one task (one thread's work), from caches or memory.
 
-    `held` are the bytes of values in the task's scratch memory, which use the same caches.
+    `reads` has the bytes that are read once and again; each comes from the nearest cache that holds the bytes used in
+    between. `held` are the bytes of values in the task's scratch memory, which use the same caches.
     """
     repeated = reads.again * missing_share(reads.between, l1(limits))
     return cycles_beyond_l1(limits, reads.first, reads.core + held, reads.slower) + cycles_beyond_l1(
@@ -80,7 +83,7 @@ def operand_cycles(limits: Limits, reads: OperandReads, held: float = 0.0) -> fl
 
 
 def task_read_cycles(kernel: UniformKernelSchedule) -> float:
-    """Return the cycles of one core to read the operands of all MMAs of one task, over all its iterations.
+    """Return the cycles of one core to read the operands of all MMAs of one task (one thread's work), all iterations.
 
     MMAs without an atom count nothing. `kernel` is a kernel without a pipeline on a CPU.
     """
@@ -94,10 +97,11 @@ def task_read_cycles(kernel: UniformKernelSchedule) -> float:
 
 
 def task_overhead_cycles(kernel: UniformKernelSchedule) -> float:
-    """Return the cycles of one core for what a task does beside its MMAs: a fixed time, and one for each tile.
+    """Return the cycles of one core that a task (one thread's work) takes beside its MMAs, such as stores of tiles.
 
-    A tile is an accumulator tile. Those in tile registers are stored in every iteration of a K loop; elements in vector
-    registers count with their MMAs.
+    It is a fixed time per task, plus a time per accumulator tile. Tiles in tile registers are stored in every iteration
+    of a K loop; those in vector registers cost a fixed time, as their stores count with their MMAs. `kernel` is a
+    kernel without a pipeline on a CPU.
     """
     costs, trips = kernel.machine.costs, _trips(kernel)
     total = 0.0
@@ -124,10 +128,10 @@ def task_overhead_cycles(kernel: UniformKernelSchedule) -> float:
 
 
 def task_packing_cycles(kernel: UniformKernelSchedule) -> float:
-    """Return the cycles of one core to pack operands B within one task, over all its iterations.
+    """Return the cycles of one core to pack operands B within one task (one thread's work), over all its iterations.
 
-    A task packs B if the atom needs several neighbours along K side by side, and the task's columns do not begin at a
-    whole accumulator tile, so that B cannot be packed once for all tasks.
+    A task packs B if the atom needs several neighbours along K contiguous, and the task's columns do not begin at a
+    whole accumulator tile, so that B cannot be packed once for all tasks. 0 if no B needs that.
     """
     size, trips, total = numbers_of(kernel.facts.sizes), _trips(kernel), 0.0
     for op, microkernel in kernel.products.items():
@@ -141,9 +145,10 @@ def task_packing_cycles(kernel: UniformKernelSchedule) -> float:
 
 
 def task_value_cycles(kernel: UniformKernelSchedule) -> float:
-    """Return the cycles of one core to write and read the values of one task that go through its scratch memory.
+    """Return the cycles of one core to write and read values of one task (one thread's work) in its scratch memory.
 
-    These are the accumulators of all MMAs, and operands that the program computes. Those that L1 holds take no cycles.
+    The values are the accumulators of all MMAs, and operands that the program computes. Values that L1 holds take no
+    cycles.
     """
     limits, held, trips = kernel.machine.limits, value_bytes(kernel), _trips(kernel)
     tiles = prod(ceil(kernel.width(d) / n) for d, n in kernel.blocks.items())
@@ -152,14 +157,14 @@ def task_value_cycles(kernel: UniformKernelSchedule) -> float:
 
 
 def value_bytes(kernel: UniformKernelSchedule) -> float:
-    """Return the bytes of scratch memory of one task: accumulators of its MMAs, and operands that it computes."""
+    """Return the bytes of a CPU task's scratch memory: accumulators of all MMAs, and operands that it computes."""
     return sum(_value_bytes_of(kernel, op) for op in kernel.products)
 
 
 def _value_bytes_of(kernel: UniformKernelSchedule, op: Op) -> float:
-    """Return the bytes of the accumulator of the MMA `op`, and of its computed operands, in one iteration of a task.
+    """Return the bytes of scratch memory for the accumulator and computed operands of the MMA `op`, per iteration.
 
-    If the task loops over accumulator tiles, a value has one tile.
+    If a task loops over accumulator tiles, it is the bytes of one tile.
     """
     values = {*op.results, *(v for v in op.operands[:2] if _argument(kernel, v) is None)}
     elements = sum(prod(kernel.blocks.get(d) or kernel.width(d) for d in v.type.dims) for v in values)
@@ -167,26 +172,29 @@ def _value_bytes_of(kernel: UniformKernelSchedule, op: Op) -> float:
 
 
 def _argument(kernel: UniformKernelSchedule, value: Value) -> MemoryType | None:
-    """Return the type of the tensor that `value` is read from; None if the program computes it."""
+    """Return the type of the tensor that `value` is read from; None if it is computed or has an unknown shape."""
     maker = kernel.facts.program.makers().get(value)
     kind = None if maker is None or maker.name != "read" else maker.operands[0].type
     return kind if isinstance(kind, MemoryType) and None not in kind.sizes else None
 
 
 def _trips(kernel: UniformKernelSchedule) -> dict[Op, int]:
-    """Return {MMA: iterations of the loops around it within one task}.
+    """Return {MMA: iterations of the loops around it within one task} of a CPU kernel; a task is one thread's work.
 
-    1 if the task loops over accumulator tiles: K loops are then within those, and a tile is loaded and stored once.
+    All are 1 if the task loops over accumulator tiles: K loops are then inside, and a tile is loaded and stored once.
     """
     return dict.fromkeys(kernel.products, 1) if kernel.blocks else kernel.trips
 
 
 def _bytes_of(kernel: UniformKernelSchedule, op: Op, axes: Axes) -> tuple[float, float]:
-    """Return the bytes of (A, B) that one iteration of a task reads for the MMA `op`, for one element of the batch."""
+    """Return the bytes of (A, B) that one iteration of a task reads for the MMA `op`, for one element of the batch.
+
+    `axes` says which dimensions of the MMA are M, N and K.
+    """
     size = numbers_of(kernel.facts.sizes)
 
     def extent(d: Expr) -> int:
-        """Return the elements of `d` that are read at a time; all of K if accumulators stay in registers."""
+        """Return the number of elements of `d` that one iteration reads; all of K if accumulators stay in registers."""
         return size(d) if kernel.blocks and d not in op.results[0].type.dims else kernel.width(d)
 
     a, b = (
@@ -199,7 +207,8 @@ def _bytes_of(kernel: UniformKernelSchedule, op: Op, axes: Axes) -> tuple[float,
 def _seen_bytes(kernel: UniformKernelSchedule, value: Value, task_bytes: float) -> float:
     """Return the bytes of an operand's tensor that one core reads in all its tasks; `task_bytes` if it is computed.
 
-    Tasks along the dimensions of the operand read other parts of the tensor; cores share these parts.
+    `value` is the operand, `task_bytes` are its bytes per task. Tasks along dimensions of the operand read separate
+    parts of the tensor, which the cores share out.
     """
     tensor, size = _argument(kernel, value), numbers_of(kernel.facts.sizes)
     if tensor is None:
@@ -212,7 +221,8 @@ def _seen_bytes(kernel: UniformKernelSchedule, value: Value, task_bytes: float) 
 def _product_cycles(kernel: UniformKernelSchedule, op: Op, microkernel: Microkernel, axes: Axes, held: float) -> float:
     """Return the cycles of one core to read A and B of the MMA `op` in one iteration, for one element of the batch.
 
-    `held` are the bytes of values in the task's scratch memory, which use the same caches.
+    `axes` says which dimensions are M, N and K; `microkernel` has the accumulator tile. `held` are the bytes of values
+    in the task's scratch memory, which use the same caches.
     """
     limits = kernel.machine.limits
     rows, columns, _ = axes.sizes(kernel.width)

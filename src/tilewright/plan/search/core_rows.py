@@ -1,7 +1,7 @@
-"""The cycles of a core's vectors in tasks without products, and of what a task reads again from its caches.
+"""The cycles of a CPU core's vectors in tasks without MMAs, and of bytes that a task reads again from its caches.
 
-Vectors go along the last dimension of a tile. So elements cost more where that is shorter than a vector, where a read
-does not lie side by side along it, and where a place divides or is gathered: each of those is loaded by itself.
+Vectors run along the last dimension of a tile. An element costs more if that dimension is shorter than a vector, if a
+read is not contiguous along it, and if an address divides or is gathered: its elements are then loaded one by one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,11 @@ from tilewright.plan.search.walks import TOPK
 
 
 def vector_cycles(kernel: UniformKernelSchedule, n: ValueFacts) -> float:
-    """Return the cycles of a core for one element of a value, on a machine whose cores have vectors (a CPU)."""
+    """Return the cycles of a CPU core for one element of the value `n`, computed, loaded or stored with vectors.
+
+    Vectors run along the last dimension of the value's tile. It is more if they are not full, for scans, and if
+    elements are loaded or stored one by one.
+    """
     machine, source = kernel.machine, n.source
     if source is None:
         return 0.0
@@ -30,48 +34,49 @@ def vector_cycles(kernel: UniformKernelSchedule, n: ValueFacts) -> float:
     if n.op == TOPK:
         return float(kernel.width(source.attrs["dim"]) * machine.limits.latency)  # each of the largest walks the row
     dims = (source.operands[0] if n.reduces or n.op in SCANS else source.results[0]).type.dims
-    alone = kernel.facts.lane_cycles(n, machine)
-    if not dims or not alone:
-        return alone
+    full_vector_cycles = kernel.facts.lane_cycles(n, machine)
+    if not dims or not full_vector_cycles:
+        return full_vector_cycles
     last = kernel.width(dims[-1])
     if n.op in SCANS and source.attrs["dim"] is dims[-1]:
         return machine.limits.latency * (1 + log2(vector)) / vector
     if str(dims[-1]) in n.reduces and last < vector:  # row by row, in one lane
-        return alone * vector
-    return alone * ceil(last / vector) * vector / last
+        return full_vector_cycles * vector
+    return full_vector_cycles * ceil(last / vector) * vector / last
 
 
 def _access_cycles(kernel: UniformKernelSchedule, n: ValueFacts, vector: int) -> float:
-    """Return the cycles for one element of a read or write whose elements are loaded or stored by themselves; else 0.
+    """Return the extra cycles of a CPU core per element of the read or write `n`; 0 if vectors load or store it.
 
-    They are if the tile's last dimension does not run along memory, or if an element's place is divided or gathered.
+    Elements are loaded or stored one by one if the tile's last dimension has a stride other than 0 or 1 in memory, or
+    if an address divides its index or looks it up. `vector` is the number of elements in a vector.
     """
     costs, source = kernel.machine.costs, n.source
     assert source is not None
     kind = source.results[0].type if n.op == "read" else source.operands[0].type
-    apart = costs.lanes.apart / vector
+    single_element = costs.lanes.apart / vector
     if not kind.dims or kernel.width(kind.dims[-1]) == 1:
         return 0.0
     last = kind.dims[-1]
     if n.place.linear:
-        return 0.0 if n.place.steps.get(str(last), 0) in (0, 1) else apart
+        return 0.0 if n.place.steps.get(str(last), 0) in (0, 1) else single_element
     index = dict(zip(kind.dims, source.attrs["over"], strict=True)).get(last)
     divides = any(index in node.symbols for e in source.attrs["at"] for node in e.divisions(set()))
     values = source.operands[1:] if n.op == "read" else source.operands[2:]
     looked_up = any(last in v.type.dims for v in values if isinstance(v.type, TileType))
-    return apart + costs.functions.get("div", 0.0) / 2 if divides or looked_up else 0.0
+    return single_element + costs.functions.get("div", 0.0) / 2 if divides or looked_up else 0.0
 
 
 def again_cycles(kernel: UniformKernelSchedule) -> float:
-    """Return the cycles of a core for what a task reads again, each byte from the nearest cache that holds the rows.
+    """Return the cycles of a CPU core for bytes that one task reads again, from the nearest cache that holds its rows.
 
-    It reads rows again that it reduces and then uses, once for each use; what a scan makes goes through memory.
+    Rows that are reduced and then used are read again for each use; results of scans go through memory.
     """
     program, limits = kernel.facts.program, kernel.machine.limits
     users, again, between = program.users(), 0.0, 0.0
 
     def task_bytes(dims: tuple[Expr, ...], element: int) -> float:
-        """Return the bytes that a task has of a tile."""
+        """Return the bytes of a task's tile of a value with the dimensions `dims`, of `element` bytes each."""
         return float(prod(kernel.width(d) for d in dims) * element)
 
     for op in (op for op in program.body.ops if op.name == "read"):

@@ -1,7 +1,7 @@
-"""Rule: kernels of a machine whose cores run one thread each (a CPU): a task is the work of a core between two others.
+"""Rule: kernels for any program on a CPU, whose cores run one thread each: a task is one thread's tile of the grid.
 
-Caches hold what tasks share, so that a task may have many accumulator tiles, one after the other. Accumulators stay in
-registers over all of K if registers hold those of all MMAs.
+Caches hold the data that tasks share, so that a task may have many accumulator tiles, one after the other. Accumulators
+stay in registers over all of K if registers hold the accumulator tiles of all MMAs.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 from tilewright.plan.stepping import why_not_in_steps
 
 FEWEST_K_TILES = 4
-"""K tiles of a loop, at least, that is split for caches."""
+"""The fewest K tiles of a loop that is split for caches."""
 FEWEST_IN_L2 = 4
-"""The shorter K tiles for L2 are such that what L2 holds has B of so many of them, of a column of accumulator tiles."""
+"""The shorter K tile for L2 is a quarter of the longest for which L2 holds B of a column of accumulator tiles."""
 TASKS_PER_CORE = 32
-"""Tasks for each core, at most, that task widths are tried for."""
+"""The most tasks per core that task widths may give."""
 
 
 def kernels_of_cores(
     facts: Facts, machine: Machine, ranking: Ranking, *, in_registers: bool = True
 ) -> Iterator[PlanCandidate]:
-    """Yield CPU candidates for any program: each task (a tile of the grid) runs on one thread.
+    """Yield CPU candidates for any program, one per choice of task widths and K tiles; a task is one thread's tile.
 
-    There is one for each choice of task widths and K tiles. Without `in_registers` only those are yielded whose
-    accumulators go through memory from K tile to K tile. Yields nothing on a machine with lanes (a GPU). Each dimension
-    that the grid cannot split is noted in `ranking` (the search's result) with the reason.
+    Without `in_registers` only candidates are yielded whose accumulators go through memory from K tile to K tile.
+    Yields nothing on a machine with lanes (a GPU). Each dimension that the grid cannot split is noted in `ranking` (the
+    search's result) with the reason.
     """
     if machine.lanes is not None:
         return
@@ -52,12 +52,12 @@ def kernels_of_cores(
             ranking.reject(f"tasks over {d}", why)
 
     def of_whole_tasks(k_tiles: Mapping[Expr, int]) -> dict[Op, Microkernel | None]:
-        """Return the microkernels of tasks of all M and N, for K loops with these tiles."""
+        """Return {MMA: microkernel (atom and accumulator tile)} of tasks with all of M and N and K tiles `k_tiles`."""
         return microkernels(facts, machine, lambda d: size(d) if d in facts.cut else k_tiles.get(d) or size(d))
 
-    whole = of_whole_tasks(loops)
-    choices = [(loops, whole)] if in_registers else []
-    choices += [(k_tiles, of_whole_tasks(k_tiles)) for k_tiles in _k_tiles(facts, machine, whole, loops)]
+    microkernels_of_all = of_whole_tasks(loops)
+    choices = [(loops, microkernels_of_all)] if in_registers else []
+    choices += [(k_tiles, of_whole_tasks(k_tiles)) for k_tiles in _k_tiles(facts, machine, microkernels_of_all, loops)]
     tried: list[tuple[dict[Expr, int], dict[Expr, int]]] = []
     for k_tiles, products in choices:
         for widths in _task_widths(facts, machine, products, loops):
@@ -74,12 +74,12 @@ def _k_tiles(
 ) -> Iterator[dict[Expr, int]]:
     """Yield choices of {loop dimension: elements per iteration} in which one K loop has shorter tiles than in `loops`.
 
-    The tile is such that B of a column of accumulator tiles takes half of L1, or all of it, or a quarter or half of
-    what L2 holds; a loop has at least FEWEST_K_TILES (4) of them, as accumulators go through memory between two. Loops
-    that carry more than an accumulator, that have a stated tile, or whose extent is known only at the call keep theirs.
-    An MMA that sums all of K at once gets such a loop too, if its operands can be computed by tiles. One that sums
-    further dimensions, such as filter taps, gets none, as B of a column of accumulator tiles spans these too.
-    `products` maps each MMA to its microkernel.
+    The lengths are those for which B of a column of accumulator tiles takes half of L1 or all of it, or a quarter or
+    half of L2. A loop keeps at least FEWEST_K_TILES (4) tiles, as accumulators go through memory between two. Not
+    shortened are loops that carry more than an accumulator, that have a stated tile, or whose extent is known only at
+    the call, and MMAs that reduce further dimensions such as filter taps. An MMA that reduces all of K at once gets
+    such a loop too, if its operands can be computed by tiles. `products` maps each MMA to its microkernel (atom and
+    accumulator tile).
     """
     size = numbers_of(facts.sizes)
     fixed = {*facts.loops, *facts.stated_loops, *(str(d) for d in facts.opened)}
@@ -101,13 +101,13 @@ def _k_tiles(
 def _task_widths(
     facts: Facts, machine: Machine, products: Mapping[Op, Microkernel | None], loops: Mapping[Expr, int]
 ) -> Iterator[dict[Expr, int]]:
-    """Yield choices of {dimension that the grid splits: elements per task}, for the cost to rank.
+    """Yield choices of {dimension that the grid splits: elements per task} to try; a task is one thread's tile.
 
-    A task is one thread's work. The first choice follows from goals for the number and size of tasks. Widths that the
-    author states are in every choice. If the program has MMAs with atoms, further choices have powers of two times the
-    accumulator tile along M and N of each. They have at least cores / 2 tasks, and at most TASKS_PER_CORE (32) tasks
-    per core (or per task of the first choice, if that has more tasks than cores). `products` maps each MMA to its
-    microkernel, `loops` maps looped dimensions to elements per iteration.
+    The first choice follows from goals for the number and size of tasks. Widths that the author states are in every
+    choice. If the program has MMAs with atoms, further choices have powers of two times the accumulator tile along M
+    and N of each. They have at least cores / 2 tasks, and at most TASKS_PER_CORE (32) tasks per core (or per task of
+    the first choice, if that has more tasks than cores). `products` maps each MMA to its microkernel, `loops` maps
+    looped dimensions to elements per iteration.
     """
     size = numbers_of(facts.sizes)
     stated = {d: min(n, size(d)) for d in facts.cut if (n := facts.stated_tasks.get(str(d))) is not None}
@@ -130,9 +130,10 @@ def _task_widths(
 
 
 def _extents(extent: int, width: int, tiles: Collection[int]) -> list[int]:
-    """Return the extents of a task to try along a dimension of `extent` elements: `width`, and others if it has tiles.
+    """Return the extents of a task to try along a dimension of `extent` elements, ascending; `width` is one of them.
 
-    The others are all of it, and powers of two times each of `tiles` (extents of accumulator tiles along it).
+    `tiles` are extents of accumulator tiles along the dimension. If there are any, all of the dimension and powers of
+    two times each of `tiles` are tried too.
 
     >>> _extents(100, 25, ()), _extents(100, 25, (16, 48))
     ([25], [16, 25, 32, 48, 64, 96, 100])
@@ -142,9 +143,10 @@ def _extents(extent: int, width: int, tiles: Collection[int]) -> list[int]:
 
 
 def _accumulator_tiles(products: Mapping[Op, Microkernel | None], size: Size) -> dict[Expr, set[int]]:
-    """Return {dimension: extents of accumulator tiles along it} of MMAs; those without an atom have none.
+    """Return {dimension: set of extents of accumulator tiles along it} over all MMAs that have an atom.
 
-    `products` maps each MMA to its microkernel; `size(d)` evaluates the extent of a dimension d.
+    `products` maps each MMA to its microkernel (atom and accumulator tile), or None; `size(d)` evaluates the extent of
+    a dimension d.
     """
     tiles = dict[Expr, set[int]]()
     for op, microkernel in products.items():
@@ -156,9 +158,10 @@ def _accumulator_tiles(products: Mapping[Op, Microkernel | None], size: Size) ->
 
 
 def keeps_cores_busy(candidate: PlanCandidate | None, machine: Machine) -> bool:
-    """True if a candidate is a CPU kernel of any program with at least one task (one thread's work) per core.
+    """True if a candidate has at least one task (one thread's tile) per core, on a CPU.
 
-    False for None, on a machine with lanes (a GPU), and for a kernel of one product in accumulator tiles.
+    False for None, on a machine with lanes (a GPU), and for a kernel of one product in accumulator tiles that stay in
+    registers over K (BlockedKernelSchedule).
     """
     if machine.lanes is not None or candidate is None or not isinstance(candidate.kernel, UniformKernelSchedule):
         return False
@@ -167,12 +170,12 @@ def keeps_cores_busy(candidate: PlanCandidate | None, machine: Machine) -> bool:
 
 
 def _cpu_kernel(kernel: UniformKernelSchedule, *, holds: bool, chooses: bool) -> UniformKernelSchedule:
-    """Return a CPU kernel with microkernels that fit its task widths; `kernel` has those for tasks of all M and N.
+    """Return `kernel` with microkernels (atoms and accumulator tiles) that fit its task widths, on a CPU.
 
-    They are chosen anew with `chooses`, or if a task is smaller than an accumulator tile. A task is one thread's work.
-    With `holds`, and if registers hold the accumulator tiles of all MMAs at once, the task loops over such tiles, which
-    stay there over all of K, and each width is rounded up to whole tiles. That is not so if the author states tasks
-    that are smaller than an accumulator tile.
+    `kernel` comes with microkernels for tasks of all M and N. They are chosen anew with `chooses`, or if a task (one
+    thread's tile) is smaller than an accumulator tile. With `holds`, and if registers hold the accumulator tiles of all
+    MMAs at once, the task loops over such tiles, which stay there over all of K, and each width is rounded up to whole
+    tiles; but not if the author states tasks that are smaller than an accumulator tile.
     """
     facts, machine = kernel.facts, kernel.machine
     blocks = blocks_of(kernel.products, facts.cut, kernel.width, machine) if holds else {}
@@ -187,17 +190,16 @@ def _cpu_kernel(kernel: UniformKernelSchedule, *, holds: bool, chooses: bool) ->
 def _whole_tiles(facts: Facts, widths: Mapping[Expr, int], blocks: Mapping[Expr, int]) -> dict[Expr, int]:
     """Return {dimension: elements per task}: `widths` rounded up to multiples of the accumulator tile `blocks`.
 
-    A task is one thread's work. A width that the author states stays as it is. A width is clamped to the extent of its
-    dimension, unless that extent is known only at the call. If the extent is known only at the call, and a sliding
-    window reads along the dimension, the dimension is left out of the result, so that a task has all of it. `facts` is
-    the analysed program.
+    A task is one thread's tile. A width that the author states stays as it is. A width is clamped to the extent of its
+    dimension, unless that extent is known only at the call; if it is, and a sliding window reads along the dimension,
+    the dimension is left out of the result, so that a task has all of it. `facts` is the analysed program.
     """
     size, rounded = numbers_of(facts.sizes), dict(widths)
     for d, n in blocks.items():
         if str(d) in facts.stated_tasks:
             continue
-        whole = ceil(widths[d] / n) * n
-        rounded[d] = whole if d in facts.opened else min(size(d), whole)
+        padded = ceil(widths[d] / n) * n
+        rounded[d] = padded if d in facts.opened else min(size(d), padded)
         if d in facts.opened and reads_sliding_window(facts.program, d):
             del rounded[d]
     return rounded

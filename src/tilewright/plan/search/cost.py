@@ -13,10 +13,10 @@ from tilewright.plan.search.work import Phase, TaskEnd, Work
 
 @dataclass(frozen=True)
 class Overlap:
-    """How the work of a kernel overlaps: groups of waves, pipeline stages, and MMAs that run ahead.
+    """How the work of a kernel overlaps: wave groups (such as warpgroups), pipeline stages, and MMAs that start ahead.
 
-    Zero stages mean no pipeline. `ahead`: MMAs start one iteration ahead; `ordered`: groups of waves take turns at
-    that; `pingpong`: halves of the groups take tasks in turn.
+    Zero stages mean no pipeline. `ahead`: MMAs start one iteration ahead; `ordered`: wave groups take turns at
+    that; `pingpong`: halves of the wave groups take tasks in turn.
     """
 
     groups: int
@@ -31,12 +31,13 @@ class Overlap:
 
     @property
     def all_groups(self) -> int:
-        """Return the number of wave groups that multiply, of both halves with ping-pong."""
+        """Return the number of wave groups (such as warpgroups) that multiply; with ping-pong, those of both halves."""
         return self.groups * (2 if self.pingpong else 1)
 
 
 SAME_WAVES = Overlap(1, 0)
-"""All waves run the same code: their work adds up, and the tasks of a core overlap."""
+"""The Overlap of kernels without a pipeline: all waves run the same code, and the work of arithmetic and copies adds
+up."""
 
 
 @dataclass(frozen=True)
@@ -51,20 +52,23 @@ class CopyRate:
 
 
 def copy_rate(machine: Machine, w: Work) -> CopyRate:
-    """Return a CopyRate for a kernel with the work `w`.
+    """Return a CopyRate (fraction of cores at work, latency of a copy in cycles) for a kernel with the work `w`.
 
-    Copies take longer to arrive if L2 no longer holds the operands since the launch before: the more bytes the kernel
-    moves, the fewer of them are still there.
+    The latency is longer if L2 no longer holds the operands since the launch before: the more bytes the kernel moves,
+    the fewer of them are still there.
     """
     limits, cores = machine.limits, machine.limits.cores or 1
-    least, most = (share * limits.l2_bytes for share in limits.operands_kept)
-    far = min(1.0, max(0.0, (w.moved - least) / (most - least))) if most > least else 0.0
+    kept_below, lost_above = (share * limits.l2_bytes for share in limits.operands_kept)
+    far = min(1.0, max(0.0, (w.moved - kept_below) / (lost_above - kept_below))) if lost_above > kept_below else 0.0
     return CopyRate(min(w.tasks, cores) / cores, limits.copy_latency + far * limits.far_latency)
 
 
 @dataclass(frozen=True)
 class KernelTime:
-    """The predicted cycles of a kernel: in all, and `unbounded` by memory bandwidth and with a plain launch."""
+    """The predicted cycles of a kernel: `cycles` in all, and `unbounded` without the bound of memory bandwidth.
+
+    `unbounded` has a plain launch, `cycles` the shortest launch that the machine has.
+    """
 
     cycles: float
     unbounded: float
@@ -74,7 +78,7 @@ def launch_cycles(machine: Machine) -> float:
     """Return the fixed cycles to start (launch) one kernel, before its first workgroup runs.
 
     If the machine can launch a kernel while the one before it ends (programmatic dependent launch), it is the smaller
-    of the cycles of that and of a plain launch.
+    of the cycles of such a launch and of a plain launch.
     """
     limits = machine.limits
     early = "programmatic" in machine.launches
@@ -85,15 +89,15 @@ def roofline(machine: Machine, mma: float, lanes: float, moved: float) -> float:
     """Return the fewest cycles of any schedule: the maximum of MMA, lane (ALU) and memory cycles, plus one launch.
 
     `mma` and `lanes` are the cycles that a single core would take for all of the program's work; they are divided by
-    the number of cores. `moved` is the number of the program's bytes to and from global memory. A launch is the fixed
-    cycles to start a kernel.
+    the number of cores. `moved` is the number of bytes that the program moves to and from global memory. A launch is
+    the fixed cycles to start a kernel.
     """
     cores = machine.limits.cores or 1
     return max(mma / cores, lanes / cores, moving_cycles(machine, moved)) + launch_cycles(machine)
 
 
 def line_factor(machine: Machine, row_bytes: int, pitch: int) -> float:
-    """Return the factor (1 or more) by which L2 takes longer because rows are not aligned to multiples of their width.
+    """Return the factor (1 or more) by which L2 is slower because rows do not start at multiples of their width.
 
     A row has `row_bytes` bytes, and rows start `pitch` bytes apart in global memory. The factor is 1 if `row_bytes`
     divides `pitch`.
@@ -104,9 +108,9 @@ def line_factor(machine: Machine, row_bytes: int, pitch: int) -> float:
 def row_cycles(machine: Machine, k: int, slab: int, element_bytes: int, pitch: int) -> float:
     """Return the L2 cycles of one core to copy one operand row of `k` elements from global to shared memory.
 
-    The row is copied in slabs (rows of shared memory) of `slab` elements, `element_bytes` bytes each. A last slab that
-    is not full takes at least as long as a full one. `pitch` is the number of bytes between the starts of rows in
-    global memory; a `pitch` that is no multiple of an L2 sector makes copies longer. 0 means that all rows are aligned.
+    The row is copied in slabs (rows of shared memory) of `slab` elements, `element_bytes` bytes each. `pitch` is the
+    number of bytes between the starts of rows in global memory; copies take longer if it is no multiple of an L2
+    sector. 0 means that all rows are aligned. A last slab that is not full takes at least as long as a full one.
     """
     limits, row = machine.limits, slab * element_bytes
     whole, rest = divmod(k, slab)
@@ -118,11 +122,12 @@ def row_cycles(machine: Machine, k: int, slab: int, element_bytes: int, pitch: i
 
 
 def step_cycles(machine: Machine, p: Phase, o: Overlap, rate: CopyRate, extra_copy_cycles: float = 0.0) -> float:
-    """Return the cycles of one iteration of a pipelined loop on one core; `p` (a Phase) has the loop's work.
+    """Return one core's cycles for one iteration of a loop with a pipeline; `p` (a Phase) has the loop's work.
 
     It is the maximum of three: arithmetic (the longer of MMAs and lanes, plus the exposed share of the shorter), reads
     of shared memory, and copies to shared memory. Exposed latencies are added, and too few stages make it longer. `o`
-    (an Overlap) says what overlaps, `rate` (a CopyRate) how fast copies are; `extra_copy_cycles` are added to copies.
+    (an Overlap) has the wave groups and stages, `rate` (a CopyRate) says how fast copies are; `extra_copy_cycles` are
+    added to copies.
     """
     limits = machine.limits
     mma, lanes = p.mma * (limits.lone_group if p.is_lone else 1), p.lanes
@@ -149,15 +154,16 @@ def step_cycles(machine: Machine, p: Phase, o: Overlap, rate: CopyRate, extra_co
 
 
 def _stage_wait(limits: Limits, p: Phase, o: Overlap, cycles: float) -> float:
-    """Return the cycles that an iteration of `cycles` is too short to pass a pipeline stage on, on the average.
+    """Return the average cycles per iteration that waves wait because it is too short to hand a pipeline stage over.
 
-    The first iterations of a task find all stages free, and pass none on. `p` (a Phase) is the work of an iteration,
-    `o` (an Overlap) has the number of stages. 0 if no operand has stages.
+    `cycles` is the length of an iteration without that wait. The first iterations of a task find all stages free and do
+    not wait. `p` (a Phase) is the work of an iteration, `o` (an Overlap) has the number of stages. 0 if no operand has
+    stages.
     """
     if not p.per_stage:
         return 0.0
-    passed_on = max(0.0, 1 - o.stages * p.per_stage / p.trips)
-    return passed_on * max(0.0, limits.least_step / p.per_stage - cycles)
+    handed_over = max(0.0, 1 - o.stages * p.per_stage / p.trips)
+    return handed_over * max(0.0, limits.least_step / p.per_stage - cycles)
 
 
 def _copy_cycles(limits: Limits, p: Phase, share: float) -> float:
@@ -172,9 +178,9 @@ def _copy_cycles(limits: Limits, p: Phase, share: float) -> float:
 def _exposed_share(limits: Limits, p: Phase, o: Overlap) -> float:
     """Return the fraction (0 to 1) of the shorter of MMA and ALU (lane) cycles that stays exposed in an iteration.
 
-    Exposed means not hidden by other work: by other wave groups, or by MMAs that start one iteration ahead. An MMA that
-    waits for another MMA of the same iteration can start ahead only with two pipeline stages or more. `p` (a Phase) is
-    the work of the iteration, `o` (an Overlap) says how work overlaps.
+    Exposed means not overlapped with other work: that of other wave groups, or MMAs that start one iteration ahead. An
+    MMA that waits for another MMA of the same iteration can start ahead only with two pipeline stages or more. `p` (a
+    Phase) is the work of the iteration, `o` (an Overlap) has the wave groups and stages.
     """
     ahead = o.ahead and o.stages > 1
     if not p.is_dependent:
@@ -185,7 +191,7 @@ def _exposed_share(limits: Limits, p: Phase, o: Overlap) -> float:
 
 
 def stored_cycles(machine: Machine, e: TaskEnd) -> float:
-    """Return the cycles of one core to write the results of an epilogue `e` to shared memory."""
+    """Return the cycles of one core to write the results of a workgroup's epilogue `e` to shared memory."""
     return e.outputs * machine.register_file.word_bytes / machine.limits.shared_rate
 
 
@@ -193,54 +199,55 @@ def end_cycles(machine: Machine, e: TaskEnd, o: Overlap) -> float:
     """Return the cycles of one workgroup's epilogue `e`, which writes results through shared to global memory.
 
     `o` (an Overlap) says how many wave groups (such as warpgroups) share the epilogue: the more groups, the shorter the
-    waits between accumulator tiles. If it has a single buffer for results, the workgroup waits for that too.
+    waits between accumulator tiles. With a single buffer for results, the workgroup also waits for that buffer.
     """
     limits, stored = machine.limits, stored_cycles(machine, e)
-    way_out = stored + e.lanes if e.reduces else max(stored, e.lanes)
+    storing = stored + e.lanes if e.reduces else max(stored, e.lanes)
     waits = (e.blocks - 1) * limits.round_latency / o.groups**2 + (limits.lone_store if o.stored == 1 else 0)
-    return way_out + e.by_lanes + e.narrow / limits.l2_rate + limits.copy_latency + waits
+    return storing + e.by_lanes + e.narrow / limits.l2_rate + limits.copy_latency + waits
 
 
 def kernel_time(machine: Machine, w: Work, o: Overlap) -> KernelTime:
     """Predict the time of a kernel; return a KernelTime: cycles with and without the bound of memory bandwidth.
 
     Both include the launch (the fixed cycles to start a kernel): the first the shortest launch that the machine has,
-    the second a plain launch. `w` is the kernel's work, `o` (an Overlap) says how the work overlaps. With pipeline
-    stages, copies overlap MMAs; with zero stages, all waves run the same code, and the cycles of MMAs, lanes and loads
-    add up.
+    the second a plain launch. `w` is the kernel's work. `o` (an Overlap) has the pipeline: with stages, copies overlap
+    MMAs; with zero stages, all waves run the same code, and the cycles of MMAs, lanes and loads add up.
     """
     limits = machine.limits
     if o.stages:
-        total, least = _pipelined_cycles(machine, w, o), moving_cycles(machine, w.moved)
+        total, bandwidth_cycles = _pipelined_cycles(machine, w, o), moving_cycles(machine, w.moved)
     else:
-        total, least = _unpipelined_cycles(machine, w)
-    return KernelTime(max(total, least) + launch_cycles(machine), total + limits.launch_cycles)
+        total, bandwidth_cycles = _unpipelined_cycles(machine, w)
+    return KernelTime(max(total, bandwidth_cycles) + launch_cycles(machine), total + limits.launch_cycles)
 
 
 def _unpipelined_cycles(machine: Machine, w: Work) -> tuple[float, float]:
     """Return (cycles of arithmetic and loads, cycles of memory bandwidth) of a kernel without a pipeline.
 
-    All waves of such a kernel run the same code. Both numbers are for all tasks (one workgroup's work each), without
+    All waves of such a kernel run the same code. Both numbers are for all tasks (one workgroup's tile each), without
     the launch (the fixed cycles to start a kernel), and include waits for memory. If a core runs several tasks at a
     time, the waits of one task overlap the memory traffic of the others.
     """
     limits, cores = machine.limits, machine.limits.cores or 1
     rounds = ceil(w.tasks / cores)
-    each = [_phase_cycles(machine, p) for p in w.phases]
-    busy = rounds * sum(p.trips * max(cycles, p.gather) for p, cycles in zip(w.phases, each, strict=True))
+    phase_cycles = [_phase_cycles(machine, p) for p in w.phases]
+    busy = rounds * sum(p.trips * max(cycles, p.gather) for p, cycles in zip(w.phases, phase_cycles, strict=True))
     moved = moving_cycles(machine, w.moved, from_memory=w.from_memory) * max(1, cores / w.tasks)
     if w.at_a_time:
         moved += w.again / limits.far_rate / cores
         full = w.tasks / (cores * w.at_a_time)
         waiting = max(0.0, full - 1) * limits.copy_latency + full * w.exchange
-        own = max(1.0, full) * w.moved / w.tasks / limits.far_rate  # a task waits for its own bytes, and no longer
-        overlapping = overlapped_cycles(machine.costs.resident.sharpness, moved, waiting + own)
+        task_traffic = (
+            max(1.0, full) * w.moved / w.tasks / limits.far_rate
+        )  # a task waits for its own bytes, and no longer
+        overlapping = overlapped_cycles(machine.costs.resident.sharpness, moved, waiting + task_traffic)
         return max(busy, w.starts, w.latency, min(overlapping, moved + waiting)) + w.waits, moved + w.waits
     return max(busy, w.starts, w.latency) + w.waits, moved + w.waits
 
 
 def _phase_cycles(machine: Machine, p: Phase) -> float:
-    """Return the cycles of one core for one iteration of a phase (loop nest) of a kernel without a pipeline.
+    """Return the cycles of one core for one iteration of the loop nest `p` (a Phase) of a kernel without a pipeline.
 
     It is the sum of the cycles of lanes (ALUs), MMAs, shared memory and copies. On a machine without lanes (a CPU) only
     the longer of MMAs and reads of operands counts, as loads overlap the MMAs that they feed.
@@ -252,10 +259,10 @@ def _phase_cycles(machine: Machine, p: Phase) -> float:
 
 
 def overlapped_cycles(sharpness: float, *cycles: float) -> float:
-    """Return the total time of several activities that overlap: about the longest, more if others are nearly as long.
+    """Return the total time of activities that overlap: about the longest, more if others are nearly as long.
 
-    It is the p-norm of `cycles` with the exponent p = `sharpness`: 1 gives the sum, infinity the maximum. 0 if all are
-    0.
+    It is the p-norm of `cycles` (the time of each activity) with the exponent p = `sharpness`: 1 gives the sum,
+    infinity the maximum. 0 if all are 0.
     """
     longest = max(cycles)
     return float(longest * sum((x / longest) ** sharpness for x in cycles) ** (1 / sharpness)) if longest else 0.0
@@ -264,8 +271,9 @@ def overlapped_cycles(sharpness: float, *cycles: float) -> float:
 def _pipelined_cycles(machine: Machine, w: Work, o: Overlap) -> float:
     """Return the cycles of all tasks of a pipelined kernel, in which copies of operands run ahead of the MMAs.
 
-    A task is one workgroup's work. The cycles include the first copies, the iterations and the epilogues, but neither
-    the launch nor the bound of memory bandwidth.
+    A task is one workgroup's tile. The cycles include the first copies, the iterations and the epilogues, but neither
+    the launch nor the bound of memory bandwidth. `w` is the kernel's work, `o` (an Overlap) has its wave groups and
+    stages.
     """
     limits, rate = machine.limits, copy_rate(machine, w)
     steps = [step_cycles(machine, p, o, rate) for p in w.phases]
@@ -285,11 +293,11 @@ def _pipelined_cycles(machine: Machine, w: Work, o: Overlap) -> float:
 
 
 def _loop_cycles(w: Work, steps: list[float], share: float, masked: float) -> float:
-    """Return the cycles of all iterations of one task (one workgroup's work): the sum over its phases (loop nests).
+    """Return the cycles of all iterations of one task (one workgroup's tile): the sum over its phases (loop nests).
 
-    `steps` are the cycles per iteration of each phase. `share` is the fraction (0 to 1) of iterations that this task
-    does not skip because of masks; it applies to phases with masks, and to phases in which MMAs wait for each other.
-    `masked` is the number of the task's partly masked iterations.
+    `w` is the kernel's work, `steps` are the cycles per iteration of each phase. `share` is the fraction (0 to 1) of
+    iterations that this task does not skip because of masks; it applies to phases with masks, and to phases in which
+    MMAs wait for each other. `masked` is the number of the task's partly masked iterations, which take longer.
     """
     total = 0.0
     for p, step in zip(w.phases, steps, strict=True):
@@ -298,12 +306,12 @@ def _loop_cycles(w: Work, steps: list[float], share: float, masked: float) -> fl
 
 
 def _even_tasks_cycles(machine: Machine, w: Work, o: Overlap, steps: list[float], end: float, share: float) -> float:
-    """Return the cycles of all tasks (workgroups) of a pipelined kernel whose tasks are equally long.
+    """Return the cycles of all tasks (workgroups' tiles) of a pipelined kernel whose tasks are equally long.
 
     Cores work in rounds, each core on one task per round; the result is the sum over rounds. `steps` are the cycles per
     iteration of each phase (loop nest), `end` the cycles per epilogue, `share` the fraction of cores at work. `w` is
-    the kernel's work. With ping-pong in `o` (an Overlap: what runs at the same time), the epilogue of a task overlaps
-    the iterations of the next task.
+    the kernel's work. With ping-pong in `o` (an Overlap), the epilogue of a task overlaps the iterations of the next
+    task.
     """
     limits = machine.limits
     of_trips, masked, _ = w.lengths[0]
@@ -319,7 +327,7 @@ def _even_tasks_cycles(machine: Machine, w: Work, o: Overlap, steps: list[float]
 
 
 def _uneven_tasks_cycles(machine: Machine, w: Work, steps: list[float], end: float) -> float:
-    """Return the cycles of all tasks (workgroups) of a pipelined kernel if masks make tasks differ in length.
+    """Return the cycles of all tasks (workgroups' tiles) of a pipelined kernel if masks make tasks differ in length.
 
     An idle core takes the longest task that is left. `w` is the kernel's work, `steps` are the cycles per iteration of
     each phase (loop nest), `end` the cycles per epilogue. Each task also waits for its first operands. The result is at
@@ -336,7 +344,7 @@ def _edge_cycles(machine: Machine, w: Work, o: Overlap, rate: CopyRate) -> float
     """Return the extra cycles per core because tiles at the edges of C also copy out-of-bounds rows; 0 if none does.
 
     An edge tile extends past the end of M or N; the cycles are summed over all edge tiles of the core. `rate` (a
-    CopyRate) says how fast copies are. `w` is the kernel's work, `o` (an Overlap) says how work overlaps.
+    CopyRate) says how fast copies are. `w` is the kernel's work, `o` (an Overlap) has its wave groups and stages.
     """
     if not w.edges:
         return 0.0

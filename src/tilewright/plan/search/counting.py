@@ -1,4 +1,4 @@
-"""Count the work of a kernel from its tiling and the placement of its operands."""
+"""Count the work of a pipelined kernel (cycles and bytes) from its tiling and the placement of its operands."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from tilewright.plan.search.work import Phase, TaskEnd, Work
 
 @dataclass(frozen=True)
 class ResultRows:
-    """The results of one task as rows of memory: their number, elements in each, bytes per element, bytes
-    between rows.
+    """The results of an accumulator tile as rows of memory; `pitch` is the number of bytes from row to row.
+
+    There are `rows` rows of `columns` elements, of `bytes` bytes each.
     """
 
     rows: int
@@ -42,8 +43,8 @@ def count_work(
 
     None if no MMA's accumulator is written. `t` (a Tiling) has the tile sizes, `mmas` are the MMA tiles, `live` has the
     numbers of live registers per lane, `placed` the operands in shared memory and the bytes copied for them; `phases`
-    maps each MMA (node number) to the loops around it. `copying_waves` is the number of waves whose lanes copy
-    operands, if bulk copies do not.
+    maps each MMA (node number) to the loops around it. `copying_waves` is the number of waves whose lanes copy operands
+    if bulk copies do not.
     """
     lanes = LaneCycles(t)
     last = next((m for m in mmas if m.node == live.results[-1]), None) if live.results else None
@@ -51,7 +52,7 @@ def count_work(
         return None
     result = result_rows(t, last)
     blocks = prod(t.tiles[n].count for n in t.looped if t.o.classes[n].is_parallel)
-    # groups of waves end a task one by one: where iterations wait for each other, others multiply meanwhile
+    # if MMAs wait for each other, wave groups end a task one by one, while others multiply
     at_end = 0.0 if live.dependent else lanes.end
     end = task_end(t, last, result, at_end, blocks, lanes.reduces_at_end and not live.dependent)
     end = replace(end, by_lanes=_lane_store_cycles(t, result, end.outputs))
@@ -106,8 +107,8 @@ def task_end(t: Tiling, last: MmaTile, result: ResultRows, lanes: float, blocks:
 def _lane_store_cycles(t: Tiling, result: ResultRows, outputs: float) -> float:
     """Return the cycles of a core's lanes to store `outputs` elements of a task to global memory, one by one.
 
-    0 if bulk copies store them: if the rows of `result` lie a multiple of a bulk copy's row pitch apart. `t` (a Tiling)
-    has the tile sizes.
+    0 if bulk copies store them, that is, if the bytes between rows of `result` are a multiple of the row alignment of
+    bulk copies. `t` (a Tiling) has the tile sizes; a task is one workgroup's tile.
     """
     machine = t.machine
     pitches = [a.pitch for a in machine.copies_between("shared", "global") if a.asynchronous and a.rows]
@@ -120,7 +121,7 @@ def _lane_store_cycles(t: Tiling, result: ResultRows, outputs: float) -> float:
 def store_widths(machine: Machine) -> tuple[int, ...]:
     """Return the widths of tile rows (bytes, widest first) that asynchronous bulk stores to global memory can write.
 
-    Return () if the machine has no such stores.
+    () if the machine has no such stores.
     """
     return next((a.rows for a in machine.copies_between("shared", "global") if a.asynchronous and a.rows), ())
 
@@ -136,12 +137,14 @@ def _phase_work(
 ) -> tuple[Phase, ...]:
     """Return a tuple of Phase: the work of one iteration of each loop nest of a workgroup, in cycles and bytes.
 
-    Nests with fewer loops come first. `lanes` has the ALU cycles of elementwise work per loop nest. `t` (a Tiling: the
-    tile sizes), `mmas` (MMA tiles), `live`, `placed`, `phases` and `copying_waves` are as in `count_work`.
+    Loop nests with fewer loops come first. `lanes` has the ALU cycles of elementwise work per loop nest. `t` (a Tiling)
+    has the tile sizes, `mmas` are the MMA tiles, `live` has the MMAs that wait for each other, `placed` the bytes
+    copied for operands; `phases` maps each MMA (node number) to the loops around it. `copying_waves` is the number of
+    waves whose lanes copy operands if bulk copies do not.
     """
     limits = t.machine.limits
     nests = {*phases.values(), *(operand for operand, n in placed.copied.items() if n), *lanes.by_phase, *lanes.serial}
-    counted = []
+    work_of_phases = []
     for loops in sorted(nests, key=lambda operand: (len(operand), sorted(operand))):
         nest_mmas = [m for m in mmas if phases[m.node] == loops]
         copied, serial = placed.copied.get(loops, 0.0), lanes.serial.get(loops, 0.0)
@@ -155,7 +158,7 @@ def _phase_work(
             words = placed.words.get(loops, 0.0) / (copying_waves * (t.machine.lanes or 1))
             gather = words * (limits.gather_cycles + inside * limits.gather_latency)
         first = nest_mmas[0].cycles / t.groups if nest_mmas else 0.0
-        counted.append(
+        work_of_phases.append(
             Phase(
                 t.trips(loops),
                 t.batch * sum(m.cycles for m in nest_mmas),
@@ -175,15 +178,15 @@ def _phase_work(
                 is_skipped=bool(nest_mmas) and t.facts.masked_product is not None,
             )
         )
-    return tuple(counted)
+    return tuple(work_of_phases)
 
 
 def _share_of_k_in_bounds(t: Tiling, nest_mmas: list[MmaTile]) -> float:
-    """Return the fraction (0 to 1) of K that is no padding, after K is padded to whole slabs.
+    """Return the fraction (0 to 1) of K that is not padding, if K is padded to whole slabs (rows of shared memory).
 
-    A slab is a row of shared memory, as the atom reads K. `nest_mmas` are the MMAs of one loop nest; the first MMA with
-    a K dimension decides. If it has several K dimensions, the fraction is of the one that is contiguous in memory, if
-    there is one. 1 if no MMA has a K dimension. `t` (a Tiling) has the kernel's tile sizes.
+    `nest_mmas` are the MMAs of one loop nest; the first MMA with a K dimension decides. If it has several K dimensions,
+    the fraction is of the one that is contiguous in memory, if there is one. 1 if no MMA has a K dimension. `t` (a
+    Tiling) has the kernel's tile sizes.
     """
     for m in nest_mmas:
         rows = [t.facts.nodes[r].place.contiguous for r in (*m.oriented.a.reads, *m.oriented.b.reads)]
@@ -195,11 +198,11 @@ def _share_of_k_in_bounds(t: Tiling, nest_mmas: list[MmaTile]) -> float:
 
 
 def _edge_copies(t: Tiling, mmas: tuple[MmaTile, ...]) -> tuple[float, int]:
-    """Return (number of out-of-bounds operand rows that an edge tile copies per K step, number of edge tiles per core).
+    """Return (out-of-bounds operand rows that an edge tile copies per K step, edge tiles of the busiest core).
 
     A tile is the part of C that one workgroup computes; an edge tile extends past the end of M or N. (0, 0) if lanes
     copy operands without bulk copies, or if a workgroup does several MMAs, or an MMA and reductions of its rows. `t` (a
-    Tiling) has the kernel's tile sizes.
+    Tiling) has the tile sizes, `mmas` are the MMA tiles.
     """
     if t.o.by_threads or t.o.is_chained:
         return 0.0, 0
@@ -222,17 +225,19 @@ def _edge_copies(t: Tiling, mmas: tuple[MmaTile, ...]) -> tuple[float, int]:
 
 
 def _task_lengths(t: Tiling) -> tuple[tuple[float, float, int], ...]:
-    """Return (fraction of all iterations, number of partly masked iterations, number of tasks) for each task length.
+    """Return ((fraction of all iterations, number of partly masked iterations, number of such tasks), ...).
 
-    A task is one workgroup's work. Tasks differ in length only if masks skip iterations. Otherwise the tuple
-    has one entry: (1, 0, number of all tasks). `t` (a Tiling) has the kernel's tile sizes.
+    There is one entry per length of a task (one workgroup's tile). Tasks differ in length only if masks skip
+    iterations; otherwise the one entry is (1, 0, number of all tasks). `t` (a Tiling) has the kernel's tile sizes.
     """
     for axis, masks in t.facts.masks.items():
         number = t.o.class_of.get(axis)
         if masks and number in t.looped:
             counted = t.facts.trips(axis, t.tiles[number].size, t.size)
-            whole, total = t.tiles[number].count, sum(counted.values())
-            return tuple((n / whole, masked, round(tasks * t.tasks / total)) for (n, masked), tasks in counted.items())
+            all_iterations, total = t.tiles[number].count, sum(counted.values())
+            return tuple(
+                (n / all_iterations, masked, round(tasks * t.tasks / total)) for (n, masked), tasks in counted.items()
+            )
     if t.facts.masked_product is not None:
         lengths = t.facts.masked_product.lengths(t.size)
         total = sum(tasks for _, tasks in lengths)
@@ -241,12 +246,12 @@ def _task_lengths(t: Tiling) -> tuple[tuple[float, float, int], ...]:
 
 
 def state_bytes(t: Tiling, class_index: int) -> float:
-    """Return the bytes of all values that one loop carries from iteration to iteration, over the whole problem.
+    """Return the bytes of all values that one loop carries from iteration to iteration, summed over all tasks.
 
-    `class_index` says which loop: it is the index of a class of dimensions (same role in every MMA) in the
-    orientation's list. If the program itself has a loop over these dimensions, they are all values that this loop
-    carries (its states); else the accumulators of MMAs that reduce these dimensions. Each element takes one register
-    word. `t` (a Tiling) has the kernel's tile sizes.
+    `class_index` says which loop: the index of its class of dimensions (same role, such as M or K, in every MMA). If
+    the program itself has a loop over these dimensions, the values are those that this loop carries; else they are the
+    accumulators of MMAs that reduce these dimensions. Each element takes one register word. `t` (a Tiling) has the
+    kernel's tile sizes.
     """
     facts, dims = t.facts, set(t.o.classes[class_index].dims)
     loop = next((x for axis, x in facts.loops.items() if axis in dims), None)

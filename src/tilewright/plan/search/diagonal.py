@@ -38,10 +38,10 @@ def padded_blocks(
 ) -> Iterator[Repacked]:
     """Yield at most one Repacked: K is zero-padded, so that one slab has the K of several GEMMs of a batch.
 
-    A slab is the K elements that a row of shared memory holds. The Repacked has the rewritten program. `p` is the MMA,
-    `reads` are its A and B, `constant` names arguments that are repacked once, at no cost. K is padded to the atom's K
-    times a power of two. Yields nothing if no atom takes the type of A, if the K of neighbouring GEMMs are not adjacent
-    in memory, if K is a multiple of the atom's K already, or if two padded K are longer than a slab.
+    A slab is the K elements in a row of shared memory; a Repacked is the rewritten program with the cost of the copy.
+    `p` is the MMA, `reads` are its A and B, `constant` names arguments that are repacked once, at no cost. K is padded
+    to the atom's K times a power of two. Yields nothing if no atom takes the type of A, if the K of neighbouring GEMMs
+    are not adjacent in memory, if K is a multiple of the atom's K already, or if two padded K are longer than a slab.
     """
     a, b = reads
     k = a.place.contiguous

@@ -1,4 +1,4 @@
-"""Rounds of K loops that are left out, because an operand lies outside its tensor as a whole: how many are done."""
+"""The share of K iterations that are not skipped; one is skipped if the whole tile of an operand is out of bounds."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from tilewright.plan.search.work import Phase
 
 
 def kept_rounds(t: Tiling) -> tuple[float, float]:
-    """Return (mean over all tasks, largest of a task) of the share of K iterations that are done; (1, 1): all are.
+    """Return (mean over all tasks, maximum of a task) of the fraction of K iterations that are not skipped.
 
-    An iteration is left out if a coordinate of an operand, the same for the whole tile, is out of bounds
-    (`passes/empty_rounds`). `t` (a Tiling) has the tile sizes. Several MMAs share iterations: then all are done.
+    An iteration is skipped if the whole tile of an operand is out of bounds along some memory coordinate, as at the
+    padded edge of an image. (1, 1) if none is skipped, or if the program has several MMAs. `t` (a Tiling) has the tile
+    sizes; a task is one workgroup's tile.
     """
     mean = longest = 1.0
     if len(t.facts.products) != 1:
@@ -27,25 +28,31 @@ def kept_rounds(t: Tiling) -> tuple[float, float]:
         if place is None or not (place.can_leave and place.linear):
             continue
         for inside in _uniform(t, place, p.k):
-            each = inside.mean(axis=-1)
-            mean, longest = mean * float(each.mean()), longest * float(each.max())
+            in_bounds_share = inside.mean(axis=-1)
+            mean, longest = mean * float(in_bounds_share.mean()), longest * float(in_bounds_share.max())
     return mean, longest
 
 
 def busiest_share(t: Tiling) -> float:
-    """Return the share of its K iterations that the core with the most of them does.
+    """Return the fraction (0 to 1) of K iterations that are not skipped on the core with the most of them.
 
-    Tasks are dealt out in turn: a core with few tasks may have more of the longest ones than others.
+    An iteration is skipped if an operand's whole tile is out of bounds. Tasks (workgroups' tiles) are dealt out in
+    turn, so that a core with few tasks may have more than its share of the longest. `t` (a Tiling) has the tile sizes.
     """
     mean, longest = kept_rounds(t)
-    rounds = -(-t.tasks // (t.machine.limits.cores or 1))
-    return mean + (longest - mean) / (1 + rounds)
+    tasks_per_core = -(-t.tasks // (t.machine.limits.cores or 1))
+    return mean + (longest - mean) / (1 + tasks_per_core)
 
 
 def _uniform(t: Tiling, place: AccessFacts, k: frozenset[str]) -> Iterator[np.ndarray]:
-    """Yield for each coordinate that a tile has one value of: where it is in bounds, (tasks, iterations)."""
+    """Yield boolean arrays (tasks, K iterations): True where a memory coordinate of a tile is in bounds.
+
+    There is one array per coordinate of the access `place` that depends on K and has the same value for all elements of
+    a tile. `k` are the dimensions of K, `t` (a Tiling) has the tile sizes.
+    """
     offsets = place.offsets or (0,) * len(place.coords)
-    digits = {digit for of_dim in t.facts.digits.values() for digit in of_dim}  # a tile of a flat index may have two
+    # a tile of a flat index may span two values of a digit
+    digits = {digit for of_dim in t.facts.digits.values() for digit in of_dim}
     for coord, offset, extent in zip(place.coords, offsets, place.shape, strict=True):
         steps = dict(coord)
         is_uniform = all(t.size.get(d) == 1 and d not in digits for d in steps)
@@ -54,11 +61,15 @@ def _uniform(t: Tiling, place: AccessFacts, k: frozenset[str]) -> Iterator[np.nd
         dims = sorted(steps, key=lambda d: d in k)
         grid = np.ogrid[tuple(slice(0, t.facts.extents[d]) for d in dims)]
         value = np.asarray(sum((steps[d] * axis for d, axis in zip(dims, grid, strict=True)), start=offset))
-        rounds = int(np.prod([t.facts.extents[d] for d in dims if d in k]))
-        yield ((value >= 0) & (value < extent)).reshape(-1, rounds)
+        iterations = int(np.prod([t.facts.extents[d] for d in dims if d in k]))
+        yield ((value >= 0) & (value < extent)).reshape(-1, iterations)
 
 
 def less_work(p: Phase, share: float) -> Phase:
-    """Return the mean work of an iteration, if only this share of all iterations is done; their number stays."""
+    """Return the mean work of an iteration of the loop nest `p` if only the fraction `share` of iterations is done.
+
+    The number of iterations, `p.trips`, stays as it is. The other iterations are skipped, as an operand is out of
+    bounds.
+    """
     names = ("mma", "lanes", "masked", "shared", "copied", "l2", "gather", "serial")
     return replace(p, **{name: getattr(p, name) * share for name in names})

@@ -1,4 +1,4 @@
-"""Text of a ranking: the time of the best candidate, what limits it, and why the others are not chosen."""
+"""Text of a ranking: the time of the best candidate, its limits, and why the others are not chosen."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from tilewright.plan.search.ranking import PlanCandidate, Ranking, Rejected
 from tilewright.plan.search.unit import MmaTile
 
 SHOWN = 12
-"""Refusals that are listed at most, beside slower families."""
+"""The most rejected choices that are listed, besides slower candidates."""
 
 
 NEXT = 3
-"""Other tiles of the chosen family that are named at most."""
+"""The most other tiles that are listed of the best candidate's family."""
 
 
 def explain_ranking(ranking: Ranking, machine: Machine) -> list[str]:
-    """Return lines of text for `explain`: predicted time and roofline, limits of the best candidate, and refusals.
+    """Return the lines of `explain`: predicted time and roofline, limits of the best candidate, and refusals.
 
     There is one line per refusal, which is a slower candidate or a rejected choice. If the ranking has no candidate,
     the first line is "no plan", and the other lines are the refusals.
@@ -43,8 +43,8 @@ def refusals(ranking: Ranking) -> list[Rejected]:
     - up to NEXT (3) slower tile sizes of the best candidate's family (same rewrites of the program, same kinds of
       kernels);
     - the fastest candidate of each other family, with its time relative to the best;
-    - up to SHOWN (12) rejected choices: first the ones that only the lowering (code generator) lacks, then illegal
-      ones.
+    - up to SHOWN (12) rejected choices: first those that only the lowering (code generator) does not support, then
+      illegal ones.
     """
     best = ranking.best
     firsts: dict[tuple[str, ...], PlanCandidate] = {}
@@ -93,13 +93,15 @@ def _merge_by_resource(rejected: list[Rejected]) -> list[Rejected]:
     """Merge all refusals for one exhausted resource (registers, shared memory) into one Rejected; return the new list.
 
     The merged Rejected has the text of the first of them and the number of the others. The resource is the text before
-    the colon of a reason. Refusals for something that the lowering lacks, and reasons without a colon, are not merged.
+    the colon of a reason. Refusals for a feature that the lowering lacks, and reasons without a colon, are not merged.
     """
-    alike: dict[str, list[Rejected]] = {}
-    for each in rejected:
-        resource, colon, _ = each.why.partition(":")
-        alike.setdefault(resource if colon and not each.why.startswith(LACKING) else str(each), []).append(each)
+    by_resource: dict[str, list[Rejected]] = {}
+    for refusal in rejected:
+        resource, colon, _ = refusal.why.partition(":")
+        by_resource.setdefault(resource if colon and not refusal.why.startswith(LACKING) else str(refusal), []).append(
+            refusal
+        )
     return [
         first if not others else Rejected(f"{first.what} and {len(others)} other tiles", first.why)
-        for first, *others in alike.values()
+        for first, *others in by_resource.values()
     ]

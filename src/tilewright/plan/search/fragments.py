@@ -1,7 +1,7 @@
-"""Rule: kernels with MMAs and without a pipeline, by atoms on register fragments or by lanes.
+"""Rule: GPU kernels with MMAs and without a pipeline, by atoms on register fragments or by lanes.
 
 All waves copy and multiply. A task (one tile of the grid) of a single MMA has one accumulator tile. Tasks of several
-MMAs have the dimensions that all MMAs share, as wide as leaves some tasks for each core.
+MMAs split the dimensions that all MMAs share, so far that each core gets some tasks.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def kernels_of_fragments(facts: Facts, machine: Machine, ranking: Ranking) -> It
     """Yield GPU candidates with MMAs but without a pipeline: all waves run the same code, and load what they multiply.
 
     There is one for each distinct choice of task widths (extents of a workgroup's tile) and K tiles. Yields nothing if
-    the program has no MMA, or on a machine without lanes (a CPU).
+    the program has no MMA, or on a machine without lanes (a CPU). `ranking` (the search's result) counts the kernels.
     """
     if not facts.products or machine.lanes is None:
         return
@@ -59,8 +59,8 @@ def _fragment_kernel(
     """Return the kernel (a UniformKernelSchedule) with `widths` elements per workgroup and `loops` per iteration.
 
     With `holds`, and if registers hold the accumulator tiles of all MMAs, each workgroup gets one tile of each, unless
-    that exceeds a width that the author states. `narrowed` says that the widths were halved to save shared memory:
-    atoms then span one wave, because such an atom reads operands from registers, not from shared memory.
+    that exceeds a width that the author states. `narrowed` says that the widths were halved to save shared memory: each
+    atom then spans one wave, because such an atom reads operands from registers, not from shared memory.
     """
     size = numbers_of(facts.sizes)
 

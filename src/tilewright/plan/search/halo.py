@@ -25,10 +25,10 @@ class HaloWindow:
     reach: tuple[int, ...]
 
     def tile_extents(self, box: Mapping[str, int]) -> tuple[int, ...]:
-        """Return the extents of the halo tile (input patch) that a box of output positions reads, for all filter taps.
+        """Return the extents of the halo tile (input patch, for all filter taps) of `box`, a rectangle of positions.
 
-        There is one extent per memory coordinate of A, without the last coordinate, the channels. `box` is a rectangle:
-        it maps each output dimension to its extent.
+        There is one extent per memory coordinate of A, without the last coordinate, the channels. `box` maps each
+        output dimension to its extent in the rectangle.
         """
         forms = zip(self.access.coords[:-1], self.reach, strict=True)
         return tuple(1 + far + sum(box[d] - 1 for d, _ in form if d in box) for form, far in forms)
@@ -51,13 +51,13 @@ class HaloWindow:
 
 @lru_cache
 def halo_window(o: Orientation, c: DimClass) -> HaloWindow | None:
-    """Return the HaloWindow: how a sliding window reads A along the dimensions `c`; None if halo tiles are impossible.
+    """Return the HaloWindow: how a sliding window reads A along the dimensions of `c`; None if there is no halo tile.
 
-    `o` (an Orientation) says which of M and N lies on the atom's rows; `c` is a class of dimensions (same role in every
-    MMA). With a HaloWindow, a workgroup can load a halo tile: the input patch of a box of output positions, once for
-    all filter taps. There is none if A does not slide along `c`, if addresses are not sums of output positions and
-    filter taps, if lanes and not bulk copies load A, if atoms are synchronous, if an operand is computed, or if the
-    program has several MMAs.
+    With it, a workgroup can load a halo tile: the input patch of a box (rectangle) of output positions, once for all
+    filter taps. None if A does not slide along `c`, if addresses are not sums of output positions and filter taps, if
+    lanes and not bulk copies load A, if atoms are synchronous, if an operand is computed, or if the program has several
+    MMAs. `o` (an Orientation) says which of M and N lies on the atom's rows; `c` is a class of dimensions (same role,
+    such as M or K, in every MMA).
     """
     window = _window_or_reason(o, c)
     return None if isinstance(window, str) else window
@@ -77,11 +77,12 @@ def why_no_halo(o: Orientation) -> str:
 
 
 def _window_or_reason(o: Orientation, c: DimClass) -> HaloWindow | str:
-    """Return the HaloWindow (how a sliding window reads A) along the dimensions `c`; or text: why A has no halo tile.
+    """Return the HaloWindow (how a sliding window reads A) along the dimensions of `c`; or text: why there is none.
 
-    `o` (an Orientation) says which of M and N lies on the atom's rows; `c` is a class of dimensions (same role in every
-    MMA). The text is empty if A does not slide along `c`, if `c` is not M on the atom's rows, if an operand is
-    computed, or if the program has several MMAs.
+    With it, a workgroup can load a halo tile: an input patch, once for all filter taps. `o` (an Orientation) says which
+    of M and N lies on the atom's rows; `c` is a class of dimensions (same role, such as M or K, in every MMA). The text
+    is empty if A does not slide along `c`, if `c` is not M on the atom's rows, if an operand is computed, or if the
+    program has several MMAs.
     """
     if len(o.products) != 1 or c.roles != (ROWS,) or o.flips[0]:
         return ""
@@ -97,11 +98,11 @@ def _window_or_reason(o: Orientation, c: DimClass) -> HaloWindow | str:
 
 
 def _window_of_read(facts: Facts, p: ProductFacts, read: int, c: DimClass) -> HaloWindow | str:
-    """Return the HaloWindow (how a sliding window reads A of `p`) along the dimensions `c`; or text: why there is none.
+    """Return the HaloWindow (how a sliding window reads A) along the dimensions of `c`; or text: why there is none.
 
-    `read` is the node number of A, `c` a class of dimensions (same role in every MMA). There is a window if every
-    memory coordinate is a sum of output positions (stride 1) and filter taps, no two output positions have the same
-    coordinates, and the channels are contiguous. `facts` is the analysed program.
+    `p` is the MMA, `read` the node number of A, `c` a class of dimensions (same role, such as M or K, in every MMA).
+    There is a window if every memory coordinate is a sum of output positions (stride 1) and filter taps, no two output
+    positions have the same coordinates, and the channels are contiguous. `facts` is the analysed program.
     """
     access = facts.nodes[read].place
     source = facts.nodes[read].source
@@ -110,18 +111,18 @@ def _window_of_read(facts: Facts, p: ProductFacts, read: int, c: DimClass) -> Ha
     channels = {d for d, _ in access.row}
     if access.contiguous not in p.k or not channels <= {access.contiguous, *p.batch}:
         return f"channels are not what lies side by side in {access.memory}"
-    seen: list[str] = []
+    covered: list[str] = []
     reach = []
     for form in access.coords[:-1]:
-        here = [(d, step) for d, step in form if d in c.dims]
-        strided = next((d for d, step in here if step != 1), None)
+        positions = [(d, step) for d, step in form if d in c.dims]
+        strided = next((d for d, step in positions if step != 1), None)
         if strided is not None:
             return f"neighbours along {strided} do not lie side by side"
         if any(d in channels for d, _ in form) or any(step < 0 for _, step in form):
             return f"places in {access.memory} are no sums of positions and taps"
-        seen += [d for d, _ in here]
+        covered += [d for d, _ in positions]
         reach.append(sum(step * (facts.extents[d] - 1) for d, step in form if d in p.k))
     last = [d for d, _ in access.coords[-2] if d in c.dims] if len(access.coords) > 1 else []
-    if sorted(seen) != sorted(c.dims) or last != [c.dims[-1]] or not any(reach):
+    if sorted(covered) != sorted(c.dims) or last != [c.dims[-1]] or not any(reach):
         return f"not every position has a place of its own in {access.memory}"
     return HaloWindow(access, read, tuple(reach))

@@ -22,7 +22,7 @@ from tilewright.plan.search.unit import MmaTile, mma_tile
 from tilewright.plan.search.work import Work
 
 CROWDED = 2
-"""Tasks per core, at most, of a kernel for which split-K is considered."""
+"""The most tasks per core of a kernel with split-K."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,10 @@ class Parts:
 
 @dataclass(frozen=True, eq=False)
 class KernelSchedule:
-    """One kernel with MMA atoms: tiles, atoms, pipeline, split-K, and how tasks are launched.
+    """One kernel with MMA atoms: tiles, atoms, pipeline, split-K, and the order of its tasks.
 
-    `raster` is how many tasks along the first axis run next to each other, `order` how cores take tasks.
-    `at_memory_bound`: memory bandwidth limits its time.
+    `raster` is the number of neighbouring tasks along the first axis that run next to each other, `order` the order in
+    which cores take tasks. `at_memory_bound`: memory bandwidth limits its time.
     """
 
     tiling: Tiling
@@ -56,12 +56,12 @@ class KernelSchedule:
 
     @property
     def cuts_both(self) -> bool:
-        """True if the grid, not a loop, splits both M and N of all MMAs of this kernel, and they have the same M and N.
+        """True if the grid, not a loop, splits both M and N of all MMAs, which must all have the same M and N.
 
         Only then does the kernel have a raster (an order in which the grid visits tiles of C).
         """
-        sides = [(set(c.roles), tile) for c, tile in self.tiling.pairs() if {ROWS, COLUMNS} & set(c.roles)]
-        return all(tile.level == GRID and len(roles) == 1 for roles, tile in sides)
+        tiles_of_c = [(set(c.roles), tile) for c, tile in self.tiling.pairs() if {ROWS, COLUMNS} & set(c.roles)]
+        return all(tile.level == GRID and len(roles) == 1 for roles, tile in tiles_of_c)
 
     @property
     def family(self) -> str:
@@ -77,9 +77,9 @@ class KernelSchedule:
 def candidates_of_tiling(t: Tiling, ranking: Ranking, best: float) -> Iterator[tuple[PlanCandidate, Work]]:
     """Yield (PlanCandidate, its Work) for each pipeline with which a tiling fits registers and shared memory.
 
-    `best` is the time of the best candidate so far, in cycles. Yields nothing in five cases: the tiling's lower bound
-    exceeds `best`; some MMA has no atom that fits; a tile is a box (rectangle) of output positions without a halo tile;
-    no accumulator is written; rows of the result cannot be stored.
+    `t` (a Tiling) has the tile sizes; `best` is the time of the best candidate so far, in cycles. Yields nothing in
+    five cases: the tiling's lower bound exceeds `best`; some MMA has no atom that fits; a tile is a box (rectangle) of
+    output positions without a halo tile; no accumulator is written; rows of the result cannot be stored.
     """
     mmas = tuple(m for p in t.o.products if (m := mma_tile(t, p)) is not None)
     if len(mmas) < len(t.o.products):
@@ -108,8 +108,8 @@ def _can_store_rows(t: Tiling, mmas: tuple[MmaTile, ...], live: Liveness) -> boo
     """True if a workgroup can store its rows of the result, by bulk copies or by lanes.
 
     Bulk copies can if the bytes of a row are a multiple of the machine's row bytes. Lanes can if the tile has exactly
-    all columns, and if a write past the last column would stay in bounds, so that nothing drops it. `t` (a Tiling) has
-    the tile sizes, `mmas` are the MMA tiles; the last MMA whose accumulator is written, by `live`, computes the result.
+    all columns, and if a write past the last column would be in bounds, so that a bulk copy would not drop it. `t` (a
+    Tiling) has the tile sizes, `mmas` are the MMA tiles; the last MMA in `live.results` computes the result.
     """
     last = next(m for m in mmas if m.node == live.results[-1])
     result = result_rows(t, last)
@@ -122,28 +122,28 @@ def _can_store_rows(t: Tiling, mmas: tuple[MmaTile, ...], live: Liveness) -> boo
 def _least_cycles(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops]) -> float:
     """Return a lower bound of the cycles of any kernel with this tiling, without its launch (fixed start cycles).
 
-    It sums the MMA cycles of one core's tasks (one workgroup's work each). If there is a single MMA without boxes
-    (rectangles of positions), it sums the longer of MMA and copy cycles. It is 0 (no bound) if the program's loops
-    carry values and there are fewer tasks than cores. `phases` maps each MMA (node number) to the loops around it.
+    It sums the MMA cycles of one core's tasks (workgroups' tiles). If there is a single MMA without boxes (rectangles
+    of positions), it sums the longer of MMA and copy cycles. It is 0 (no bound) if the program's loops carry values and
+    there are fewer tasks than cores. `phases` maps each MMA (node number) to the loops around it.
     """
     facts, limits = t.facts, t.machine.limits
-    each = t.batch * sum(m.cycles * t.trips(phases[m.node]) for m in mmas)
+    task_cycles = t.batch * sum(m.cycles * t.trips(phases[m.node]) for m in mmas)
     if len(mmas) == 1 and t.batch == 1 and not any(tile.fold == BOX and tile.level == GRID for tile in t.tiles):
         (m,) = mmas
         operands = ((m.oriented.a, m.rows), (m.oriented.b, m.columns))
         reads = [(facts.nodes[x.reads[0]].place, count) for x, count in operands if x.is_read and phases[m.node]]
-        brought = sum(
+        copied_bytes = sum(
             count * place.bytes for place, count in reads if place.linear and m.oriented.product.k & place.dims
         )
-        each = max(each, brought * m.depth * t.trips(phases[m.node]) / limits.l2_rate)
-    return each * _least_tasks_per_core(t)
+        task_cycles = max(task_cycles, copied_bytes * m.depth * t.trips(phases[m.node]) / limits.l2_rate)
+    return task_cycles * _least_tasks_per_core(t)
 
 
 def _least_copy_cycles(t: Tiling, placed: OperandPlacement, phases: dict[int, Loops]) -> float:
     """Return a lower bound of the cycles of any kernel with this tiling: the time of its copies to shared memory.
 
-    The cycles are summed over one core's tasks (one workgroup's work each). `placed` has the copied bytes per iteration
-    of each loop nest; `phases` maps each MMA (node number) to the loops around it.
+    The cycles are summed over one core's tasks (workgroups' tiles). `placed` has the copied bytes per iteration of each
+    loop nest; `phases` maps each MMA (node number) to the loops around it.
     """
     limits = t.machine.limits
     copied = sum(t.trips(loops) * placed.copied[loops] for loops in set(phases.values()) if loops in placed.copied)
@@ -154,12 +154,12 @@ def _least_copy_cycles(t: Tiling, placed: OperandPlacement, phases: dict[int, Lo
 
 
 def _least_tasks_per_core(t: Tiling) -> float:
-    """Return a lower bound of the number of workgroups that the busiest core computes, one after the other.
+    """Return a lower bound of the number of workgroups that the busiest core runs, one after the other.
 
-    It is the number of workgroups per core, less what masks and operands out of bounds skip. It is rounded up, unless
-    the program's loops carry values (masks make workgroups uneven), operands out of bounds do, or split-K may fill the
-    last round (one task per core). It is 0 (no bound) if loops carry values and there are fewer workgroups than cores.
-    `t` (a Tiling) has the kernel's tile sizes.
+    It is the number of workgroups per core, less the work that masks and operands out of bounds let it skip. It is
+    rounded up, unless the work per workgroup differs (loops that carry values, masks, operands out of bounds), or
+    split-K may fill the last round (one workgroup per core). It is 0 (no bound) if loops carry values and there are
+    fewer workgroups than cores. `t` (a Tiling) has the kernel's tile sizes.
     """
     facts, cores = t.facts, t.machine.limits.cores or 1
     if facts.loops and t.tasks < cores:
@@ -174,10 +174,10 @@ def _least_tasks_per_core(t: Tiling) -> float:
 
 
 def work_of(kernel: KernelSchedule) -> Work | None:
-    """Count the work of a kernel as if it had no split-K; return a Work (cycles and bytes).
+    """Count the work of a kernel as if it had no split-K; return a Work (cycles and bytes), or None.
 
-    For example, the work is counted again after the kernel's machine was replaced. None if a tile is a box (rectangle)
-    of output positions without a halo tile, or if no MMA's accumulator is written.
+    It serves to count the work again, for example after the kernel's machine was replaced. None if a tile is a box
+    (rectangle) of output positions without a halo tile, or if no MMA's accumulator is written.
     """
     t, mmas = kernel.tiling, kernel.mmas
     phases = {m.node: t.phase(t.facts.nodes[m.node]) for m in mmas}
@@ -195,7 +195,8 @@ def _with_pipeline(work: Work, kernel: KernelSchedule, placed: OperandPlacement)
     `placed` has the operands in shared memory. The adjustments:
     - a raster (order in which the grid visits tiles of C) that is worse than the best makes copies longer;
     - if A stays in registers, it is not read from shared memory again;
-    - iterations in which an operand is out of bounds are left out, unless halves take tasks in turn;
+    - iterations in which an operand is out of bounds are skipped, unless halves of the wave groups take tasks in turn
+      or A has halo tiles;
     - with a halo tile (input patch) of A, a stage of B has several filter taps, or all of B is resident and copied once
       per core.
     """
@@ -233,8 +234,8 @@ def _with_pipeline(work: Work, kernel: KernelSchedule, placed: OperandPlacement)
 def _share_read_alone(kernel: KernelSchedule) -> float:
     """Return the fraction (0 to 1) of the copied bytes that no other core reads at about the same time.
 
-    It is 0 if lanes copy, if rows of an operand begin within the rows before them (L2 then has most of them), and if
-    workgroups differ in their entry of a batch: those of neighbouring entries read the rest of the same lines.
+    It is 0 if lanes copy operands, if rows of an operand overlap in memory (L2 then has most of them), and if the grid
+    has a batch: workgroups of neighbouring batch entries read the rest of the same cache lines.
     """
     t, products = kernel.tiling, [m.oriented for m in kernel.mmas]
     reads = [t.facts.nodes[read].place for p in products for read in (*p.a.reads, *p.b.reads)]
@@ -285,8 +286,8 @@ def candidate_of(kernel: KernelSchedule, work: Work, extra: float = 0.0) -> Plan
 def _is_memory_bound(kernel: KernelSchedule, work: Work, time: KernelTime) -> bool:
     """True if memory bandwidth limits the kernel's predicted time.
 
-    That is so if moving the bytes of `work` to and from global memory takes at least as many cycles as the kernel takes
-    with unlimited bandwidth, without its launch (fixed start cycles).
+    It does if moving the bytes of `work` to and from global memory takes at least as many cycles as the kernel takes
+    with unlimited bandwidth (`time.unbounded`), without its launch (fixed start cycles).
     """
     machine = kernel.tiling.machine
     return time.unbounded - machine.limits.launch_cycles <= moving_cycles(machine, work.moved)

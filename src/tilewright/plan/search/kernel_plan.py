@@ -18,15 +18,14 @@ from tilewright.plan.search.tiles import LOOP, AxisTile
 from tilewright.plan.search.unit import MmaTile, refusal_name
 
 LACKS = "lowering lacks"
-"""The first words of a rejection of what today's lowering cannot do."""
+"""The first words of a rejection because the lowering (code generator) lacks a feature."""
 
 
 @dataclass
 class KernelPlan:
     """Writes the plan of one kernel with MMA atoms, over the dimensions of its program.
 
-    A program dimension may have been split into digits (sub-indices of a flattened dimension); the plan joins them
-    again.
+    A program dimension may have been split into digits (mixed-radix parts of a flat index); the plan joins them again.
     """
 
     kernel: KernelSchedule
@@ -47,39 +46,42 @@ class KernelPlan:
         return max(self.t.size.get(name, 1) for name in self.facts.digit_names(d))
 
     def plan(self) -> Schedule | Rejected:
-        """Return the plan (a Schedule) of the kernel; or a Rejected that names what the lowering lacks for it."""
+        """Return the plan (a Schedule) of the kernel; or a Rejected that names the feature that the lowering lacks.
+
+        The lowering is the code generator. A program with halo tiles gets its plan from `_halo_plan`.
+        """
         why = why_not_oriented(self.t.o) or why_not_lowered(self.t) or self._why_not_mmas_or_split()
         if why:
             return Rejected(refusal_name(self.kernel.mmas), f"{LACKS} {why}")
         if self.kernel.pipeline.offsets is not None:
             return self._halo_plan()
         tasks = self._grid_dims()
-        every = [*tasks, *(d for d in self.facts.order if d not in tasks)]
-        words = words_for(self._axis_name(d) for d in every)
-        axes = [axis_of(words[self._axis_name(d)], self._extent(d), self._splits(d)) for d in every]
+        dims = [*tasks, *(d for d in self.facts.order if d not in tasks)]
+        words = words_for(self._axis_name(d) for d in dims)
+        axes = [axis_of(words[self._axis_name(d)], self._extent(d), self._splits(d)) for d in dims]
         order = [words[self._axis_name(d)] for d in self._grid_order(tasks)]
         parts = self.kernel.parts
         if parts is not None:
             split = f"{parts.dim}_split"
             axes = [axis_of(split, parts.count, (Split("task", 1),)), *axes]
             order = [split, *order]
-        group = self._raster_group()
-        if self.kernel.order == DYNAMIC:  # how many there are of an open size, only a call tells
-            group = 1 if self.facts.opened else batch_entries_per_group(self.t, self._dims_before_m(tasks))
+        raster = self._raster_group()
+        if self.kernel.order == DYNAMIC:  # the extent of an open size is known only at the call
+            raster = 1 if self.facts.opened else batch_entries_per_group(self.t, self._dims_before_m(tasks))
         return Schedule(
             tuple(axes),
             tuple(order),
             products=self._mma_statements(),
             pipeline=self.kernel.pipeline.roles,
             overlap=self.kernel.pipeline.overlap,
-            raster=group,
+            raster=raster,
             order=self.kernel.order,
             parts=None if parts is None else (parts.dim, parts.count),
             early=self.kernel.early if "programmatic" in self.t.machine.launches else None,
         )
 
     def _why_not_mmas_or_split(self) -> str:
-        """Return text: what the lowering lacks for this kernel's MMAs or for its split-K; empty if it lacks nothing.
+        """Return text: the feature that the lowering lacks for this kernel's MMAs or split-K; empty if it lacks none.
 
         With split-K, workgroups share K. The orientation and the tiles of the kernel are not checked here.
         """
@@ -98,8 +100,8 @@ class KernelPlan:
         """Return the program dimensions that the grid splits, as a list in the order of the plan's axes.
 
         With several MMAs, the list includes each M that has one element only. If the grid splits M and N of all MMAs,
-        the dimensions of C come last; with a single MMA, the list then includes dimensions of C that have one element
-        only.
+        the dimensions of C come last; with a single MMA, dimensions of C that have one element only are then included
+        too.
         """
         cut = [d for d in self.facts.cut if d not in self._dims_of_some_states()]
         if len(self.products) > 1:
@@ -111,9 +113,9 @@ class KernelPlan:
         return [*(d for d in cut if d not in result), *result]
 
     def _dims_of_some_states(self) -> set[Expr]:
-        """Return the dimensions that only some states (carried values) of a loop split over tasks have; else none.
+        """Return the dimensions that some, but not all, states (carried values) of a loop with split-K have; else none.
 
-        The kernel writes all states of its part of the loop, so that the grid cannot split these.
+        The grid cannot split these dimensions: the kernel writes all states of its part of the loop.
         """
         loop = None if self.kernel.parts is None else self.facts.loops.get(self.kernel.parts.dim)
         if loop is None or loop.source is None:
@@ -122,7 +124,7 @@ class KernelPlan:
         return set.union(*dims) - set.intersection(*dims)
 
     def _with_unit_rows(self, cut: list[Expr]) -> list[Expr]:
-        """Return the grid dimensions `cut`, extended by the M of each MMA that has one element only.
+        """Return the grid dimensions `cut` with the M of each MMA that has one element only added.
 
         The result is in the order of the first write. It is `cut` itself if there is no such M.
         """
@@ -134,8 +136,8 @@ class KernelPlan:
     def _grid_order(self, tasks: list[Expr]) -> list[Expr]:
         """Return the grid dimensions `tasks` in the order in which the grid visits them, outermost first.
 
-        The order is the memory order of the result if memory bandwidth limits the kernel and a workgroup has whole rows
-        of the result; else the order of `tasks`.
+        It is the memory order of the result if memory bandwidth limits the kernel and a workgroup has whole rows of the
+        result; else the order of `tasks`.
         """
         if not self.kernel.at_memory_bound or not self.kernel.cuts_both or len(self.products) > 1:
             return tasks
@@ -172,10 +174,9 @@ class KernelPlan:
         return f"{d}_part" if parts is not None and str(d) == parts.dim else str(d)
 
     def _extent(self, d: Expr) -> int:
-        """Return the number of elements of the plan's axis of the dimension `d`: per part if split-K splits `d`.
+        """Return the number of elements of the plan's axis of `d`: of one part if split-K splits `d`, else of all.
 
-        Else it is the number of elements in the whole problem. Parts are the pieces of K that split-K gives to
-        workgroups.
+        Parts are the pieces of K that split-K gives to workgroups. `d` is a dimension of the program.
         """
         parts = self.kernel.parts
         return parts.width if parts is not None and str(d) == parts.dim else self._unsplit_extent(d)
@@ -195,7 +196,7 @@ class KernelPlan:
         return extent // self.t.batch if self._is_in_blocks(d) else extent
 
     def _is_in_blocks(self, d: Expr) -> bool:
-        """True if a tile has several GEMMs along the batch dimension `d`, the blocks of a block-diagonal B."""
+        """True if a tile has several GEMMs along the batch dimension `d`, as the blocks of a block-diagonal B."""
         return any(c.is_batch and str(d) == c.dims[-1] and tile.size > 1 for c, tile in self.t.pairs())
 
     def _splits(self, d: Expr) -> tuple[Split, ...]:
@@ -220,9 +221,9 @@ class KernelPlan:
     def _loop_of_linking_dim(self, d: Expr) -> tuple[Split, ...]:
         """Return (loop Split,) for a dimension `d` that links two MMAs and that a workgroup holds whole; else ().
 
-        `d` is N of the first MMA and K of the second. The accumulator of the first has all of `d`, but B of the second
-        is loaded one slab (row of shared memory, as the atom reads K) at a time. () also if the program itself loops
-        over `d`, if `d` takes one step only, or if operands that a workgroup loads once have two stages.
+        `d` is N of the first MMA and K of the second. The first MMA's accumulator has all of `d`, but B of the second
+        is loaded one slab (row of shared memory) at a time. () also if the program itself loops over `d`, if `d` takes
+        one step only, or if operands that a workgroup loads once have two stages.
         """
         looped = any(op.name == "iterate" and op.attrs["axis"] is d for op in self.facts.program.walk())
         if looped or self.kernel.pipeline.roles.resident_stages > 1:
@@ -232,7 +233,7 @@ class KernelPlan:
         return (Split("loop", slab),) if steps > 1 else ()
 
     def _loop_of_unit_k(self, d: Expr) -> tuple[Split, ...]:
-        """Return the loop Split, as a tuple of one, of a K dimension `d` that has one element; () if `d` needs no loop.
+        """Return (loop Split,) for a K dimension `d` that has one element; () if `d` needs no loop in the plan.
 
         The innermost K dimension needs a loop in a program with a single MMA; an outer K dimension if a loop splits K.
         """
@@ -245,7 +246,7 @@ class KernelPlan:
         return ()
 
     def _has_k_steps(self, d: Expr, tile: AxisTile) -> bool:
-        """True if a loop over K in tiles `tile` steps along `d`, not along another dimension of the tile."""
+        """True if the loop over the K dimensions with the tile `tile` steps along `d`, not along another of them."""
         inner = [axes.k for axes in self.axes.values() if isinstance(axes, Axes)]
         return len(tile.box) == 1 or d in inner
 
@@ -275,7 +276,7 @@ class KernelPlan:
         return (columns, m.rows) if flip else (m.rows, columns)
 
     def _mma_statements(self) -> tuple[ProductUnit, ...]:
-        """Return a tuple with the plan's `mma` statement (a ProductUnit) of each MMA.
+        """Return a tuple with the plan's `mma` statement (a ProductUnit) for each MMA of the kernel.
 
         A statement has the MMA's name, its atom, its tile of C, and whether N lies on the atom's rows.
         """
@@ -330,14 +331,14 @@ class KernelPlan:
         if offsets is not None and offsets > 1:
             cut[loops[-1]] = Split("loop", offsets)
         row_axis = Axis(word, digits, tuple(Split("task", box[d.name], d.name) for d in digits))
-        every = [*(axis_of(words[str(d)], self._unsplit_extent(d), (cut[d],)) for d in around), row_axis]
-        every += [
+        axes_of_plan = [*(axis_of(words[str(d)], self._unsplit_extent(d), (cut[d],)) for d in around), row_axis]
+        axes_of_plan += [
             axis_of(words[str(d)], self._unsplit_extent(d), (cut[d],) if d in cut else ()) for d in (axes.n, *whole)
         ]
         a, b = (self.facts.nodes[x.reads[0]].place.memory for x in (m.oriented.a, m.oriented.b))
         b = f"{b.removesuffix('_rows')}_diagonal" if self.t.batch > 1 else b
         return Schedule(
-            tuple(every),
+            tuple(axes_of_plan),
             (*(words[str(d)] for d in around), word, words[str(axes.n)]),
             tuple(words[str(d)] for d in loops),
             (ValuePlacement(a, words[str(axes.k)], "halo"), ValuePlacement(b, at, "panel")),

@@ -13,7 +13,7 @@ from tilewright.plan.search.tiling import Loops, Tiling
 class LaneCycles:
     """Cycles of a core's lanes for elementwise work: per iteration of each loop nest, and per task in the epilogue.
 
-    `by_phase` and `masked` (only in partly masked tiles) are by loop nest, `serial` likewise for what nothing hides.
+    `by_phase`, `masked` (only in partly masked tiles) and `serial` (not overlapped with other work) are by loop nest.
     """
 
     def __init__(self, t: Tiling):
@@ -36,24 +36,25 @@ class LaneCycles:
     def _add_value(self, n: ValueFacts, is_mask: bool, feeds_mma: bool) -> None:
         """Add the ALU cycles of the value `n` to at most one field of this object. The first case that fits decides:
 
-        - In a loop that links two MMAs: per iteration, to `masked` if `is_mask` (part of a mask), else to `by_phase`.
-        - Ops that take no ALU cycles, and values with one element per row within a loop: to none.
+        - In a loop over a dimension between two MMAs (N of one, K of the next): per iteration, to `masked` if `is_mask`
+          (part of a mask), else to `by_phase`.
+        - Ops that take no ALU cycles, and values with one element per row within a loop: to no field.
         - If `feeds_mma` (an operand is computed from `n`): to `serial` if `n` depends on an MMA, else to `by_phase`.
-        - Reductions: to none, but after the loops they set `reduces_at_end`.
-        - Values with all dimensions of some accumulator: per workgroup, to `end`. All others: to none.
+        - Reductions: to no field, but outside of loops they set `reduces_at_end`.
+        - Values with all dimensions of some accumulator: per workgroup, to `end`. All others: to no field.
         """
         t, limits = self.t, self.t.machine.limits
         loops = t.phase(n)
         between = bool(n.dims & t.linking_dims)
         element_cycles = self.facts.lane_cycles(n, t.machine)
-        if loops and between:  # every value between products passes through registers once
+        if loops and between:  # every value between MMAs passes through registers once
             element_cycles = max(element_cycles, 1 / limits.lane_rate)
             (self.masked if is_mask else self.by_phase)[loops] += t.span(n.dims) * element_cycles
             return
         if n.op in UNTIMED or n.op in RENAMING:
             return
         if loops and (n.carried or n.reduces & t.linking_dims):
-            return  # of rows alone: reductions and what rescales accumulators are part of an iteration's latency
+            return  # one element per row: reductions and rescaling factors are part of an iteration's latency
         if feeds_mma and n.id not in self.after_product:
             cast = 1 / limits.function_rate if n.op == "cast" else 0.0
             self.by_phase[loops] += t.span(n.dims) * (element_cycles + cast)
@@ -71,7 +72,10 @@ class LaneCycles:
 
 @lru_cache
 def _nodes_after_mmas(facts: Facts) -> set[int]:
-    """Return the node numbers of all MMAs and of all values computed from their results; cached for all tilings."""
+    """Return the node numbers of all MMAs and of all values computed from their results.
+
+    The result is cached, as all tilings of the program `facts` ask for it.
+    """
     after: set[int] = set()
     for n in facts.nodes:
         if n.op == "mma" or any(arg in after for arg in n.args):

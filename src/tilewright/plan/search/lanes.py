@@ -1,7 +1,7 @@
 """Rule: kernels without MMAs (elementwise, row-wise): task widths and wave counts.
 
-Enough bytes are in flight if every lane has a few vectors in registers and a core has several workgroups. Rows that are
-reduced are whole; short rows are several to a task, long ones are split over more waves.
+Enough bytes are in flight if every lane has a few vectors in registers and a core has several workgroups. A task has
+whole rows of a reduction: several short ones, or a long one that more waves share.
 """
 
 from __future__ import annotations
@@ -25,11 +25,10 @@ from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 def kernels_of_lanes(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[PlanCandidate]:
     """Yield GPU candidates of one kernel for a program without MMAs (elementwise, or reductions of rows).
 
-    There is one; a second one has longer tasks, if starting those of the first takes longer than their bytes.
-
-    Yields nothing if the program has MMAs, or on a machine without lanes (a CPU). For one half of a program that is
-    split into two kernels, it also yields nothing if the half has loops, no dimension that the grid cannot split, or an
-    access that is not contiguous along such a dimension.
+    There is one candidate, and a second one with larger tasks (workgroups' tiles) if starting the tasks of the first
+    takes longer than moving their bytes. Yields nothing if the program has MMAs, or on a machine without lanes (a CPU).
+    For one half of a program that is split into two kernels, it also yields nothing if the half has loops, no dimension
+    that the grid cannot split, or an access that is not contiguous along such a dimension.
     """
     if facts.products or machine.lanes is None:
         return
@@ -39,13 +38,13 @@ def kernels_of_lanes(facts: Facts, machine: Machine, ranking: Ranking) -> Iterat
         return
     size = numbers_of(facts.sizes)
     loops = loop_tiles(facts)
-    wide = choose_task_widths(facts.program, size, room_of(machine), facts.logs, facts.opened) if facts.cut else {}
-    whole = {d: wide.get(d, size(d)) for d in facts.cut}
+    chosen = choose_task_widths(facts.program, size, room_of(machine), facts.logs, facts.opened) if facts.cut else {}
+    unnarrowed = {d: chosen.get(d, size(d)) for d in facts.cut}
     if facts.opened or facts.in_order:  # lanes hold a number of elements, at the end of a dimension too
-        widths = {d: 1 if d in facts.opened else n for d, n in whole.items()}
+        widths = {d: 1 if d in facts.opened else n for d, n in unnarrowed.items()}
         yield uniform_candidate(UniformKernelSchedule(facts, machine, widths, 1, loops))
         return
-    widths, waves = rows_and_waves(facts.program, whole, lambda d: loops.get(d) or size(d), machine)
+    widths, waves = rows_and_waves(facts.program, unnarrowed, lambda d: loops.get(d) or size(d), machine)
     widths |= {d: min(n, size(d)) for d in facts.cut if (n := facts.stated_tasks.get(str(d))) is not None}
     kernel = UniformKernelSchedule(facts, machine, widths, waves, loops, backward=should_run_backward(facts, machine))
     yield uniform_candidate(kernel)
@@ -56,10 +55,10 @@ def kernels_of_lanes(facts: Facts, machine: Machine, ranking: Ranking) -> Iterat
 
 
 def _with_longer_tasks(kernel: UniformKernelSchedule) -> UniformKernelSchedule | None:
-    """Return a kernel with tasks of more elements, if the machine starts those of `kernel` slower than it moves bytes.
+    """Return `kernel` with larger tasks (workgroups' tiles), if it starts tasks slower than it moves bytes.
 
-    Tasks grow along the last dimensions first, by divisors of their extents. None for a program that reduces or scans,
-    if the author states tasks, or if tasks cannot grow.
+    Tasks grow along the last dimensions first, by divisors of their extents. None if starting the tasks takes no longer
+    than moving their bytes, for a program that reduces or scans, if the author states tasks, or if tasks cannot grow.
     """
     facts, machine, size = kernel.facts, kernel.machine, numbers_of(kernel.facts.sizes)
     work = count_uniform_work(kernel)
@@ -69,10 +68,12 @@ def _with_longer_tasks(kernel: UniformKernelSchedule) -> UniformKernelSchedule |
     tasks, widths = machine.row_tasks, dict(kernel.widths)
     lanes = machine.lanes or 1
     elements = max(prod(kernel.width(d) for d in op.operands[0].type.dims) for op in _writes(facts))
-    most = tasks.waves * lanes * tasks.most_values
+    most_elements = tasks.waves * lanes * tasks.most_values
     for d in reversed(facts.cut):
         width = widths.get(d, size(d))
-        fitting = (n for n in range(2, size(d) // width + 1) if size(d) % (width * n) == 0 and elements * n <= most)
+        fitting = (
+            n for n in range(2, size(d) // width + 1) if size(d) % (width * n) == 0 and elements * n <= most_elements
+        )
         times = max(fitting, default=1)
         widths[d], elements = width * times, elements * times
     if widths == kernel.widths:
@@ -82,7 +83,7 @@ def _with_longer_tasks(kernel: UniformKernelSchedule) -> UniformKernelSchedule |
 
 
 def _writes(facts: Facts) -> list[Op]:
-    """Return the operations that write."""
+    """Return the program's operations that write a tensor."""
     return [n.source for n in facts.writes if n.source is not None]
 
 
@@ -91,7 +92,7 @@ def _kernel_of_half(facts: Facts, machine: Machine) -> Iterator[PlanCandidate]:
 
     A row is all elements along the dimensions that the grid cannot split (such as reduced ones). A workgroup has as
     many rows as the registers of its lanes hold. Yields nothing if there are no such dimensions, if the half has loops,
-    or if an access is not contiguous along a row.
+    or if an access is not contiguous along a row. `facts` is the half's analysed program.
     """
     rows = [d for d in facts.extents if d not in facts.parallel]
     along = [n.place.contiguous for n in (*facts.reads, *facts.writes) if set(rows) & n.dims]
@@ -115,7 +116,8 @@ def _kernel_of_half(facts: Facts, machine: Machine) -> Iterator[PlanCandidate]:
 def should_run_backward(facts: Facts, machine: Machine) -> bool:
     """True if a kernel should run its workgroups in reverse order, because L2 still has the end of an operand.
 
-    That is so if the first kernel of a split program wrote the operand, and the operand has more bytes than L2 holds.
+    It should if the first kernel of a split program wrote the operand, and the operand has more bytes than L2 holds.
+    `facts` is the kernel's analysed program.
     """
     between = [n.place for n in facts.reads if n.place.memory == facts.between]
     return any(place.elements * place.bytes > l2(machine.limits) for place in between)

@@ -1,4 +1,4 @@
-"""Rule: the order of tasks, and the raster group (how many along the first axis run next to each other)."""
+"""Rule: the order of tasks, and the raster group: the number of neighbouring tasks along one side of C."""
 
 from __future__ import annotations
 
@@ -11,29 +11,30 @@ from tilewright.plan.search.tiling import Tiling
 from tilewright.plan.search.work import Work
 
 RASTERS = (1, 2, 4, 8, 16)
-"""Tasks along the rows of C that may be walked together."""
+"""Raster groups to try: numbers of tasks along the rows of C that the grid visits before it steps along the columns."""
 Side = tuple[int, int]
 """(tile, tasks) along a side of C."""
 DYNAMIC, CYCLIC, CONTIGUOUS = "dynamic", "cyclic", "contiguous"
-"""Whoever is done takes the next task, tasks are dealt in order, or each core has neighbours."""
+"""An idle core takes the next task; tasks are dealt to cores in turn; or each core has neighbouring tasks."""
 
 
 def order_of(work: Work) -> str:
-    """Return the order in which cores take tasks (one workgroup's work each): "dynamic" or "cyclic".
+    """Return the order in which cores take tasks (workgroups' tiles): "dynamic" or "cyclic".
 
     "dynamic" if masks make tasks differ in length: each idle core then takes the next task. Else "cyclic": tasks are
-    dealt to cores in turn.
+    dealt to cores in turn. `work` has the lengths of tasks.
     """
     return DYNAMIC if len(work.lengths) > 1 else CYCLIC
 
 
 @lru_cache
 def raster_of(t: Tiling) -> int:
-    """Return the raster group with the best L2 reuse: how many neighbouring tiles of C along M run side by side.
+    """Return the raster group with the best L2 reuse: the tiles of C along M that the grid visits before it steps along
+    N.
 
     It is the group with which all concurrent tiles read the fewest distinct rows of A and B. If groups are equal, it is
-    the largest if C has fewer tiles along M than along N, else the smallest. It is cached: every pipeline of a tiling
-    asks for it.
+    the largest if C has fewer tiles along M than along N, else the smallest. `t` (a Tiling) has the tile sizes. The
+    result is cached: every pipeline of a tiling asks for it.
     """
     rows, columns = _grid_tiles_of_c(t)
     tall, wide = rows[1], columns[1]
@@ -44,8 +45,9 @@ def raster_of(t: Tiling) -> int:
 def _rows_read(t: Tiling, sides: tuple[Side, Side], group: int) -> int:
     """Return the number of distinct rows of A and B (their sum) that all concurrently running tiles of C read.
 
-    `group` of these tiles lie along the first side of C. `sides` has, for the first and for the second side of C in
-    grid order, the pair (tile size in elements, number of tiles). `t` (a Tiling) has the kernel's tile sizes.
+    `sides` has, for the first and for the second side of C in grid order, the pair (tile size in elements, number of
+    tiles). `group` is the raster group: the grid visits `group` tiles along the first side before it steps along the
+    second. `t` (a Tiling) has the machine.
     """
     (tile, tall), (width, wide) = sides
     running = min(t.machine.limits.cores or 1, tall * wide)
@@ -56,32 +58,32 @@ def _rows_read(t: Tiling, sides: tuple[Side, Side], group: int) -> int:
 def raster_factor(t: Tiling, raster: int, columns_first: bool) -> float:
     """Return the factor (1 or more) by which copies take longer with the raster group `raster` than with the best.
 
-    `t` (a Tiling) has the tile sizes. A raster group is the number of neighbouring tiles of C along M that run side by
-    side; `columns_first` says that the grid has N before M. The factor grows with the number of rows that concurrent
-    tiles read. But if all tiles run at the same time, it exceeds 1 only if neighbouring tiles share operand A where the
-    best group shares B, or the other way round.
+    A raster group is the number of tiles of C along M that the grid visits before it steps along N; `columns_first`
+    says that the grid has N before M. The factor grows with the number of rows that concurrent tiles read. But if all
+    tiles run at the same time, it exceeds 1 only if neighbouring tiles share operand A where the best group shares B,
+    or the other way round. `t` (a Tiling) has the tile sizes.
     """
     best = raster_of(t)
     if raster == best and not columns_first:
         return 1.0
     rows, columns = _grid_tiles_of_c(t)
-    walked = (columns, rows) if columns_first else (rows, columns)
+    sides = (columns, rows) if columns_first else (rows, columns)
     if rows[1] * columns[1] <= (t.machine.limits.cores or 1):
-        along_rows = (min(raster, walked[0][1]) > 1) != columns_first
+        along_rows = (min(raster, sides[0][1]) > 1) != columns_first
         is_square = rows[1] == columns[1] or 1 in (rows[1], columns[1])
         return 1.0 if is_square or along_rows == (best > 1) else t.machine.limits.far_users
-    more = _rows_read(t, walked, raster) / _rows_read(t, (rows, columns), best)
+    more = _rows_read(t, sides, raster) / _rows_read(t, (rows, columns), best)
     return float(max(1.0, more) ** t.machine.limits.read_power)
 
 
 def share_read_alone(t: Tiling, raster: int, columns_first: bool, order: str) -> float:
     """Return the fraction (0 to 1) of a tile's operand rows that no other core reads at about the same time.
 
-    Of an operand that neighbouring tasks share, one task brings the rows for all. Tasks that differ only in a position
-    of a sliding window share both operands. An operand that only distant tasks share is brought for each of them, but
-    at most once by each part of L2. `raster` is the raster group, `columns_first` says that the grid has N before M,
-    and `order` is how cores take tasks: in contiguous order a core has neighbours itself. `t` (a Tiling) has the tile
-    sizes.
+    Neighbouring tasks (workgroups' tiles) that share an operand load each row once. Tasks that differ only in the
+    position of a sliding window share both operands. An operand that only distant tasks share is loaded for each of
+    them, but at most once by each part of L2. `raster` is the raster group (tiles along M that the grid visits before a
+    step along N), `columns_first` says that the grid has N before M, and `order` is how cores take tasks: in contiguous
+    order, neighbours run on one core. `t` (a Tiling) has the tile sizes.
     """
     rows, columns = _grid_tiles_of_c(t)
     (tile, tall), (width, wide) = (columns, rows) if columns_first else (rows, columns)
@@ -95,11 +97,11 @@ def share_read_alone(t: Tiling, raster: int, columns_first: bool, order: str) ->
         tile_neighbours = max(1, wide // in_turn)
         tile_users, width_neighbours = min(tile_neighbours, running), 1
         width_users = ceil(running / tile_users)
-    of_tile = min(1.0, 1 / tile_neighbours, parts / tile_users)
-    of_width = min(1.0, 1 / width_neighbours, parts / width_users)
+    tile_share = min(1.0, 1 / tile_neighbours, parts / tile_users)
+    width_share = min(1.0, 1 / width_neighbours, parts / width_users)
     grid = [tile for _, tile in t.pairs() if tile.level == GRID]
     positions = prod(max(1, tile.count // _distinct_tasks(t, tile)) for tile in grid)
-    return (tile * of_tile + width * of_width) / (tile + width) / positions
+    return (tile * tile_share + width * width_share) / (tile + width) / positions
 
 
 def _grid_tiles_of_c(t: Tiling) -> tuple[Side, Side]:
@@ -138,10 +140,10 @@ def batch_entries_per_group(t: Tiling, outer_dims: list[str]) -> int:
     limits, facts = t.machine.limits, t.facts
     cores = limits.cores or 1
     extents = [facts.extents.get(d, 1) for d in outer_dims]
-    each = moving_cycles(t.machine, facts.moved_bytes) * limits.far_rate * cores / prod(extents)
+    entry_bytes = moving_cycles(t.machine, facts.moved_bytes) * limits.far_rate * cores / prod(extents)
     counts = [1]
     for extent in reversed(extents):
         counts += [counts[-1] * n for n in range(2, extent + 1) if extent % n == 0]
-    enough = 2 * cores * prod(extents) / t.tasks
-    kept = max((n for n in counts if n * each <= l2(limits) / 2), default=1)
-    return max(kept, next((n for n in counts if n >= enough), counts[-1]))
+    needed = 2 * cores * prod(extents) / t.tasks
+    in_l2 = max((n for n in counts if n * entry_bytes <= l2(limits) / 2), default=1)
+    return max(in_l2, next((n for n in counts if n >= needed), counts[-1]))

@@ -1,4 +1,4 @@
-"""Find what limits a candidate: the time of its kernels on machines where all other rates are infinite."""
+"""Find the resource that limits a candidate: the time of its kernels on machines where all other rates are infinite."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 def limits_of(candidate: PlanCandidate, machine: Machine) -> dict[str, float]:
     """Return {resource: cycles of the candidate if only this resource takes time}, the longest first.
 
-    This shows what limits the candidate. Resources are MMAs and the machine's rates, such as lanes and memory. Fixed
+    The first resource limits the candidate. Resources are MMAs and the machine's rates, such as lanes and memory. Fixed
     cycles, which remain if no resource takes time, are subtracted from each number.
     """
     return cycles_alone(machine, lambda other: cycles_on(candidate, other))
@@ -42,18 +42,18 @@ def _kernel_cycles(kernel: CandidateKernel, machine: Machine) -> float:
     kernel cannot be counted.
     """
     if isinstance(kernel, TermKernelSchedule):
-        moved = replace(kernel, program=replace(kernel.program, machine=machine))
-        return kernel_time(machine, count_simt_work(moved), SAME_WAVES).cycles
+        on_other = replace(kernel, program=replace(kernel.program, machine=machine))
+        return kernel_time(machine, count_simt_work(on_other), SAME_WAVES).cycles
     if isinstance(kernel, UniformKernelSchedule):
         products = {
             op: None if microkernel is None else replace(microkernel, atom=machine.multiply[microkernel.atom.name])
             for op, microkernel in kernel.products.items()
         }
         uniform = replace(kernel, machine=machine, products=products)
-        work_in_all, merge = count_uniform_work(uniform), 0.0
+        uniform_work, merge = count_uniform_work(uniform), 0.0
         if kernel.parts is not None:
-            work_in_all, merge = work_in_parts(uniform, kernel.parts)
-        return kernel_time(machine, work_in_all, SAME_WAVES).cycles + merge
+            uniform_work, merge = work_in_parts(uniform, kernel.parts)
+        return kernel_time(machine, uniform_work, SAME_WAVES).cycles + merge
     assert isinstance(kernel, KernelSchedule)
     on_machine = _with_machine(kernel, machine)
     work = work_of(on_machine)
@@ -64,7 +64,7 @@ def _kernel_cycles(kernel: CandidateKernel, machine: Machine) -> float:
 
 
 def _with_machine(kernel: KernelSchedule, machine: Machine) -> KernelSchedule:
-    """Return a copy of the kernel for another machine, with that machine's atoms of the same names."""
+    """Return a copy of `kernel` for the machine `machine`, with that machine's atoms of the same names."""
     t = kernel.tiling
     products = tuple(
         replace(

@@ -12,7 +12,7 @@ from tilewright.plan.search.unit import MmaTile
 
 @dataclass(frozen=True)
 class Liveness:
-    """Live registers of a lane: in loops, in loops with one MMA ahead of another, and in the epilogue.
+    """Live registers of a lane: in loops, in loops whose MMAs start one iteration ahead, and in the epilogue.
 
     `results` are the MMAs (node numbers) whose accumulators are written; `dependent` are those that wait for another
     MMA of the same iteration.
@@ -68,29 +68,29 @@ def _live_accumulators(facts: Facts, order: list[int], n: int, into: dict[int, i
 
     `order` has all MMAs in program order. MMA number `n` itself is live. An earlier MMA is live if its result is
     written, or if an MMA after number `n` reads its result or adds to it. `into` maps an MMA to the MMA whose
-    accumulator it adds to.
+    accumulator it adds to; the result may then have both. `facts` is the analysed program.
     """
     later = [p for p in facts.products if p.node in order[n + 1 :]]
     written = {x for w in facts.writes for x in facts.behind(w.args[0], ("read", "mma")) if facts.nodes[x].op == "mma"}
-    wanted = written.union(*({*p.a.products, *p.b.products, p.into} for p in later))
-    return {q for q in order[: n + 1] if q in wanted or q == order[n]}
+    needed = written.union(*({*p.a.products, *p.b.products, p.into} for p in later))
+    return {q for q in order[: n + 1] if q in needed or q == order[n]}
 
 
 def _is_carried(t: Tiling, phases: dict[int, Loops], q: int, node: int) -> bool:
     """True if the accumulator of MMA `q` stays live while MMA `node` runs, because a loop around both carries it.
 
-    That is so if both MMAs are in the same loops, and one of these loops reduces K of `q`. `phases` maps each MMA (node
-    number) to the loops around it. `t` (a Tiling) has the kernel's tile sizes.
+    It does if both MMAs (given by node number) are in the same loops, and one of these loops reduces K of `q`. `phases`
+    maps each MMA to the loops around it. `t` (a Tiling) has the kernel's tile sizes.
     """
     loops = phases[node]
     return phases[q] == loops and bool(t.loops_over(t.facts.nodes[q].reduces) & loops)
 
 
 def _last_mmas(facts: Facts, order: list[int], into: dict[int, int]) -> tuple[int, ...]:
-    """Return the last MMAs (node numbers): a write depends on the MMA's accumulator, and no other MMA does.
+    """Return the last MMAs (node numbers): a write depends on the MMA's accumulator, and no other MMA uses it.
 
-    Another MMA depends on it if an operand is computed from it, or if the MMA adds to it. `order` has all MMAs; `into`
-    maps an MMA to the MMA whose accumulator it adds to. `facts` is the analysed program.
+    Another MMA uses it if an operand is computed from it, or if the MMA adds to it. `order` has all MMAs; `into` maps
+    an MMA to the MMA whose accumulator it adds to. `facts` is the analysed program.
     """
     inner = {q for p in facts.products for q in (*p.a.products, *p.b.products)}
     behind = _nodes_behind_writes(facts)
@@ -99,5 +99,8 @@ def _last_mmas(facts: Facts, order: list[int], into: dict[int, int]) -> tuple[in
 
 @lru_cache
 def _nodes_behind_writes(facts: Facts) -> set[int]:
-    """Return the node numbers of all values that any written result is computed from; cached, as all tilings ask."""
+    """Return the node numbers of all values that any write of the program depends on.
+
+    The result is cached, as all tilings of the program `facts` ask for it.
+    """
     return {q for w in facts.writes for q in facts.behind(w.args[0], ("read",))}

@@ -1,4 +1,4 @@
-"""Rule: split a loop without MMAs over tasks; a second kernel merges what its parts carry, in fixed order."""
+"""Rule: split a loop without MMAs over tasks; a second kernel merges the parts' carried values, in fixed order."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from tilewright.plan.search.ranking import PlanCandidate, Ranking
 from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 
 TILES = (1, 2, 4, 8, 16, 32, 64)
-"""Elements of an iteration that a split tries, beside the author's tile."""
+"""Tile sizes (elements per iteration) that a split tries, besides the author's."""
 WHAT = "a loop in parts"
 
 
 def loops_in_parts(whole: PlanCandidate, ranking: Ranking) -> Iterator[PlanCandidate]:
     """Yield at most one candidate: the kernel of `whole` with its loop split over more workgroups.
 
-    Its number of parts and its tile are those with the fewest predicted cycles. Yields nothing if the program has not
-    one loop whose parts can be merged, or if `whole` has workgroups for more than half of the cores. If the loop is too
-    short, that is noted in `ranking` (the search's result).
+    Each workgroup does a part of the iterations, and a second kernel merges the partial results. The number of parts
+    and the tile size are those with the fewest predicted cycles. Yields nothing if the program does not have exactly
+    one loop, whose partial results merge, or if `whole` has workgroups for more than half of the cores. If the loop is
+    too short, that is noted in `ranking` (the search's result).
     """
     kernel = whole.kernel
     assert isinstance(kernel, UniformKernelSchedule)
@@ -43,14 +44,16 @@ def loops_in_parts(whole: PlanCandidate, ranking: Ranking) -> Iterator[PlanCandi
     if splits:
         room = inf if kernel.machine.lanes is None else kernel.machine.row_tasks.values
         fitting = [split for split in splits if _values_of_lane(split) <= room]
-        every = [candidate_in_parts(split, split.parts) for split in fitting or splits[:1] if split.parts is not None]
-        yield min(every, key=lambda candidate: candidate.key)
+        candidates = [
+            candidate_in_parts(split, split.parts) for split in fitting or splits[:1] if split.parts is not None
+        ]
+        yield min(candidates, key=lambda candidate: candidate.key)
     else:
         ranking.reject(WHAT, f"{axis}, {facts.extents[axis]}, has too few elements for {cores} cores")
 
 
 def _loop_to_split(kernel: UniformKernelSchedule) -> Op | None:
-    """Return the only loop of a kernel's program if its parts can be merged; None if not, or if there is none."""
+    """Return the only loop of a kernel's program if its partial results can be merged; otherwise return None."""
     facts = kernel.facts
     if facts.products or facts.part or facts.stated_tasks or facts.scanned:
         return None
@@ -59,10 +62,10 @@ def _loop_to_split(kernel: UniformKernelSchedule) -> Op | None:
 
 
 def _parts(kernel: UniformKernelSchedule, loop: Op, tile: int) -> Iterator[Parts]:
-    """Yield a Parts for each number of parts of a loop, in whole iterations of `tile` elements, that the grid may have.
+    """Yield a Parts (dimension, count, width) for each number of parts to try of `loop`; workgroups do one part each.
 
-    All workgroups together are one to CROWDED (2) for each core at most. The last part may be shorter if what the loop
-    carries can be left unchanged past its end.
+    A part has whole iterations of `tile` elements. All workgroups together are at most CROWDED (2) per core. The last
+    part may be shorter if elements past its end can leave the carried values unchanged.
     """
     facts, cores, axis = kernel.facts, kernel.machine.limits.cores or 1, str(loop.attrs["axis"])
     extent, size = facts.extents[axis], numbers_of(facts.sizes)
@@ -82,7 +85,7 @@ def _parts(kernel: UniformKernelSchedule, loop: Op, tile: int) -> Iterator[Parts
 
 
 def _split_kernel(kernel: UniformKernelSchedule, parts: Parts, tile: int) -> UniformKernelSchedule:
-    """Return `kernel` with its loop in `parts`, in iterations of `tile` elements; its task widths are chosen anew."""
+    """Return `kernel` with its loop in `parts`, and `tile` elements per iteration; its task widths are chosen anew."""
     facts, numbers = kernel.facts, numbers_of(kernel.facts.sizes)
     split, loops = (
         symbol(f"{parts.dim}_split", 1),
@@ -90,7 +93,7 @@ def _split_kernel(kernel: UniformKernelSchedule, parts: Parts, tile: int) -> Uni
     )
 
     def size(d: Expr) -> int:
-        """Return the extent of the dimension `d` in one iteration; for the new dimension `split`, the parts."""
+        """Return the extent of the dimension `d` in one iteration; for the new dimension `split`, the part count."""
         return parts.count if d is split else loops.get(d) or numbers(d)
 
     extents, widths, waves = {split: 1, **{d: numbers(d) for d in facts.cut}}, kernel.widths, 1
@@ -101,7 +104,7 @@ def _split_kernel(kernel: UniformKernelSchedule, parts: Parts, tile: int) -> Uni
 
 
 def _values_of_lane(kernel: UniformKernelSchedule) -> float:
-    """Return the number of elements that each lane has of the largest value that one iteration reads or computes."""
+    """Return the number of elements per lane of the largest value that one iteration reads or computes."""
     lanes = kernel.waves * (kernel.machine.lanes or 1)
     tiles = [v.type.dims for op in kernel.facts.program.walk() for v in op.results if isinstance(v.type, TileType)]
     return max((prod(map(kernel.width, dims)) for dims in tiles), default=1) / lanes

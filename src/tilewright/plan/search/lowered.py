@@ -1,4 +1,4 @@
-"""Tilings that the search finds and the lowering cannot do."""
+"""Reasons why the lowering (code generator) cannot do an orientation, a tiling or a split that the search proposes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ LACKING = "lowering lacks it"
 
 
 def why_not_oriented(o: Orientation) -> str:
-    """Return text: what the lowering lacks for an orientation (M or N on the atom's rows); empty if nothing."""
+    """Return text: why the lowering (code generator) cannot do an orientation; empty if it can.
+
+    An orientation (`o`) says for each MMA which of M and N lies on the atom's rows.
+    """
     if o.through_shared:
         return "values between products that change their layout"
     if len(o.products) > 1 and any(o.flips):
@@ -29,9 +32,9 @@ def why_not_oriented(o: Orientation) -> str:
 
 
 def _why_not_one_row_or_column(o: Orientation) -> str:
-    """Return text: why the lowering cannot do an MMA whose M or N has one element; empty if it can.
+    """Return text: why the lowering (code generator) cannot do an MMA whose M or N has one element; empty if it can.
 
-    It cannot if some result of the program lacks that dimension. The text is of the first such MMA. `o` (an
+    It cannot if some result of the program lacks that dimension. The text is about the first such MMA. `o` (an
     Orientation) says which of M and N lies on the atom's rows.
     """
     size = numbers_of(o.facts.sizes)
@@ -48,9 +51,9 @@ def _why_not_one_row_or_column(o: Orientation) -> str:
 
 
 def why_not_lowered(t: Tiling) -> str:
-    """Return text: what the lowering lacks for a choice of tiles, apart from its orientation; empty if nothing.
+    """Return text: why the lowering (code generator) cannot do a choice of tile sizes; empty if it can.
 
-    The choice `t` (a Tiling) also has the orientation (M or N on the atom's rows), which `why_not_oriented` checks.
+    `t` (a Tiling) has the tile sizes. Its orientation (M or N on the atom's rows) is checked by `why_not_oriented`.
     """
     if t.facts.opened and any(tile.fold == BOX and halo_window(t.o, c) for c, tile in t.pairs()):
         return "halo tiles of sizes that only a call tells"
@@ -83,21 +86,21 @@ def why_not_lowered(t: Tiling) -> str:
 
 @lru_cache
 def _why_not_class_tile(o: Orientation, c: DimClass, tile: AxisTile) -> str:
-    """Return text: what the lowering lacks for one tile of the class `c` (dimensions of one role); empty if nothing.
+    """Return text: why the lowering (code generator) cannot do the tile `tile` of the dimensions `c`; empty if it can.
 
-    Checked are the tile's shape and the size of its K steps. The result is cached: the same tile is combined with many
-    tiles of other classes, on which the result does not depend. `o` (an Orientation) says which of M and N lies on the
-    atom's rows.
+    Checked are the tile's shape and the size of its K steps. `c` is a class of dimensions (same role, such as M or K,
+    in every MMA); `o` (an Orientation) says which of M and N lies on the atom's rows. The result is cached, as the same
+    tile is combined with many tiles of other classes.
     """
     return _why_not_tile_shape(o, c, tile) or _why_not_step_size(o, c, tile)
 
 
 def _why_not_tile_shape(o: Orientation, c: DimClass, tile: AxisTile) -> str:
-    """Return text: what the lowering lacks for the shape of the tile of `c` (dimensions of one role); empty if nothing.
+    """Return text: why the lowering (code generator) cannot do a tile of this shape; empty if it can.
 
-    The lowering can do a run (contiguous flat indices) of one program dimension, a box (rectangle) that is a halo tile,
-    and a box that extends along one dimension only, as that is a run. `o` (an Orientation) says which of M and N lies
-    on the atom's rows.
+    It can do a run (contiguous flat indices) of one program dimension, a box (rectangle) that is a halo tile, and a box
+    that extends along one dimension only, as that is a run. `c` is the tile's class of dimensions (same role, such as M
+    or K, in every MMA); `o` (an Orientation) says which of M and N lies on the atom's rows.
     """
     if tile.level == WHOLE or tile.fold == INNER_RUN:
         return ""
@@ -106,33 +109,39 @@ def _why_not_tile_shape(o: Orientation, c: DimClass, tile: AxisTile) -> str:
     owners = {_program_dim(o.facts, d) for d in wide}
     if len(owners) > 1:
         return f"a tile of {tile.size} over {', '.join(sorted(owners))}"
-    every = {_program_dim(o.facts, d) for d in c.dims}
-    if tile.fold == BOX and halo_window(o, c) is None and (len(wide) > 1 or (len(every) == 1 and tile.count != runs)):
+    program_dims = {_program_dim(o.facts, d) for d in c.dims}
+    if (
+        tile.fold == BOX
+        and halo_window(o, c) is None
+        and (len(wide) > 1 or (len(program_dims) == 1 and tile.count != runs))
+    ):
         return "boxes of rows without a halo tile"
     inner = c.dims[-1]
-    if tile.fold == RUN and len(every) > 1 and (tile.size > box[inner] or o.facts.extents[inner] % tile.size):
+    if tile.fold == RUN and len(program_dims) > 1 and (tile.size > box[inner] or o.facts.extents[inner] % tile.size):
         return f"a run over {', '.join(c.dims)}"
     return ""
 
 
 def _why_not_step_size(o: Orientation, c: DimClass, tile: AxisTile) -> str:
-    """Return text: why the lowering cannot do K steps of the size of `tile` along `c` (dimensions of one role).
+    """Return text: why the lowering (code generator) cannot do K steps of the size of `tile`; empty if it can.
 
     It cannot if the last step reads past the end of K and finds elements of another sliding window instead of zeros.
-    Empty if it can, and for tiles that are no K steps of bulk copies. `o` (an Orientation) says which of M and N lies
-    on the atom's rows.
+    Empty also for tiles that are no K steps of bulk copies. `c` is the tile's class of dimensions (same role, such as M
+    or K, in every MMA); `o` (an Orientation) says which of M and N lies on the atom's rows.
     """
     if tile.level != LOOP or DEPTH not in c.roles or o.by_threads:
         return ""
     facts = o.facts
-    alike = frozenset(d for p in facts.products for d in (*p.batch, *p.k))
+    shared_dims = frozenset(d for p in facts.products for d in (*p.batch, *p.k))
     past = [d for d, n in tile.box if n > 1 and facts.extents[d] % tile.size]
     digits = next((x for x in facts.digits.values() if len(x) > 1 and set(c.dims) <= set(x)), ())
     if digits and tile.fold == RUN and not any(r.place.contiguous in digits for r in facts.reads):
         # steps go over digits of one dimension, which ends where the first digit does
         past = [d for d in digits if d in facts.extents][:1] if c.extent % tile.size else []
     for d in past:
-        shared = [r.place for r in facts.reads if any(d in window and window - alike for window in r.place.windows)]
+        shared = [
+            r.place for r in facts.reads if any(d in window and window - shared_dims for window in r.place.windows)
+        ]
         if shared:
             return f"steps of {tile.size} past the end of {d}, where {shared[0].memory} goes on"
     return ""
@@ -149,7 +158,10 @@ def _can_be_block_diagonal(t: Tiling) -> bool:
 
 
 def _are_one_atom_wide(t: Tiling, p: OrientedProduct) -> bool:
-    """True if the columns of each GEMM of an MMA's batch are those of an atom, and some atom is as wide as all."""
+    """True if N of each GEMM of a batch is as wide as an atom, and some atom is as wide as all GEMMs of a tile.
+
+    `p` is the MMA with the atoms that take its operands; `t` (a Tiling) has the kernel's tile sizes.
+    """
     widths = {atom.shape[1] for atom in p.atoms}
     return t.span(p.columns) in widths and t.span(p.columns) * t.batch <= max(widths)
 
@@ -160,10 +172,10 @@ def _program_dim(facts: Facts, name: str) -> str:
 
 
 def why_not_split(facts: Facts) -> str:
-    """Return text: why the lowering cannot do split-K (workgroups share K) of a program; empty if it can.
+    """Return text: why the lowering (code generator) cannot do split-K (workgroups share K); empty if it can.
 
     It can if the program has a single MMA and no loop of its own that carries more than an accumulator, or if it has
-    one loop around all MMAs whose carried values merge.
+    one loop around all MMAs whose partial results merge. `facts` is the analysed program.
     """
     if not facts.loops and len(facts.products) == 1:
         return ""

@@ -20,7 +20,7 @@ from tilewright.plan.sums import summed_in
 
 @dataclass(frozen=True)
 class OrientedProduct:
-    """An MMA with M or N on the atom's rows, and the atoms that take it so.
+    """An MMA with M or N on the atom's rows, and the atoms that take its operands in this orientation.
 
     `a_in_registers`: operand A is computed, and atoms read it from registers.
     """
@@ -38,10 +38,11 @@ class OrientedProduct:
 
 @dataclass(frozen=True, eq=False)
 class Orientation:
-    """One orientation of all MMAs.
+    """The choice of M or N for the atom's rows, for all MMAs.
 
     `flips` says of each MMA whether its N lies on the atom's rows. `by_threads` is the reason why lanes copy operands;
-    empty: bulk copies do. `through_shared` are values between MMAs that change their layout.
+    empty: bulk copies do. `through_shared` are pairs (operand, MMA) of computed operands that change their layout and
+    so go through shared memory.
     """
 
     facts: Facts
@@ -57,7 +58,7 @@ class Orientation:
     def is_chained(self) -> bool:
         """True if a workgroup does more than a GEMM tile: several MMAs, or one whose M or N the grid cannot split.
 
-        The grid cannot split M or N if the program reduces the MMA's result along it, for example.
+        The grid cannot split M or N if, for example, the program reduces the MMA's result along it.
         """
         unsplit = (c for c in self.classes if not c.is_parallel)
         return len(self.products) > 1 or any({ROWS, COLUMNS} & set(c.roles) for c in unsplit)
@@ -81,10 +82,10 @@ class Orientation:
 
 
 def orientations(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[Orientation]:
-    """Yield an Orientation for every way to put M or N of each MMA on the atom's rows that the machine's atoms can do.
+    """Yield an Orientation for every choice of M or N for the rows of each MMA's atom that the machine's atoms allow.
 
     MMAs whose results have the same dimensions get the same rows, as these results may be combined elementwise. A
-    choice that no atom can do is noted in `ranking` (the search's result). `facts` is the analysed program.
+    choice that no atom allows is noted in `ranking` (the search's result). `facts` is the analysed program.
     """
     for flips in combinations((False, True), repeat=len(facts.products)):
         sides = [(facts.nodes[p.node].dims, p.side(flip)[0]) for p, flip in zip(facts.products, flips, strict=True)]
@@ -98,8 +99,8 @@ def orient(facts: Facts, machine: Machine, flips: tuple[bool, ...], ranking: Ran
     """Return the Orientation with M or N of each MMA on the atom's rows, as `flips` says; None if it is impossible.
 
     `flips` has one entry per MMA: True if N lies on the atom's rows. It is impossible if no atom takes the operands of
-    some MMA so, or if lanes compute an operand A from reads and bulk copies cannot load some operand. The reason is
-    noted in `ranking` (the search's result). `facts` is the analysed program.
+    some MMA in this orientation, or if lanes compute an operand A from reads and bulk copies cannot load some operand.
+    The reason is noted in `ranking` (the search's result). `facts` is the analysed program.
     """
     rows_of = {p.node: p.side(flip)[0] for p, flip in zip(facts.products, flips, strict=True)}
     products: list[OrientedProduct] = []
@@ -180,7 +181,7 @@ def _rows_run_along_k(facts: Facts, operand: OperandFacts, p: ProductFacts, side
 
 
 def _why_not_bulk_copied(facts: Facts, machine: Machine, p: OrientedProduct) -> str:
-    """Return text: why bulk copies cannot load what the operands of `p` are read or computed from; empty if they can.
+    """Return text: why bulk copies cannot load the tensors from which the operands of `p` come; empty if they can.
 
     For a computed operand, reads that lanes can load themselves are not checked: reads without K, reads without the
     operand's M or N, and reads of one element per row and K step. `facts` is the analysed program.
@@ -188,8 +189,8 @@ def _why_not_bulk_copied(facts: Facts, machine: Machine, p: OrientedProduct) -> 
     k, slab = p.product.k, p.atoms[0].slab or 1
     for operand, side in ((p.a, p.rows), (p.b, p.columns)):
         for access in (facts.nodes[read].place for read in operand.reads):
-            made_of = access.linear and not operand.products and access.dims & k and access.dims & side
-            if operand.is_read or (made_of and not reads_one_element_per_step(facts, p, access, slab)):
+            is_checked = access.linear and not operand.products and access.dims & k and access.dims & side
+            if operand.is_read or (is_checked and not reads_one_element_per_step(facts, p, access, slab)):
                 why = why_not_bulk(access, k | side, machine) or _why_not_within_row(
                     facts, access, k | side, slab, machine
                 )
@@ -201,14 +202,14 @@ def _why_not_bulk_copied(facts: Facts, machine: Machine, p: OrientedProduct) -> 
 def _why_not_within_row(facts: Facts, access: AccessFacts, dims: Dims, slab: int, machine: Machine) -> str:
     """Return text: why bulk copies cannot stop at the end of K inside a row of memory; empty if they can, or need not.
 
-    They need to stop there if a row of memory has several batch entries side by side and K is not a multiple of `slab`
-    (K elements in a row of shared memory). The copy then needs one more tensor dimension, and bulk copies may have none
-    left. `dims` are K and M (or N) of the operand.
+    They need to stop there if a row of memory has several batch entries one after another and K is not a multiple of
+    `slab` (K elements in a row of shared memory). The copy then needs one more tensor dimension than bulk copies may
+    have. `dims` are K and M (or N) of the operand, `access` is its read, `facts` the analysed program.
     """
-    beside = any(d not in dims for d, _ in access.row)
-    ends = access.contiguous is not None and facts.extents[access.contiguous] % slab
+    has_batch = any(d not in dims for d, _ in access.row)
+    is_ragged = access.contiguous is not None and facts.extents[access.contiguous] % slab
     most, used = machine.bulk_copy.counted_dims + 1, len(access.coords) + 1
-    if not beside or not ends or used <= most:
+    if not has_batch or not is_ragged or used <= most:
         return ""
     return f"{access.memory}: it has {used} dimensions where a row has several of a batch, and bulk copies have {most}"
 
@@ -226,8 +227,8 @@ def reads_one_element_per_step(facts: Facts, p: OrientedProduct, access: AccessF
 def contiguous_k(facts: Facts, p: OrientedProduct) -> str | None:
     """Return the name of the K dimension along which an operand of `p` is contiguous in memory; None if there is none.
 
-    If several reads of the operands are contiguous along K, the read with the most dimensions of K decides. `facts` is
-    the analysed program.
+    If several reads of the operands of the MMA `p` are contiguous along K, the read with the most dimensions of K
+    decides. `facts` is the analysed program.
     """
     k = p.product.k
     places = [facts.nodes[read].place for x in (p.a, p.b) for read in x.reads]
@@ -241,7 +242,7 @@ def _why_not_k_steps(facts: Facts, p: OrientedProduct) -> str:
     They cannot if K is no multiple of a slab and a sliding window reads along K: the last step then finds elements of
     other windows in memory, not zeros. `facts` is the analysed program.
     """
-    k, alike, slab = p.product.k, p.product.k | p.product.batch, p.atoms[0].slab or 1 if p.atoms else 1
+    k, k_and_batch, slab = p.product.k, p.product.k | p.product.batch, p.atoms[0].slab or 1 if p.atoms else 1
     reads = [facts.nodes[r].place for x in (p.a, p.b) for r in x.reads]
     dims = [d for place in reads for form in place.coords for d, _ in form if d in k]
     inner = next((place.contiguous for place in reads if place.contiguous in k), dims[-1] if dims else None)
@@ -250,14 +251,14 @@ def _why_not_k_steps(facts: Facts, p: OrientedProduct) -> str:
     digits = next((x for x in facts.digits.values() if len(x) > 1 and inner in x), ())
     if digits:  # steps go over digits of one dimension, which ends where the first digit does
         inner = next(d for d in digits if d in facts.extents)
-    goes_on = [place for place in reads if any(inner in window and window - alike for window in place.windows)]
-    return f"{goes_on[0].memory}: steps of {slab} along {inner} end within its rows" if goes_on else ""
+    continuing = [place for place in reads if any(inner in window and window - k_and_batch for window in place.windows)]
+    return f"{continuing[0].memory}: steps of {slab} along {inner} end within its rows" if continuing else ""
 
 
 def _unit_row_is_k(facts: Facts, read: Op, p: ProductFacts) -> bool:
-    """True if the innermost dimension of the tensor that `read` reads, which has one element, is K of the MMA `p`.
+    """True if the innermost dimension of the tensor that `read` loads, which has one element, is K of the MMA `p`.
 
-    True also if M, N and K of the MMA cannot be told apart. `facts` is the analysed program.
+    True also if M, N and K of the MMA cannot be identified. `facts` is the analysed program.
     """
     source = facts.nodes[p.node].source
     axes = axes_in(source, numbers_of(facts.sizes)) if source is not None else ""

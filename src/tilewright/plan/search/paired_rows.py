@@ -1,10 +1,10 @@
-"""Rule: neighbouring rows of operand A as one row of several products, where K is shorter than a row of shared memory.
+"""Rule: treat neighbouring rows of operand A as one row of several GEMMs, if K is shorter than a row of shared memory.
 
-    C[m, n] = A[m, k] B[n, k]        with K = 16, rows of A and C right behind each other
-    C[m, g, n] = A[m, g, k] B[n, k]  half as many rows, of two products each
+    C[m, n] = A[m, k] B[n, k]        with K = 16 and contiguous rows of A and C
+    C[m, g, n] = A[m, g, k] B[n, k]  half as many rows, of two GEMMs each
 
-A row of shared memory then holds K of several products, and B stands in blocks on a diagonal (`diagonal`), once for
-each. Nothing but the accesses changes; the tiles, the atoms and the cost are those of any batch.
+A row of shared memory then holds K of several GEMMs, and B becomes block-diagonal (`diagonal`), with one block per
+GEMM. Only the accesses change; tiles, atoms and cost are the same as for any batch.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from tilewright.plan.search.row_copies import Repacked
 
 
 def paired_rows(facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine: Machine) -> Iterator[Repacked]:
-    """Yield at most one Repacked: several neighbouring rows of operand A are seen as one row of as many GEMMs.
+    """Yield at most one Repacked (rewritten program): several rows of operand A become one row of as many GEMMs.
 
-    The Repacked has the rewritten program. It is for a K shorter than a slab (the K elements in a row of shared
-    memory). `p` is the MMA, `reads` are its A and B. Yields nothing if the MMA has a batch or several K dimensions, if
-    rows of A are not contiguous, or no two fit in a slab, if no number of rows that fits divides M, or if a value other
-    than A has the rows and either lacks N or is a reduction other than the MMA.
+    It is for a K shorter than a slab (the K elements in a row of shared memory). `p` is the MMA, `reads` are its A and
+    B. Yields nothing if the MMA has a batch or several K dimensions, if rows of A are not contiguous, or no two fit in
+    a slab, if no number of rows that fits divides M, or if a value other than A has the rows and either lacks N or is a
+    reduction other than the MMA. Operands are not copied: the rewrite costs nothing.
     """
     a, b = reads
     k = a.place.contiguous
@@ -45,16 +45,17 @@ def paired_rows(facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine:
 
 
 def _rows_stay_independent(facts: Facts, p: ProductFacts, row: str, a: int) -> bool:
-    """True if neighbours along `row` may become separate GEMMs: all values keep N, and only the MMA `p` reduces.
+    """True if neighbours along `row` may become separate GEMMs: values with `row` have N, and are no other reductions.
 
-    All values with the dimension `row` are checked, except operand A (node `a`). `facts` is the analysed program.
+    Checked are all values with the dimension `row`, except operand A (node `a`); only the MMA `p` may be a reduction.
+    `facts` is the analysed program.
     """
     others = [n for n in facts.nodes if row in n.dims and n.id != a]
     return all(p.n <= n.dims and (not n.reduces or n.id == p.node) for n in others)
 
 
 def _facts_of_pairs(facts: Facts, row: str, b: int, count: int) -> Facts | None:
-    """Return the Facts (analysed program) in which `count` neighbours along `row` are a new batch dimension.
+    """Return the Facts (analysed program) in which `count` neighbours along `row` are a new batch dimension; else None.
 
     Operand B (node `b`) gets the new dimension too. None if, for some access, the `count` neighbours are not contiguous
     in memory.

@@ -23,9 +23,9 @@ from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 from tilewright.plan.search.work import Phase, Work
 
 WHOLE_LINES = 16
-"""Lines of memory of a part from which on it has whole ones."""
+"""Cache lines per part beyond which parts are rounded to whole lines."""
 MAPS = frozenset({*SIMPLE, *GIVEN, "read"})
-"""Operations on elements."""
+"""Elementwise operations, constants and reads."""
 WHAT = "a reduction in parts"
 
 
@@ -60,11 +60,11 @@ def _reduced_dim(reduction: ValueFacts) -> str:
 
 
 def _single_reduction(facts: Facts) -> ValueFacts | None:
-    """Return the program's only reduction if it can be split into parts that different workgroups reduce; else None.
+    """Return the program's only reduction if different workgroups can each reduce a part of it; else None.
 
-    It can be split if it reduces one dimension, accumulates in its own type, and reduces values that are computed
-    elementwise from plain reads in bounds and that nothing else uses. None also if the program has loops, scans or
-    constraints of the author, or is half of a split program.
+    They can if it reduces one dimension, accumulates in its own type, and reduces values that are computed elementwise
+    from plain reads in bounds and that nothing else uses. None also if the program has loops, scans or constraints of
+    the author, or is half of a split program. `facts` is the analysed program.
     """
     reductions = [n for n in facts.nodes if n.reduces]
     if len(reductions) != 1 or facts.loops or facts.stated_tasks or facts.stated_loops or facts.part or facts.scanned:
@@ -89,7 +89,7 @@ def _best_part_count(kernel: UniformKernelSchedule, reduction: ValueFacts) -> in
     """Return the number of parts into which to split a reduction, so that reading its input takes the least time.
 
     A workgroup reduces one or more parts. The number is 1 if the kernel without a split takes no longer than a
-    perfectly split one plus a launch (the fixed cycles to start a kernel).
+    perfectly split one plus a launch (the fixed cycles to start a kernel). `kernel` is the kernel without a split.
     """
     facts, machine, limits = kernel.facts, kernel.machine, kernel.machine.limits
     size, cores = numbers_of(facts.sizes), limits.cores or 1
@@ -106,7 +106,7 @@ def _best_part_count(kernel: UniformKernelSchedule, reduction: ValueFacts) -> in
     extent = facts.extents[_reduced_dim(reduction)]
 
     def cost(parts: int) -> tuple[float, int]:
-        """Return a sort key of `parts` parts: (memory time relative to all cores busy, elements left over)."""
+        """Return a sort key of splitting into `parts` parts: (relative memory time, elements left over at the end)."""
         rounds = ceil(parts * fewest_tasks / cores)
         busy = max(1, rounds * cores / (parts * fewest_tasks) / limits.far_alone)
         return busy + rounds * limits.copy_latency / moved, extent % parts
@@ -128,7 +128,8 @@ def _part_width(facts: Facts, machine: Machine, axis: str, width: int) -> int:
 def _split_candidate(kernel: UniformKernelSchedule, parts: Parts) -> PlanCandidate:
     """Return `kernel` with its reduction split into `parts` as a candidate; task widths and waves are chosen anew.
 
-    Widths and waves are those for one part. The cycles include the kernel that combines the partial results.
+    Widths and waves are for a workgroup that reduces one or more parts. The cycles include the kernel that combines the
+    partial results.
     """
     facts, machine, numbers = kernel.facts, kernel.machine, numbers_of(kernel.facts.sizes)
     split = symbol(f"{parts.dim}_split", 1)
@@ -164,19 +165,25 @@ def candidate_in_parts(kernel: UniformKernelSchedule, parts: Parts) -> PlanCandi
 def work_in_parts(kernel: UniformKernelSchedule, parts: Parts) -> tuple[Work, float]:
     """Return (Work of the kernel that reduces `parts`, cycles of the second kernel, which combines partial results).
 
-    The Work has the first kernel's cycles and bytes. The cycles of the second kernel include its launch.
+    The Work has the first kernel's cycles and bytes. The cycles of the second kernel include its launch. `kernel` is
+    the first kernel, with a reduction or a loop that is split.
     """
-    facts, machine, whole = kernel.facts, kernel.machine, count_uniform_work(kernel)
-    tasks = whole.tasks * ceil(parts.count / kernel.parts_of_task)
+    facts, machine, unsplit = kernel.facts, kernel.machine, count_uniform_work(kernel)
+    tasks = unsplit.tasks * ceil(parts.count / kernel.parts_of_task)
     states = parts.count * _carried_bytes(facts, parts.dim)
-    lanes = sum(p.lanes for p in whole.phases) * whole.tasks
-    waits = whole.waits + _iteration_waits(kernel, parts, tasks)
-    work = replace(whole, tasks=tasks, phases=(Phase(1, lanes=lanes / tasks),), moved=whole.moved + states, waits=waits)
+    lanes = sum(p.lanes for p in unsplit.phases) * unsplit.tasks
+    waits = unsplit.waits + _iteration_waits(kernel, parts, tasks)
+    work = replace(
+        unsplit, tasks=tasks, phases=(Phase(1, lanes=lanes / tasks),), moved=unsplit.moved + states, waits=waits
+    )
     return work, moving_cycles(machine, states) + machine.limits.copy_latency + launch_cycles(machine)
 
 
 def _carried_bytes(facts: Facts, dim: str) -> float:
-    """Return the bytes of all that a loop over `dim` carries; of the results of all reductions if there is no loop."""
+    """Return the bytes of all values that a loop over `dim` carries; without such a loop, of all reductions' results.
+
+    `facts` is the analysed program. It is the size of one partial result.
+    """
     loops = [op for op in facts.program.walk() if op.name == "iterate" and str(op.attrs["axis"]) == dim]
     if not loops:
         return sum(facts.size(n.dims) * n.bytes for n in facts.nodes if n.reduces)
@@ -187,7 +194,8 @@ def _carried_bytes(facts: Facts, dim: str) -> float:
 def _iteration_waits(kernel: UniformKernelSchedule, parts: Parts, tasks: int) -> float:
     """Return the cycles that the workgroups of a core wait for reads of iterations after the first; 0 without a loop.
 
-    Workgroups that a core runs at a time wait together. `tasks` is the number of workgroups.
+    `kernel` is split into `parts`. Workgroups that run on a core at the same time wait together. `tasks` is the number
+    of workgroups.
     """
     tile = next((n for d, n in kernel.loops.items() if str(d) == parts.dim), parts.width)
     machine, lanes = kernel.machine, kernel.waves * (kernel.machine.lanes or 1)

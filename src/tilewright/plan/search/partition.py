@@ -18,19 +18,19 @@ FIRST, SECOND = "first", "second"
 BETWEEN = "between"
 """The name of the memory between two kernels."""
 TIMES = 3
-"""Bytes of the value between two kernels, at most, for each byte of the program's arguments."""
+"""The largest ratio of the bytes of the value between two kernels to the bytes of the program's arguments."""
 TIMES_WHOLE = 16
-"""The same where a loop of the author has one iteration: else its products would run without a pipeline."""
+"""The same if a loop of the author is done in one iteration; else its MMAs would run without a pipeline."""
 
 
 @dataclass(frozen=True)
 class GraphCut:
-    """A program split at a value: its name in `explain`, the facts of both kernels, and the MMA next to the value.
+    """A program split at a value into two kernels: its name in `explain`, the facts of both, the MMA next to the value.
 
-    `after` is the last MMA of the first kernel; `before` the MMA whose operand the value is, if the first has no MMA.
-    `after` is empty if the lowering cannot split there: the first kernel has no MMA, or not the program's first ones,
-    or reduces an MMA's result, or a loop that carries its accumulators has more MMAs, or no MMA or reduction follows
-    from the value.
+    `after` is the last MMA of the first kernel; `before` the MMA whose operand the value is, if the first kernel has no
+    MMA. `after` is empty if the lowering cannot split there: the first kernel has no MMA, or not the program's first
+    ones, or reduces an MMA's result, or a loop that carries its accumulators has more MMAs, or no MMA or reduction
+    depends on the value.
     """
 
     what: str
@@ -41,11 +41,11 @@ class GraphCut:
 
 
 def two_kernel_splits(facts: Facts, ranking: Ranking, times: int = TIMES) -> Iterator[GraphCut]:
-    """Yield a GraphCut (the facts of both kernels) for each way to split a program in two, with one value between.
+    """Yield a GraphCut (the facts of both kernels) for each choice of a value at which to split a program in two.
 
-    The value between the kernels goes through memory. If several values leave the same MMAs, reductions and scans to
-    the first kernel, the value with the fewest bytes is used. A value with more than `times` times the bytes of all
-    arguments is not used, but noted in `ranking` (the search's result).
+    The value goes through memory from the first kernel to the second. If several values leave the same MMAs, reductions
+    and scans to the first kernel, the value with the fewest bytes is used. A value with more than `times` times the
+    bytes of all arguments is not used, but noted in `ranking` (the search's result). `facts` is the analysed program.
     """
     best: dict[frozenset[int], tuple[float, int]] = {}
     heavy = {n.id for n in facts.nodes if n.op == "mma" or n.reduces or n.op in SCANS}
@@ -61,13 +61,13 @@ def two_kernel_splits(facts: Facts, ranking: Ranking, times: int = TIMES) -> Ite
             best[work] = (moved, v.id)
     for moved, value in best.values():
         before = _first_kernel(facts, value)
-        goes_on = (
+        can_lower = (
             _feeds_heavy_node(facts, value, heavy)
             and not _loop_has_later_mmas(before)
             and not _reduces_products(before)
             and _has_first_mmas(facts, before)
         )
-        after = before.products[-1].name if before.products and goes_on else ""
+        after = before.products[-1].name if before.products and can_lower else ""
         what = f"two kernels, split after {after}" if after else f"two kernels, %{value} in memory between them"
         if moved > times * facts.moved_bytes:
             share = moved / facts.moved_bytes
@@ -78,9 +78,10 @@ def two_kernel_splits(facts: Facts, ranking: Ranking, times: int = TIMES) -> Ite
 
 
 def _splits_before_mmas(facts: Facts, heavy: set[int]) -> Iterator[GraphCut]:
-    """Yield a GraphCut for each operand of an MMA that is computed from reductions and from no MMA, such as a norm.
+    """Yield a GraphCut (the facts of two kernels) for each operand of an MMA that needs a reduction, such as a norm.
 
-    The second kernel then reads the operand as it is. `heavy` has the node numbers of all MMAs, reductions and scans.
+    The operand must not depend on an MMA. The first kernel computes it; the second reads it from memory. `heavy` has
+    the node numbers of all MMAs, reductions and scans. `facts` is the analysed program.
     """
     mmas = {p.node for p in facts.products}
     for p in facts.products:
@@ -95,7 +96,7 @@ def _splits_before_mmas(facts: Facts, heavy: set[int]) -> Iterator[GraphCut]:
 
 
 def _has_first_mmas(facts: Facts, first: Facts) -> bool:
-    """True if the MMAs of the first of two kernels are the first ones of the program, and so have the same names.
+    """True if the MMAs of the first of two kernels are the program's first ones, and so have the same names in plans.
 
     `facts` is the analysed program, `first` that of the first kernel.
     """
@@ -148,9 +149,9 @@ def _feeds_heavy_node(facts: Facts, value: int, heavy: set[int]) -> bool:
 def _can_split_after(facts: Facts, value: int, first: set[int]) -> bool:
     """True if a program can be split in two kernels, with only the value of node number `value` between them.
 
-    No other computed value may go from the first kernel to the second. `first` has the node numbers of the first
-    kernel. Reads and renamings (such as broadcasts) may be used in both kernels. False if both kernels would have
-    values that loops carry.
+    No other computed value may go from the first kernel to the second; reads and renamings (such as broadcasts) may be
+    used in both. `first` has the node numbers of the first kernel. False if both kernels would have values that loops
+    carry. `facts` is the analysed program.
     """
     carried = any(facts.nodes[i].carried for i in range(len(facts.nodes)) if i not in first)
     if any(facts.nodes[i].op == STATE for i in first) and carried:
@@ -163,10 +164,11 @@ def _packed_access(facts: Facts, v: ValueFacts) -> AccessFacts:
     """Return the AccessFacts of a contiguous row-major tensor that holds the value `v` between two kernels.
 
     It has one coordinate per program dimension, even if the dimension was split into digits (mixed-radix parts). The
-    tensor's name is BETWEEN ("between"), with underscores appended until no argument has that name.
+    tensor's name is BETWEEN ("between"), with underscores appended until no argument has that name. `facts` is the
+    analysed program.
     """
-    every = [facts.digit_names(d) for d in _tile_dims(v)]
-    digits = [[n for n in names if n in v.dims] for names in every]
+    digits_of_dims = [facts.digit_names(d) for d in _tile_dims(v)]
+    digits = [[n for n in names if n in v.dims] for names in digits_of_dims]
     rest = sorted(v.dims - {n for names in digits for n in names})
     runs = [*(names for names in digits if names), *([n] for n in rest)]
     coords = tuple(tuple((n, facts.size(names[i + 1 :])) for i, n in enumerate(names)) for names in runs)
@@ -174,7 +176,7 @@ def _packed_access(facts: Facts, v: ValueFacts) -> AccessFacts:
     strides = tuple(prod(shape[n + 1 :]) for n in range(len(shape)))
     taken = {arg.name for arg in facts.program.args} | {n.place.memory for n in (*facts.reads, *facts.writes)}
     name = BETWEEN
-    while name in taken:  # a value of another split may lie there
+    while name in taken:  # a value of another split may have the name
         name += "_"
     return AccessFacts(name, v.bytes, coords, shape, strides, False)
 
@@ -186,7 +188,10 @@ def _tile_dims(v: ValueFacts) -> tuple[Expr, ...]:
 
 
 def _first_kernel(facts: Facts, value: int) -> Facts:
-    """Return the Facts (analysed program) of the first of two kernels, which computes and writes the node `value`."""
+    """Return the Facts (analysed program) of the first of two kernels, which computes and writes the node `value`.
+
+    `facts` is the whole analysed program.
+    """
     inside, v = set(facts.behind(value)), facts.nodes[value]
     nodes = [n for n in facts.nodes if n.id in inside]
     write = ValueFacts(len(facts.nodes), "write", v.dims, v.dtype, (value,), access=_packed_access(facts, v))
@@ -194,9 +199,10 @@ def _first_kernel(facts: Facts, value: int) -> Facts:
 
 
 def _second_kernel(facts: Facts, value: int) -> Facts:
-    """Return the Facts (analysed program) of the second of two kernels: it reads the node `value` from memory.
+    """Return the Facts (analysed program) of the second of two kernels, which reads the node `value` from memory.
 
-    Its other nodes are all nodes that the program's writes depend on without passing through `value`.
+    Its other nodes are all nodes that the program's writes depend on without passing through `value`. `facts` is the
+    whole analysed program.
     """
     needed: set[int] = set()
     todo = [w.id for w in facts.writes]
@@ -214,8 +220,8 @@ def _second_kernel(facts: Facts, value: int) -> Facts:
 def _facts_of_half(facts: Facts, nodes: list[ValueFacts], part: str) -> Facts:
     """Return the Facts (analysed program) of one of two kernels: `nodes`, with only the dimensions and loops they use.
 
-    `part` says which kernel: FIRST or SECOND. The last two nodes of the first kernel must be the value between the
-    kernels and its write.
+    `part` says which kernel: FIRST or SECOND; `facts` is the whole analysed program. The last two nodes of the first
+    kernel must be the value between the kernels and its write.
     """
     number = {n.id: i for i, n in enumerate(nodes)}
     renumbered = tuple(replace(n, id=number[n.id], args=tuple(number[a] for a in n.args)) for n in nodes)
@@ -238,7 +244,7 @@ def _facts_of_half(facts: Facts, nodes: list[ValueFacts], part: str) -> Facts:
     owners = [d for d in facts.order if d in single or set(facts.digit_names(d)) & used]
     cut = tuple(d for d in owners if set(facts.digit_names(d)) & used <= set(parallel))
     result = facts.nodes[nodes[-2].id] if part == FIRST else None
-    if result is not None:  # tasks in the order of the value between
+    if result is not None:  # tasks in memory order of the value between the kernels
         dims = _tile_dims(result)
         cut = tuple(sorted(cut, key=lambda d: dims.index(d) if d in dims else -1))
     return replace(
@@ -258,15 +264,19 @@ def _facts_of_half(facts: Facts, nodes: list[ValueFacts], part: str) -> Facts:
 def _dims_in_grid_order(facts: Facts, nodes: tuple[ValueFacts, ...]) -> list[str]:
     """Return the names of dimensions that the grid of a kernel might split, in the order of the grid.
 
-    First the parallel dimensions of the whole program, then further dimensions of the writes among `nodes`, in memory
-    order.
+    These are the parallel dimensions of the whole program (`facts`), then further dimensions of the writes among
+    `nodes`, in memory order.
     """
     written = [d for n in nodes if n.op == "write" for form in n.place.coords for d, _ in form]
     return list(dict.fromkeys([*(d for d in facts.parallel), *written]))
 
 
 def _is_parallel(nodes: tuple[ValueFacts, ...], loops: Mapping[str, object], dim: str) -> bool:
-    """True if the grid may split `dim`: all writes have it, no node reduces it or is a scan, no loop runs over it."""
+    """True if the grid of a kernel may split `dim`: all writes have it, no loop runs over it, and nothing reduces it.
+
+    `nodes` are the values of the kernel; False also if one of them is a scan. `loops` has the kernel's loops by
+    dimension.
+    """
     writes = [n for n in nodes if n.op == "write"]
     stuck = any(dim in n.reduces or n.op in SCANS for n in nodes)
     return all(dim in w.dims for w in writes) and not stuck and dim not in loops

@@ -1,4 +1,4 @@
-"""Rule: split-K. A loop is split over tasks, and a second kernel merges the states of its parts."""
+"""Rule: split-K. Tasks share the iterations of a K loop, and a second kernel merges their partial results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tilewright.plan.search.work import Work
 PARTS = (2, 3, 4, 6, 8, 12, 16, 32, 64)
 """Numbers of parts that split-K tries."""
 UNROLLED = 16
-"""Parts that one more launch can add up; more need two."""
+"""The most parts that one further kernel can merge; more parts need two."""
 
 
 def split_k_candidates(wholes: list[tuple[PlanCandidate, Work]], ranking: Ranking) -> Iterator[PlanCandidate]:
@@ -62,7 +62,7 @@ def _least_cycles(kernel: KernelSchedule, work: Work, parts: Parts) -> float:
     """Return a lower bound of the cycles of `kernel` with split-K into `parts`, the launches included.
 
     It is the sum of: the longest of MMAs, bulk copies and copies by lanes; the merge of the parts (pieces of K); two
-    waits for memory; and two launches (fixed start cycles). `work` is the work of the kernel without split-K.
+    waits for memory; and the launches (fixed start cycles). `work` is the work of the kernel without split-K.
     """
     t, limits = kernel.tiling, kernel.tiling.machine.limits
     task_cycles = sum(p.trips * max(p.mma, p.copied / limits.l2_rate, p.gather) for p in work.phases)
@@ -74,8 +74,8 @@ def _least_cycles(kernel: KernelSchedule, work: Work, parts: Parts) -> float:
 def _merge_cycles(machine: Machine, parts: Parts, states: float) -> float:
     """Return the cycles of the kernels that add up `parts` (pieces of K), whose results have `states` bytes each.
 
-    All parts but one are written and read again, and the sum is written. The first of those kernels is launched while
-    the last results leave: that wait for memory is not added again.
+    All parts but one are written and read again, and the sum is written. The launch of the first of those kernels
+    overlaps with a wait for memory, which is subtracted.
     """
     limits = machine.limits
     launches = 1 if parts.count <= UNROLLED else 2
@@ -87,7 +87,7 @@ def _split_k_choices(t: Tiling) -> Iterator[Parts]:
     """Yield a Parts for each way to do split-K of a tiling: a K dimension, the number of parts, the elements per part.
 
     Only loops are split whose results over two parts (pieces of K) can be merged, such as sums. If the program itself
-    has loops around MMAs, only dimensions of these loops are split.
+    has loops around MMAs, only dimensions of these loops are split. `t` (a Tiling) has the tile sizes.
     """
     for c, tile in t.pairs():
         merges = all(loop.merge for axis, loop in t.facts.loops.items() if axis in c.dims)
@@ -104,12 +104,12 @@ def _split_k_choices(t: Tiling) -> Iterator[Parts]:
 
 
 def _splits_of_dim(t: Tiling, dim: str, box: int, step: int) -> Iterator[Parts]:
-    """Yield a Parts for each way to split the K dimension `dim` into two or more parts.
+    """Yield a Parts (count and width) for each way to split the K dimension `dim` into two or more parts.
 
-    Different workgroups compute the parts. Parts are whole K steps, and the last one may be shorter, if reads past the
-    end of `dim` give zeros and the program itself loops over `dim`, or if elements past the end of that loop can be
-    masked; else all parts are equal. `box` is the number of elements of one K step along `dim`, `step` the number of
-    elements of one K step over all dimensions of K.
+    Different workgroups compute the parts. Parts are whole K steps. The last part may be shorter if reads past the end
+    of `dim` give zeros and the program itself loops over `dim`, or if elements past the end of that loop can be masked;
+    else all parts are equal. `box` is the number of elements of one K step along `dim`, `step` the number over all
+    dimensions of K. `t` (a Tiling) has the tile sizes.
     """
     extent = t.facts.extents[dim]
     loop = t.facts.loops.get(dim)
@@ -138,9 +138,10 @@ def _splits_of_dim(t: Tiling, dim: str, box: int, step: int) -> Iterator[Parts]:
 
 
 def _parts_of_steps(dim: str, extent: int, step: int) -> Iterator[Parts]:
-    """Yield a Parts for each number of PARTS: pieces of `dim` in whole steps of `step` elements, the last may be short.
+    """Yield a Parts for each number of parts in PARTS: pieces of `dim` in whole steps of `step` elements.
 
-    `extent` is the number of elements of `dim`. A number that leaves one part only is skipped.
+    The last piece may be shorter. `extent` is the number of elements of `dim`. A number is skipped if rounding to whole
+    steps leaves a single part.
     """
     for count in PARTS:
         width = ceil(extent / count / step) * step
@@ -149,26 +150,31 @@ def _parts_of_steps(dim: str, extent: int, step: int) -> Iterator[Parts]:
 
 
 def _shortens_grid(t: Tiling, parts: Parts) -> bool:
-    """True if all waves of the grid with split-K into `parts` do fewer parts one after the other than `parts` has.
+    """True if split-K into `parts` makes the grid finish earlier, counted in waves of workgroups of the grid.
 
-    If the grid of the whole loop fills the machine, its split only adds a merge.
+    A wave has one workgroup per core. With the split it takes 1/count as long: waves with the split must be fewer than
+    count times the waves without. `t` (a Tiling) has the number of workgroups.
     """
     cores = t.machine.limits.cores or 1
     return ceil(t.tasks * parts.count / cores) < parts.count * ceil(t.tasks / cores)
 
 
 def _is_outdone(t: Tiling, parts: Parts, others: list[Parts]) -> bool:
-    """True if one of `others` has more and so shorter parts than `parts`, in as many waves of the grid."""
+    """True if one of `others` has more, and so shorter, parts than `parts`, in as many waves of the grid.
+
+    A wave has one workgroup per core. `t` (a Tiling) has the number of workgroups without split-K.
+    """
     cores = t.machine.limits.cores or 1
     waves = ceil(t.tasks * parts.count / cores)
     return any(x.count > parts.count and ceil(t.tasks * x.count / cores) == waves for x in others)
 
 
 def _splits_of_flat(t: Tiling, dim: str, outermost: str, extent: int, step: int) -> Iterator[Parts]:
-    """Yield a Parts for each way to split a flat K dimension into parts of whole K steps of `step` elements.
+    """Yield a Parts for each way to split a flattened K dimension into parts of whole K steps of `step` elements.
 
-    Parts are equal; but the last one may be shorter if reads past the end of `dim` give zeros, because they are past
-    the end of its `outermost` digit in memory.
+    `dim` is the program dimension, `outermost` its outermost digit (mixed-radix part), `extent` the number of its
+    elements. Parts are equal; but the last one may be shorter if reads past the end of `outermost` give zeros. `t` (a
+    Tiling) has the tile sizes.
     """
     steps, rest = divmod(extent, step)
     equal = [Parts(dim, count, extent // count) for count in range(2, steps + 1) if not rest and steps % count == 0]
@@ -180,12 +186,15 @@ def _splits_of_flat(t: Tiling, dim: str, outermost: str, extent: int, step: int)
 
 
 def flat_dim(facts: Facts, dims: Sequence[str]) -> str | None:
-    """Return the program dimension whose digits (mixed-radix parts) are all of `dims`; None if there is none."""
+    """Return the program dimension that has all of `dims` as digits (mixed-radix parts); None if there is none."""
     return next((d for d, digits in facts.digits.items() if len(digits) > 1 and set(dims) <= set(digits)), None)
 
 
 def _class_of(t: Tiling, dim: str) -> int:
-    """Return the index of the class of a dimension, or of the digits (mixed-radix parts) of a program dimension."""
+    """Return the index of the class of dimensions that has `dim`, a dimension or a program dimension split into digits.
+
+    A class is dimensions with the same role, such as M or K, in every MMA. `t` (a Tiling) has the classes.
+    """
     name = dim if dim in t.o.class_of else next(d for d in t.facts.digits[dim] if d in t.o.class_of)
     return t.o.class_of[name]
 
@@ -207,7 +216,10 @@ def _loop_dims(t: Tiling) -> set[str]:
 
 
 def _has_computed_operand(t: Tiling) -> bool:
-    """True if an operand of some MMA is computed, not read: past the end of K its elements may differ from zero."""
+    """True if an operand of some MMA is computed, not read: elements past the end of K may then differ from zero.
+
+    `t` (a Tiling) has the program.
+    """
     return any(not x.is_read for p in t.facts.products for x in (p.a, p.b))
 
 
@@ -215,7 +227,7 @@ def _split_candidate(kernel: KernelSchedule, work: Work, parts: Parts) -> PlanCa
     """Return `kernel` with split-K as a PlanCandidate; its cycles include merging the parts.
 
     `parts` are the pieces of K that workgroups compute; further kernels merge their results. `work` is the work of
-    `kernel` without split-K. Kernels are launched plainly if that is faster than to launch them early.
+    `kernel` without split-K. Kernels are launched plainly if that is faster than programmatic dependent launch.
     """
     machine, kernel = kernel.tiling.machine, replace(kernel, parts=parts)
     split, merge = split_work(kernel, work, parts)
@@ -229,7 +241,10 @@ def _split_candidate(kernel: KernelSchedule, work: Work, parts: Parts) -> PlanCa
 
 
 def plain_launch_cycles(kernel: KernelSchedule, machine: Machine) -> float:
-    """Return the cycles by which a kernel that is launched plainly starts later; 0 if it is launched early."""
+    """Return the cycles by which a kernel starts later if it is launched plainly; 0 if `kernel.early` is set.
+
+    Early means programmatic dependent launch: a kernel starts while the one before it ends.
+    """
     return 0.0 if kernel.early else machine.limits.launch_cycles - launch_cycles(machine)
 
 
@@ -242,16 +257,16 @@ def split_work(kernel: KernelSchedule, work: Work, parts: Parts) -> tuple[Work, 
     t, machine, mmas = kernel.tiling, kernel.tiling.machine, kernel.mmas
     number = _class_of(t, parts.dim)
     tile = t.tiles[number]
-    inner = dict(tile.box).get(parts.dim, tile.size)
-    share = ceil(parts.width / inner) / ceil(t.facts.extents.get(parts.dim, t.o.classes[number].extent) / inner)
+    step = dict(tile.box).get(parts.dim, tile.size)
+    share = ceil(parts.width / step) / ceil(t.facts.extents.get(parts.dim, t.o.classes[number].extent) / step)
     phases = tuple(replace(p, trips=p.trips * share) if p.trips >= tile.count else p for p in work.phases)
     if kernel.early and "programmatic" in machine.launches and not t.o.by_threads:
         phases = tuple(replace(p, strewn=p.copied) for p in phases)
     states = state_bytes(t, number)
     last = mmas[-1]
-    whole = result_rows(t, last)
+    unsplit = result_rows(t, last)
     word = machine.register_file.word_bytes
-    result = ResultRows(whole.rows, whole.columns, word, whole.pitch // whole.bytes * word)
+    result = ResultRows(unsplit.rows, unsplit.columns, word, unsplit.pitch // unsplit.bytes * word)
     end = task_end(t, last, result, 0.0, work.end.blocks, False)
     written = sum(w.place.elements * w.place.bytes for w in t.facts.writes)
     tasks = t.tasks * parts.count

@@ -1,4 +1,4 @@
-"""Rule: pipelines: stages in shared memory, registers of producers and consumers, and what overlaps."""
+"""Rule: pipelines: stages in shared memory, registers of producer and consumer waves, and overlap of MMAs."""
 
 from __future__ import annotations
 
@@ -19,23 +19,24 @@ from tilewright.plan.search.unit import MmaTile, refusal_name
 AHEAD, ORDERED, PLAIN = "mma ahead", "ordered", "none"
 """MMAs that start one iteration ahead; the same with wave groups in turn; neither."""
 FEWEST_STAGES = 2
-"""Stages of a loop's operands, at least: one is filled while another is used."""
+"""The fewest stages of a loop's operands: one is filled while another is used."""
 MOST_STAGES = 8
-"""Stages, at most, unless more are needed to keep enough bytes in flight."""
+"""The most stages, unless more are needed to keep enough bytes in flight."""
 HALO_STAGES = (4, 3, 2)
 """Stages of halo tiles."""
 HALO_PIPELINES = 3
-"""Pipelines of a kernel with halo tiles, whose barriers lie between them: halo tiles, B, results."""
+"""The number of buffers of a kernel with halo tiles (halo tiles, B, results); alignment for each is set aside."""
 STORED = (2, 1)
 """Epilogue stages to try: buffers of results on their way to memory."""
 
 
 @dataclass(frozen=True)
 class KernelPipeline:
-    """Producer and consumer waves with their registers and stages, the
-    overlap of MMAs, and whether A stays in registers.
+    """Producer and consumer waves with their registers and stages, the overlap of MMAs, and whether A stays in
+    registers.
 
-    With a halo tile, `offsets` are the filter taps in a stage of B; 0: all of B is resident.
+    With a halo tile (input patch) of A, `offsets` is the number of filter taps in a stage of B; 0: all of B is
+    resident. None: there is no halo tile.
     """
 
     roles: Pipeline
@@ -49,20 +50,20 @@ def pipelines(
 ) -> Iterator[KernelPipeline]:
     """Yield a KernelPipeline (roles of waves, stages, overlap) for each pipeline that fits registers and shared memory.
 
-    A pipeline that does not fit is noted in `ranking` (the search's result). `t` (a Tiling) has the tile sizes. `mmas`
-    are the MMA tiles, `live` has the numbers of live registers per lane, `placed` the bytes of shared memory that
-    operands take. Yields nothing if atoms are synchronous and there is a single wave group: it could not multiply and
-    load at the same time.
+    `t` (a Tiling) has the tile sizes. `mmas` are the MMA tiles, `live` has the numbers of live registers per lane,
+    `placed` the bytes of shared memory that operands take. A pipeline that does not fit is noted in `ranking` (the
+    search's result). Yields nothing if atoms are synchronous and there is a single wave group: it could not multiply
+    and load at the same time.
     """
     cores = t.machine.limits.cores or 1
     if not mmas[0].atom.asynchronous and t.groups == 1:
-        return  # lanes that multiply: one group does so while another loads its operands
+        return  # lanes multiply: one wave group multiplies while another loads its operands
     overlaps = [PLAIN]
     if live.dependent:
         overlaps = [AHEAD, ORDERED, PLAIN] if t.groups > 1 else [AHEAD, PLAIN]
-    can_turn = t.groups == 1 and len(mmas) == 1 and t.tasks > cores and not t.o.by_threads and not t.o.is_chained
-    turns = (False, True) if can_turn and mmas[0].atom.asynchronous else (False,)
-    for keeps, overlap, pingpong in combinations((True, False) if placed.keepable else (False,), overlaps, turns):
+    can_pingpong = t.groups == 1 and len(mmas) == 1 and t.tasks > cores and not t.o.by_threads and not t.o.is_chained
+    pingpongs = (False, True) if can_pingpong and mmas[0].atom.asynchronous else (False,)
+    for keeps, overlap, pingpong in combinations((True, False) if placed.keepable else (False,), overlaps, pingpongs):
         waves = _fit_registers(t, mmas, live, placed, (keeps, pingpong))
         if isinstance(waves, str):
             ranking.reject(refusal_name(mmas), waves)
@@ -111,11 +112,11 @@ def consumer_registers(machine: Machine, atom: MultiplyAtom, groups: int, by_thr
     """
     limits, file, registers = machine.limits, machine.register_file, machine.spaces["register"].bytes
     assert registers is not None
-    sharing, unit = groups + 1, file.role_unit  # who loads is a group too, and all begin alike
+    sharing, unit = groups + 1, file.role_unit  # the producer counts as a wave group; all start with equal registers
     lane_registers = (
         registers // file.word_bytes // atom.c.lanes // sharing // unit * unit * sharing
-    )  # of a lane of each
-    # one that loads has two units fewer for each group
+    )  # the sum over one lane of each wave group
+    # the producer has two units fewer for each consumer wave group
     spare = limits.gathering_registers if by_threads else limits.loading_registers - 2 * unit * groups
     return spare, min(
         (limits.registers - file.role_reserved) // unit * unit, (lane_registers - spare) // groups // unit * unit
@@ -134,9 +135,9 @@ def _fit_stages(
     """Return a Pipeline with as many stages as hide latency and fit shared memory; or text if too few stages fit.
 
     `waves` is ((waves, registers per lane) of the producer, the same of the consumer). `keeps` says that A stays in
-    registers over the loop, `pingpong` that two halves of the consumers take tasks in turn. `t` (a Tiling) has the tile
-    sizes, `mmas` are the MMA tiles, `live` has the live registers per lane, `placed` the bytes of shared memory that
-    operands take.
+    registers over the loop, `pingpong` that two halves of the consumer waves take tasks in turn. `t` (a Tiling) has the
+    tile sizes, `mmas` are the MMA tiles, `live` has the MMAs that wait for each other, `placed` the bytes of shared
+    memory that operands take.
     """
     machine, space, halves = t.machine, t.machine.spaces["shared"], 1 + pingpong
     last = next(m for m in mmas if m.node == live.results[-1])
@@ -148,14 +149,14 @@ def _fit_stages(
     stage = max(1.0, placed.staged)
     resident = placed.resident
     computes_a = any(m.oriented.a_in_registers and m.oriented.a.reads and not m.oriented.a.products for m in mmas)
-    goes_on = keeps or computes_a  # what goes on to registers at once needs no second stage
-    waiting = [(once, stored) for once in ((2, 1) if resident and not goes_on else (1,)) for stored in STORED]
+    single_buffered = keeps or computes_a  # operands that are loaded to registers at once need no second stage
+    choices = [(once, stored) for once in ((2, 1) if resident and not single_buffered else (1,)) for stored in STORED]
     fits = {
-        (once, stored): int((room - once * resident - halves * stored * result) // stage) for once, stored in waiting
+        (once, stored): int((room - once * resident - halves * stored * result) // stage) for once, stored in choices
     }
     enough = FEWEST_STAGES if live.dependent else ENOUGH_STAGES
-    pick = next((x for x in waiting if fits[x] >= enough), None)
-    pick = pick or (waiting[-1] if live.dependent else max(waiting, key=lambda x: min(ENOUGH_STAGES, fits[x])))
+    pick = next((x for x in choices if fits[x] >= enough), None)
+    pick = pick or (choices[-1] if live.dependent else max(choices, key=lambda x: min(ENOUGH_STAGES, fits[x])))
     in_flight = 0.0 if chained else 2 * machine.limits.copy_latency * machine.limits.l2_rate / stage
     stages = ceil(min(max(MOST_STAGES, in_flight), fits[pick]))
     trips = max((t.trips(loops) for loops in placed.stages), default=1)
@@ -175,8 +176,8 @@ def _result_bytes_per_operand_byte(t: Tiling, last: MmaTile) -> float:
 def _exchange_bytes(t: Tiling, m: MmaTile) -> float:
     """Return the bytes of shared memory per workgroup that wave groups need to combine reductions along rows of C.
 
-    Wave groups need them if several of them share a row. It is 0 if each row belongs to a single wave group. `m` is the
-    MMA's tile, `t` (a Tiling) has all tile sizes.
+    Wave groups need them if several of them share a row; else it is 0. `m` is the MMA's tile, `t` (a Tiling) has all
+    tile sizes.
     """
     if t.across == 1:
         return 0.0
@@ -192,8 +193,8 @@ def _halo_pipelines(
     A halo tile is an input patch. The first pair has B in stages. The second has all of B resident in shared memory (0
     taps per stage), and is only yielded if all workgroups use the same B. A pair that does not fit shared memory is
     left out. `m` is the MMA's tile, `t` (a Tiling) has all tile sizes. `waves` is ((waves, registers per lane) of the
-    producer, the same of the consumer); `pingpong` says that two halves of the consumers take tasks (workgroups' tiles)
-    in turn.
+    producer, the same of the consumer); `pingpong` says that two halves of the consumer waves take tasks (workgroups'
+    tiles) in turn.
     """
     space, halves = t.machine.spaces["shared"], 1 + pingpong
     assert space.bytes is not None

@@ -1,6 +1,6 @@
-"""Rule: where operands are while they are used: pipeline stages, resident for a task, a halo tile, registers.
+"""Rule: where operands lie while they are used: pipeline stages, resident for a task, a halo tile, registers.
 
-An operand is copied in the loops over its own dimensions. If deeper loops use it, it is resident.
+An operand is copied in the loops over its dimensions. If an MMA inside further loops uses it, it is resident.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from tilewright.plan.search.unit import MmaTile
 
 @dataclass(frozen=True)
 class HaloTile:
-    """A halo tile of operand A: its window, its bytes (aligned for shared memory), and the taps of all K steps.
+    """A halo tile (input patch) of operand A: its window, its bytes (aligned for shared memory), and the filter taps.
 
-    `tap` are the bytes of operand B for one tap, `taps` the filter extents along each dimension of K besides channels,
-    `chunks` the slabs of channels.
+    `box` is the rectangle of output positions (extent by dimension). `tap` are the bytes of operand B for one filter
+    tap and one slab of channels, `taps` the filter extents, `chunks` the number of slabs of channels (rows of shared
+    memory), `b_read` the node number of B.
     """
 
     window: HaloWindow
@@ -43,8 +44,8 @@ class HaloTile:
 class OperandPlacement:
     """The shared memory that operands take, and the bytes that are copied for them.
 
-    By loop nest, for one iteration: copied bytes, their L2 cycles, slabs (rows of K) per stage, words that lanes copy.
-    `staged` are the bytes of a pipeline stage, `resident` those that a task loads once, `l2_read` the L2 cycles of a
+    By loop nest, for one iteration: `copied` bytes, their `l2` cycles, `slabs` (rows of K) per stage, bytes of
+    `stages`, `words` that lanes copy. `resident` are the bytes that a task loads once, `l2_read` the L2 cycles of a
     task, `between` the bytes of values that change their layout, `keepable` the MMAs whose A may stay in registers
     instead.
     """
@@ -74,23 +75,23 @@ def place_operands(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops
     kernel has no halo tile for it. `t` (a Tiling) has the tile sizes; `phases` maps each MMA (node number) to the loops
     around it.
     """
-    placement, joint = OperandPlacement(), set[tuple[object, ...]]()
+    placement, counted = OperandPlacement(), set[tuple[object, ...]]()
     halo = _halo_tile(t, mmas)
     if halo is None and _needs_halo(t):
         return None
     for m in mmas:
         p = m.oriented
         for operand, side, is_a in ((p.a, p.rows, True), (p.b, p.columns, False)):
-            for read in operand.reads:  # products have slabs of their own, but for those that one K loop computes
+            for read in operand.reads:  # MMAs of one K loop share slabs of a read, others do not
                 n = t.facts.nodes[read]
                 made_of = n.dims & side and n.dims & p.product.k and not operand.products
                 slab = (read, is_a, m.rows if is_a else m.columns, m.atom.slab, _joint_loops(t.o, m.node))
-                if slab in joint:
+                if slab in counted:
                     continue
                 if operand.is_read or made_of:
                     _count_read(t, placement, m, read, is_a, phases, halo)
                 if slab[-1] is not None:
-                    joint.add(slab)
+                    counted.add(slab)
     placement.halo = halo
     for x, _ in t.o.through_shared:
         value = t.facts.nodes[x.value]
@@ -100,11 +101,11 @@ def place_operands(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops
 
 @lru_cache
 def _joint_loops(o: Orientation, node: int) -> tuple[Op, ...] | None:
-    """Return the loops around the MMA `node`, without K loops: MMAs with the same ones and the same K share a K loop.
+    """Return the loops around the MMA `node`, without K loops: a key that MMAs which share a K loop have in common.
 
-    These then share slabs of what they all read. None if one of these MMAs has a computed operand, or if lanes, not
-    bulk copies, bring operands. `o` (an Orientation) has the program's MMAs. The result is cached, as every tiling asks
-    for it.
+    MMAs with the same key share the slabs (rows of shared memory) of operands that they all read. None if one of these
+    MMAs has a computed operand, or if lanes, not bulk copies, load operands. `o` (an Orientation) has the program's
+    MMAs. The result is cached, as every tiling asks for it.
     """
     facts = o.facts
     around = loops_around(facts.program)
@@ -113,8 +114,8 @@ def _joint_loops(o: Orientation, node: int) -> tuple[Op, ...] | None:
         source = facts.nodes[p.node].source
         if source is not None:
             loops[p.node] = tuple(op for op in around.get(source, ()) if str(op.attrs["axis"]) in facts.loops)
-    mates = [p for p in facts.products if loops.get(p.node) == loops.get(node)]
-    is_joint = node in loops and not o.by_threads and all(p.a.is_read and p.b.is_read for p in mates)
+    same_loop = [p for p in facts.products if loops.get(p.node) == loops.get(node)]
+    is_joint = node in loops and not o.by_threads and all(p.a.is_read and p.b.is_read for p in same_loop)
     return loops[node] if is_joint else None
 
 
@@ -129,7 +130,7 @@ def _count_read(
 ) -> None:
     """Add one read, for an operand of the MMA `m`, to `placement`: its shared-memory bytes, copied bytes and L2 cycles.
 
-    `read` is the node number of the read; the operand is, or is computed from, the read. `is_a` says that the operand
+    `read` is the node number of the read; the operand is the read or is computed from it. `is_a` says that the operand
     is A. `t` (a Tiling) has the tile sizes; `phases` maps each MMA to the loops around it; `halo` is the halo tile
     (input patch) of A, or None. Nothing is added if a K step needs one element per row of the read, because lanes then
     load it themselves.
@@ -141,17 +142,17 @@ def _count_read(
     rows = m.rows if is_a else m.columns * t.batch
     held = is_a and p.a_in_registers
     k = t.span(n.dims & p.product.k)
-    if t.batch > 1 and access.contiguous in p.product.k:  # several of a batch share a row
+    if t.batch > 1 and access.contiguous in p.product.k:  # several GEMMs of a batch share a row
         k = min(k, facts.extents[access.contiguous]) * t.batch
     slab = m.atom.slab or 1
     deep = k if held else ceil(k / slab) * slab
-    thin = 1 / _equal_neighbours(t, m, read, slab)
-    if thin * slab <= 1 or (held and reads_one_element_per_step(facts, p, access, slab)):
-        return  # one element for all of a step: lanes that have the row read it
-    count = float(rows * deep * access.bytes) * thin
+    distinct_share = 1 / _equal_neighbours(t, m, read, slab)
+    if distinct_share * slab <= 1 or (held and reads_one_element_per_step(facts, p, access, slab)):
+        return  # one element per row and K step: the row's lanes load it
+    count = float(rows * deep * access.bytes) * distinct_share
     inner = t.o.inner_k[m.node]
     extent = facts.extents.get(inner or "", 1) * t.batch
-    in_blocks = t.batch > 1 and not is_a  # copied first, to rows of its own
+    in_blocks = t.batch > 1 and not is_a  # B is repacked to aligned rows before the kernel
     pitch = 0 if t.o.by_threads or in_blocks else access.pitch
     trips = t.trips(loops)
     shared = limits.overlapping if access.rows_overlap and not t.o.by_threads else 1.0
@@ -168,7 +169,7 @@ def _count_read(
         cycles = shared * trips * count / limits.l2_rate * line_factor(machine, row, pitch) * askew
     elif inner is not None and t.loops_over(frozenset({inner}) & n.dims):
         element = m.row_bytes // slab
-        rows_of_k = trips / ceil(extent / min(extent, slab)) * access.bytes * thin / element
+        rows_of_k = trips / ceil(extent / min(extent, slab)) * access.bytes * distinct_share / element
         cycles = shared * rows * rows_of_k * row_cycles(machine, extent, slab, element, pitch)
     else:
         cycles = trips * count / limits.l2_rate
@@ -190,7 +191,7 @@ def _count_read(
 
 
 def _needs_halo(t: Tiling) -> bool:
-    """True if some grid tile is a box (rectangle) of output positions that a sliding window reads."""
+    """True if some grid tile of `t` (a Tiling) is a box (rectangle) of output positions that a sliding window reads."""
     return any(tile.fold == BOX and halo_window(t.o, c) is not None for c, tile in t.pairs() if tile.level == GRID)
 
 
@@ -198,7 +199,7 @@ def _halo_tile(t: Tiling, mmas: tuple[MmaTile, ...]) -> HaloTile | None:
     """Return the HaloTile (input patch) of operand A, if the grid tile of the single MMA is a box of output positions.
 
     A box is a rectangle over several dimensions. None if no tile is a box that a sliding window reads. `t` (a Tiling)
-    has the kernel's tile sizes.
+    has the kernel's tile sizes, `mmas` the MMA's tile.
     """
     for c, tile in t.pairs():
         window = halo_window(t.o, c) if tile.level == GRID and tile.fold == BOX and len(tile.box) > 1 else None
@@ -223,7 +224,7 @@ def halo_taps(halo: HaloTile) -> int:
 
 
 def _equal_neighbours(t: Tiling, m: MmaTile, read: int, slab: int) -> int:
-    """Return how many neighbours along K read the same element of memory, within a K step of `slab` elements.
+    """Return the number of neighbours along K, within a K step of `slab` elements, that read the same memory element.
 
     `read` is the node number of a read for the MMA `m`. 1 if its address is linear, or does not depend on the K
     dimension along which steps run. `t` (a Tiling) has the kernel's tile sizes.
@@ -238,8 +239,8 @@ def _equal_neighbours(t: Tiling, m: MmaTile, read: int, slab: int) -> int:
 
 @lru_cache
 def _cached_equal_neighbours(at: tuple[Expr, ...], k: Expr, slab: int) -> int:
-    """Return how many neighbours along `k`, within `slab` elements, read the same element at coordinates `at`.
+    """Return the number of neighbours along `k`, within `slab` elements, that read the same element of memory.
 
-    It caches `computed.equal_neighbours(at, k, slab)`.
+    `at` are the memory coordinates of the read. It caches `computed.equal_neighbours(at, k, slab)`.
     """
     return equal_neighbours(at, k, slab)

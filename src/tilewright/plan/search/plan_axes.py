@@ -15,7 +15,9 @@ from tilewright.plan.search.kernel import Parts
 
 @dataclass(frozen=True)
 class PlanAxes:
-    """The plan's axis of every dimension of a program."""
+    """The axis of a given plan for every dimension of a program; `parts` if the plan splits a reduction or K into
+    parts.
+    """
 
     facts: Facts
     axes: Mapping[Expr, Axis]
@@ -24,7 +26,7 @@ class PlanAxes:
     """Parts of a reduction that a task has."""
 
     def task(self, d: Expr) -> int | None:
-        """Return the number of elements of `d` per task (one workgroup's work); None if the grid does not split `d`."""
+        """Return the number of elements of `d` per task (workgroup's tile); None if the grid does not split `d`."""
         return self._split_size(d, "task")
 
     def loop(self, d: Expr) -> int | None:
@@ -52,7 +54,7 @@ def plan_axes(facts: Facts, plan: Schedule) -> PlanAxes | str:
     """Find the axis of a given plan for each dimension of the program; return a PlanAxes, or text: what the plan lacks.
 
     Text if a dimension with several elements has no axis, or if the plan splits a reduction into parts (pieces for
-    different workgroups) and lacks an axis that counts parts or an axis within a part.
+    different workgroups) and lacks an axis that counts parts or an axis within a part. `facts` is the analysed program.
     """
     parts, parts_of_task = None, 1
     named = {axis.name: axis for axis in plan.axes}

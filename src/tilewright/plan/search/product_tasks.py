@@ -17,10 +17,10 @@ def task_widths(facts: Facts, machine: Machine, loops: Mapping[Expr, int]) -> di
     """Return {dimension that the grid splits: elements per workgroup} for a kernel with MMAs and without a pipeline.
 
     A width that the author states is used as it is. Other dimensions start whole, and are narrowed until there are
-    enough workgroups for all cores and each value that a workgroup holds is at most a fixed fraction of L2: first batch
-    dimensions (these even to a fraction of L1), then dimensions that are not M or N, then M and N, the last two to no
-    less than ROWS (16) elements. If the MMAs have dimensions in common, only these are narrowed. `loops` maps looped
-    dimensions to elements per iteration; `facts` is the analysed program.
+    enough workgroups for all cores and each value that a workgroup holds is at most a fixed fraction of L2 (of L1 while
+    batch dimensions are narrowed). Batch dimensions are narrowed first, then dimensions that are not M or N, then M and
+    N, the latter to no less than ROWS (16) elements. If the MMAs have dimensions in common, only these are narrowed.
+    `loops` maps looped dimensions to elements per iteration; `facts` is the analysed program.
     """
     size, room = numbers_of(facts.sizes), room_of(machine)
     products = [facts.nodes[p.node] for p in facts.products]
@@ -36,8 +36,8 @@ def task_widths(facts: Facts, machine: Machine, loops: Mapping[Expr, int]) -> di
         """Return the number of elements of the largest value that a workgroup holds, with the present `widths`."""
         return max(prod(max(1, widths.get(d) or loops.get(d) or size(d)) for d in value) for value in held)
 
-    around = [d for d in dims if d not in batch and d not in blocked]
-    for d in (*batch, *around, *(d for d in dims if d in blocked and d not in batch)):
+    other_dims = [d for d in dims if d not in batch and d not in blocked]
+    for d in (*batch, *other_dims, *(d for d in dims if d in blocked and d not in batch)):
         for choice in width_choices(size(d), radices(facts.program, d, size)):
             tasks, values = prod(ceil(size(x) / n) for x, n in widths.items()), largest_value()
             is_enough = tasks >= room.product_tasks and values <= room.product_elements
@@ -49,9 +49,9 @@ def task_widths(facts: Facts, machine: Machine, loops: Mapping[Expr, int]) -> di
 
 
 def _digits_of(facts: Facts, d: Expr) -> frozenset[str]:
-    """Return the names of the digits (such as i//56 and i%56 of a flattened i) of a program dimension.
+    """Return the names of the digits (mixed-radix parts, such as i//56 and i%56) of the program dimension `d`.
 
-    Digits are the mixed-radix parts into which it was split. A dimension that was not split gives its own name alone.
+    A dimension that was not split gives its own name alone. `facts` is the analysed program.
     """
     return frozenset(facts.digits.get(str(d), (str(d),)))
 

@@ -1,4 +1,4 @@
-"""The result of the search: candidates in the order of one sort key, and rejected choices with their reasons."""
+"""The result of the search: candidates sorted by one key, and rejected choices with their reasons."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Rejected:
 
 
 class CandidateKernel(Protocol):
-    """A kernel of any kind, as a candidate has it: with a pipeline, with waves that are all alike, or term by term."""
+    """A kernel of any kind, as a candidate has it: with a pipeline, with waves that all run the same code, or SIMT."""
 
     @property
     def family(self) -> str:
@@ -33,9 +33,10 @@ class CandidateKernel(Protocol):
 
 @dataclass(frozen=True)
 class PlanCandidate:
-    """One way to run a program: rewrites before its kernel, the kernel, perhaps a second one, and the cycles of all.
+    """One way to run a program: rewrites before its kernel, the kernel, an optional second kernel, and the cycles of
+    all.
 
-    `key` orders candidates: smaller is better.
+    `key` orders candidates: smaller is better. `then` is the candidate with the second kernel.
     """
 
     kernel: CandidateKernel
@@ -58,8 +59,8 @@ class PlanCandidate:
 class Rewrite:
     """A change of the program before its kernels: operands repacked, or a split into two kernels.
 
-    `forms` are the repacked operands with their forms; `after` is the MMA after which the program is split, `before`
-    the one before which it is; `lacks` says what the lowering lacks for it.
+    `forms` are pairs (repacked operand, name of its layout); `after` is the MMA after which the program is split,
+    `before` the MMA before which it is split; `lacks` names a feature that the lowering lacks for it.
     """
 
     what: str
@@ -73,9 +74,9 @@ class Rewrite:
 
 @dataclass
 class Ranking:
-    """The candidates, best first, the roofline in cycles, and how much was searched.
+    """The candidates, best first, the roofline in cycles, and counts of the search (such as tilings and timed kernels).
 
-    With `keeps_all` it has every candidate, even those that bounds show to be slower.
+    With `keeps_all` it keeps every candidate, even those that lower bounds show to be slower.
     """
 
     candidates: list[PlanCandidate] = field(default_factory=list)
@@ -88,7 +89,7 @@ class Ranking:
 
     @property
     def limit(self) -> float:
-        """Return the cycles that a new candidate must not exceed to be of use: the cycles of the best candidate so far.
+        """Return the cycles above which a new candidate is useless: the cycles of the best candidate so far.
 
         Infinite if the ranking has no candidate, or if it keeps all candidates.
         """

@@ -1,6 +1,6 @@
-"""Predict the time of a given plan, with the search's own kernels and cost model, from the plan's lines.
+"""Predict the time of a given plan from its lines, with the kernels and the cost model of the search.
 
-It is the inverse of `as_plan`. Nothing is enumerated: a plan that the search would never list has a time too.
+It is the inverse of `as_plan`. Nothing is enumerated, so that plans that the search does not list have a time too.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def rate_plan(facts: Facts, machine: Machine, plan: Schedule, constant: Collecti
     are repacked once, when they are bound, at no cost.
     """
     if plan.whole is not None:
-        whole = "nobody can tell" if facts.without_loop is None else facts.without_loop()
-        if isinstance(whole, str):
-            return f"`whole {plan.whole}`: {whole}"
-        facts = whole
+        one_iteration = "nobody can tell" if facts.without_loop is None else facts.without_loop()
+        if isinstance(one_iteration, str):
+            return f"`whole {plan.whole}`: {one_iteration}"
+        facts = one_iteration
     if plan.split_at is not None:
         return _rate_two_kernels(facts, machine, plan)
     if plan.early is False:  # as on a machine that launches no kernel while another ends
@@ -49,11 +49,11 @@ def rate_plan(facts: Facts, machine: Machine, plan: Schedule, constant: Collecti
         else:
             copied[name] = form
     kernel_lines = replace(plan, values=tuple(line for line in plan.values if line.at != LAUNCH))
-    ways = list(repackings(facts, machine, constant, Ranking()))
+    choices = list(repackings(facts, machine, constant, Ranking()))
     if not copied:  # blocks of a batch, or of rows
-        facts = next((x.facts for x in ways if x.only_blocks and not x.rewrite.forms), facts)
+        facts = next((x.facts for x in choices if x.only_blocks and not x.rewrite.forms), facts)
         return _with_diagonal_b(_rate_kernel(facts, machine, kernel_lines, batch), machine, constant)
-    repacked = next((x for x in ways if dict(x.rewrite.forms) == copied), None)
+    repacked = next((x for x in choices if dict(x.rewrite.forms) == copied), None)
     if repacked is None:
         return f"no copies are {', '.join(f'`repack {name}: {form}`' for name, form in copied.items())}"
     kernel = _rate_kernel(repacked.facts, machine, kernel_lines, batch)
@@ -72,8 +72,8 @@ def _with_diagonal_b(kernel: PlanCandidate | str, machine: Machine, constant: Co
 def _rate_two_kernels(facts: Facts, machine: Machine, plan: Schedule) -> PlanCandidate | str:
     """Predict the time of a plan of two kernels; return a PlanCandidate with cycles, or text: why it cannot be timed.
 
-    The program is split at the MMA that the plan names. If the plan does not describe the second kernel, the search's
-    best second kernel is used.
+    The program `facts` is split at the MMA that the plan names. If the plan does not describe the second kernel, the
+    search's best second kernel is used.
     """
     names = (plan.split_after or "", plan.split_before or "")
     times = TIMES if plan.whole is None else TIMES_WHOLE
@@ -88,9 +88,10 @@ def _rate_two_kernels(facts: Facts, machine: Machine, plan: Schedule) -> PlanCan
 
 
 def _rate_second_kernel(cut: GraphCut, machine: Machine, plan: Schedule | None) -> PlanCandidate | str:
-    """Return the second kernel of a split program as a PlanCandidate: by `plan`; by the search if `plan` is None.
+    """Return the second kernel of a split program as a PlanCandidate: from `plan`, or the search's best if it is None.
 
-    Return text if there is no candidate: why `plan` cannot be timed, or that the search has no plan.
+    `cut` has the analysed programs of both kernels. Return text if there is no candidate: why `plan` cannot be timed,
+    or that the search has no plan.
     """
     if plan is not None:
         return rate_plan(cut.second, machine, plan)

@@ -1,6 +1,6 @@
-"""What AArch64 offers: vector multiply-adds by lane, dot products, and products of 2 x 2 fragments.
+"""Atoms of AArch64: vector multiply-adds by lane, dot products, and products of 2 x 2 fragments.
 
-A multiply-add picks its first factor from a register by the number of a lane, so one load brings several of them.
+A multiply-add picks its broadcast operand from a register by lane number, so one load brings several such operands.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from tilewright.targets.cpu.vectors import vector_copies
 
 
 def _fragments(name: str, depth: int, a: DType, b: DType, c: DType, feature: str) -> MultiplyAtom:
-    """A product of 2 x depth by depth x 2: each register holds two rows of A, two columns of B, or C row by row."""
+    """Return the atom that multiplies 2 x depth by depth x 2. One register holds two rows of A, one two columns of B,
+    one C row by row. `a`, `b` and `c` are the types of A, B and the accumulator; `feature` is the CPU feature that it
+    needs."""
     return MultiplyAtom(
         name,
         RegisterOperand(2, depth, a, Layout(((depth, 2), 1), ((2, 1), 0))),

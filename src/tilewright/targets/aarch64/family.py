@@ -1,4 +1,4 @@
-"""The family of AArch64 CPUs; its machines and instructions are loaded when one is asked for."""
+"""The family of AArch64 CPUs; its machines and instructions are imported when first asked for."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ if TYPE_CHECKING:
 
 
 def _row(name: str, features: frozenset[str]) -> Machine:
+    """Return the machine of that name with these features (imported on first use)."""
     from tilewright.targets.aarch64.machine import row
 
     return row(name, features)
 
 
 def _products() -> Mapping[str, Multiply]:
+    """Return, by atom name, the functions that write multiplication atoms as LLVM IR (imported on first use)."""
     from tilewright.targets.aarch64.instructions import PRODUCTS
 
     return PRODUCTS
@@ -36,7 +38,7 @@ FAMILY = Family(
     detect=detect,
     host_features=host_features,
     products=_products,
-    # `yield` is over in two cycles; a synchronisation of the instruction stream takes a good 30
+    # `yield` takes two cycles, an instruction synchronisation barrier (isb) some 30
     pause="call void @llvm.aarch64.isb(i32 15)",
     declares="declare void @llvm.aarch64.isb(i32 immarg)",
     register="w",

@@ -1,4 +1,5 @@
-"""What the AArch64 CPU at hand offers, as the system tells it: LLVM's own look misses all that is optional."""
+"""Features of the AArch64 CPU at hand, as the operating system reports them: LLVM's own detection misses optional
+ones."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from functools import cache
 
 ARCHITECTURES = ("aarch64", "arm64", "ARM64")
 LEVELS = {"aarch64.neon": frozenset({"neon"})}
-"""The named machines, and what each has."""
+"""The features of each named machine."""
 OPTIONAL = ("fullfp16", "dotprod", "bf16", "i8mm")
 
 _HWCAP, _HWCAP2 = 16, 26
@@ -19,45 +20,48 @@ _LINUX = {
     "i8mm": (_HWCAP2, 13),
     "bf16": (_HWCAP2, 14),
 }
-"""The entry of the auxiliary vector and the bit in it, for each feature by LLVM's name."""
+"""For each feature, by LLVM's name: its entry of the auxiliary vector, and its bit in that word."""
 _MACOS = {"fullfp16": "FEAT_FP16", "dotprod": "FEAT_DotProd", "i8mm": "FEAT_I8MM", "bf16": "FEAT_BF16"}
 
 
 @cache
 def detect() -> frozenset[str]:
-    """The features of the CPU that the compiler uses."""
+    """Return those features of the CPU at hand that the compiler uses; none if it is no AArch64 CPU."""
     if platform.machine() not in ARCHITECTURES:
         return frozenset()
     system = platform.system()
     if system == "Linux":
-        return _of_words({entry: _auxiliary(entry) for entry in (_HWCAP, _HWCAP2)})
+        return _features_in({entry: _auxiliary_word(entry) for entry in (_HWCAP, _HWCAP2)})
     if system == "Darwin":
-        return frozenset({"neon", *(name for name, key in _MACOS.items() if _told_by_macos(key))})
-    return frozenset({"neon"})  # every such CPU has it; what else there is, this system does not say
+        return frozenset({"neon", *(name for name, key in _MACOS.items() if _has_on_macos(key))})
+    return frozenset({"neon"})  # every AArch64 CPU has it; this system does not report others
 
 
-def _of_words(words: dict[int, int]) -> frozenset[str]:
-    """The features that the words of the auxiliary vector say.
+def _features_in(words: dict[int, int]) -> frozenset[str]:
+    """Return the features that are set in words of Linux' auxiliary vector, given as {entry number: word}.
 
-    >>> sorted(_of_words({16: 1 << 1 | 1 << 10 | 1 << 20, 26: 0}))  # Neoverse N1
+    >>> sorted(_features_in({16: 1 << 1 | 1 << 10 | 1 << 20, 26: 0}))  # Neoverse N1
     ['dotprod', 'fullfp16', 'neon']
     """
     return frozenset(name for name, (entry, bit) in _LINUX.items() if words[entry] >> bit & 1)
 
 
-def _auxiliary(entry: int) -> int:
+def _auxiliary_word(entry: int) -> int:
+    """Return the word of Linux' auxiliary vector with that entry number (AT_HWCAP is 16, AT_HWCAP2 is 26)."""
     function = ctypes.CDLL(None).getauxval
     function.restype, function.argtypes = ctypes.c_ulong, (ctypes.c_ulong,)
     return int(function(entry))
 
 
-def _told_by_macos(key: str) -> bool:
+def _has_on_macos(key: str) -> bool:
+    """True if macOS reports the feature by that name (`FEAT_BF16`) in its `hw.optional.arm` settings."""
     value, size = ctypes.c_int(0), ctypes.c_size_t(4)
     name = f"hw.optional.arm.{key}".encode()
-    found = ctypes.CDLL(None).sysctlbyname(name, ctypes.byref(value), ctypes.byref(size), None, 0)
-    return found == 0 and value.value == 1
+    status = ctypes.CDLL(None).sysctlbyname(name, ctypes.byref(value), ctypes.byref(size), None, 0)
+    return status == 0 and value.value == 1
 
 
 def host_features() -> str:
-    """The features as LLVM takes them; what the system does not report is off, whatever the CPU's name promises."""
+    """Return the CPU's features as LLVM's feature string (`+neon,-bf16`). Features that the system does not report are
+    off, even if the CPU's name implies them."""
     return ",".join(f"{'+' if name in detect() else '-'}{name}" for name in sorted(_LINUX))

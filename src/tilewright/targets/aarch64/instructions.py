@@ -1,4 +1,4 @@
-"""Multiplication atoms of AArch64 as LLVM IR."""
+"""AArch64's multiplication atoms, written as LLVM IR."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tilewright.ir.core import Op
 from tilewright.targets.cpu.family import Multiply
-from tilewright.targets.cpu.products import apart, fused, group_in_all_lanes
+from tilewright.targets.cpu.products import add_after_multiply, fused_multiply_add, group_to_lanes
 
 if TYPE_CHECKING:
     from tilewright.targets.cpu.emit import NativeEmitter
@@ -16,16 +16,18 @@ _FACTORS = {"bf16": "<8 x bfloat>", "i8": "<16 x i8>"}
 
 
 def _dot(*names: str, factors: str, sums: str, one_kind: bool = True) -> Multiply:
-    """Sums over neighbours along k, 32 bits of them in each lane; several instructions one after another.
+    """Return the writer of a dot-product atom: each 32-bit lane of the accumulator adds products of neighbours along k.
 
-    LLVM finds the form that picks A by lane where A is the second factor; `one_kind` says that both factors are of one
-    type, so that they may change places.
+    `names` are LLVM intrinsics, called one after another; `factors` and `sums` are the element types of operands and
+    accumulator. `one_kind` says that both operands have one type: A then becomes the second operand, because LLVM finds
+    the form that picks A by lane only there.
     """
     form, total = _FACTORS[factors], _SUMS[sums]
 
     def write(e: NativeEmitter, op: Op) -> None:
+        """Write the instructions of the operation."""
         _, a, b = op.operands
-        left = group_in_all_lanes(e, a, 32, 4, form)
+        left = group_to_lanes(e, a, 32, 4, form)
         for name in names:
             first, second = (e.register(b), left) if one_kind else (left, e.register(b))
             _call(e, op, name, form, total, first, second)
@@ -34,10 +36,12 @@ def _dot(*names: str, factors: str, sums: str, one_kind: bool = True) -> Multipl
 
 
 def _fragments(name: str, factors: str, sums: str) -> Multiply:
-    """A product of fragments: each register is the matrix that the atom's layout says."""
+    """Return the writer of a matrix atom (mmla): each register holds a small matrix, as the atom's layout says. `name`
+    is the LLVM intrinsic; `factors` and `sums` are the element types of operands and accumulator."""
     form, total = _FACTORS[factors], _SUMS[sums]
 
     def write(e: NativeEmitter, op: Op) -> None:
+        """Write the instruction of the operation."""
         _, a, b = op.operands
         _call(e, op, name, form, total, e.register(a), e.register(b))
 
@@ -45,6 +49,8 @@ def _fragments(name: str, factors: str, sums: str) -> Multiply:
 
 
 def _call(e: NativeEmitter, op: Op, name: str, form: str, total: str, left: str, right: str) -> None:
+    """Write the call of an LLVM intrinsic that adds a product to the accumulator, the first operand of `op`. `form` and
+    `total` are the LLVM types of operands and accumulator; `left` and `right` are LLVM values."""
     c = op.operands[0]
     full = f"@llvm.aarch64.neon.{name}"
     e.w.declare(f"{total} {full}({total}, {form}, {form})")
@@ -52,10 +58,10 @@ def _call(e: NativeEmitter, op: Op, name: str, form: str, total: str, left: str,
 
 
 PRODUCTS: dict[str, Multiply] = {
-    "neon.f32": fused,
-    "neon.f64": fused,
-    "neon.f16": fused,
-    "neon.i32": apart,
+    "neon.f32": fused_multiply_add,
+    "neon.f64": fused_multiply_add,
+    "neon.f16": fused_multiply_add,
+    "neon.i32": add_after_multiply,
     "neon.sdot": _dot("sdot.v4i32.v16i8", factors="i8", sums="i32"),
     "neon.udot": _dot("udot.v4i32.v16i8", factors="i8", sums="i32"),
     "neon.usdot": _dot("usdot.v4i32.v16i8", factors="i8", sums="i32", one_kind=False),

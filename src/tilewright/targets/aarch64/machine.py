@@ -1,4 +1,4 @@
-"""The AArch64 machines: NEON, and what may be there besides; the rates are those of a Neoverse N1."""
+"""The machines of AArch64: NEON with optional features; the rates are those of a Neoverse N1."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from tilewright.targets.cpu.costs import COSTS, LIMITS, lane_rates
 
 
 def row(name: str, features: frozenset[str]) -> Machine:
-    """A machine with the atoms that its features allow; a workgroup is one worker, on one core."""
+    """Return the machine of that name, with the atoms that its features allow; a workgroup is one worker, on one
+    core."""
     return Machine(
         name,
         lanes=None,

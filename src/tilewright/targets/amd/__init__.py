@@ -1,1 +1,1 @@
-"""AMD CDNA."""
+"""AMD's CDNA GPUs: machine table and atoms."""

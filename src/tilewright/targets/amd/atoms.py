@@ -1,4 +1,4 @@
-"""What an AMD CDNA machine offers: MFMA by waves of 64 lanes, and copies of up to 16 bytes a lane."""
+"""Atoms of AMD CDNA machines: MFMA by waves of 64 lanes, and copies of up to 16 bytes a lane."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from tilewright.machine.lanes import lane_load, lane_store
 
 WAVE = 64
 RATES = {f32: 32, f16: 256, bf16: 256, i8: 512}
-"""Products that one of a core's four units adds up in a cycle, by the type of the factors."""
+"""Multiply-adds a cycle of one of a core's four matrix units, by the operands' type."""
 LOADED = 32
-"""Bytes that one of them reads in a cycle from the memory that threads share: a quarter of the core's."""
+"""Bytes a cycle that one of these units reads from shared memory: a quarter of the core's rate."""
 
 
 def mfma(side: int, depth: int, dtype: DType, sums: DType) -> MultiplyAtom:
-    """The atom of a side x side product over `depth`, all of one block; the lane maps have one form.
+    """Return the MFMA atom that multiplies side x depth by depth x side into accumulators of type `sums`.
 
-    With g = lane / side and each = depth * side / 64 elements of a lane: A holds row lane % side, k = each * g + e; B
-    holds column lane % side and the same k. C holds column lane % side; its row, for register r, is 8 * (r / 4) +
-    4 * g + r % 4 where the side is 32, and 4 * g + r where it is 16.
+    With g = lane / side, a lane holds each = depth * side / 64 elements: of A row lane % side and k = each * g + e, of
+    B column lane % side and the same k. C: a lane holds column lane % side; register r is row 8 * (r / 4) + 4 * g + r %
+    4 for side 32, and row 4 * g + r for side 16.
     """
     groups = WAVE // side
     each = depth // groups

@@ -1,4 +1,4 @@
-"""Contiguous copies of small arrays, and back from them, as LLVM text: a call makes them on its stack."""
+"""LLVM text that copies small arrays to contiguous memory on the stack of a call, and back."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from tilewright.targets.calls.words import SIZES, SMALL
 
 
 def _strided(size: int) -> str:
-    """Return the LLVM text of a function that copies between contiguous elements and elements with strides.
-
-    The function returns the end of the contiguous ones.
-    """
+    """Return the LLVM function `strided_SIZE`, which copies elements of `size` bytes between contiguous and strided
+    memory. It copies to the strided memory if its argument `back` is set, and returns the end of the contiguous
+    elements."""
     kind = f"i{8 * size}"
 
     def elements(name: str, source: str, goal: str) -> str:
-        """Return the loop over the elements of the innermost dimension, in one direction."""
+        """Return the LLVM block `name`: the loop over the innermost dimension, from `source` to `goal`. Each is "p"
+        (the contiguous elements) or "f" (the strided ones)."""
         return f"""
 {name}:
   %{name}_i = phi i64 [0, %innermost], [%{name}_i_next, %{name}]
@@ -61,7 +61,7 @@ done:
 
 
 def _strided_by_size() -> str:
-    """Return the LLVM text of a switch on the bytes of an element, which calls the strided copy for that size."""
+    """Return LLVM text: a switch on the size of an element, which calls `strided_SIZE` for that size."""
     cases = " ".join(f"i64 {size}, label %by_{size}" for size in SIZES)
     calls = "".join(
         f"""by_{size}:

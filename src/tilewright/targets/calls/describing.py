@@ -1,7 +1,8 @@
-"""The words that describe the arguments of a call, as LLVM text: what is compared instead of checking them at length.
+"""LLVM text that describes the arguments of a call in words (64-bit integers), to be compared with those of earlier
+calls.
 
-numpy's arrays are read where its binary interface says their fields are; `reads_arrays` makes sure of that once.
-Tensors are described by DLPack's exchange functions.
+numpy arrays are read at the offsets of numpy's binary interface; `reads_arrays` checks these once. Tensors are
+described by DLPack's exchange functions.
 """
 
 from __future__ import annotations
@@ -22,18 +23,19 @@ DTYPE, FLAGS = HEAD + 40, HEAD + 48
 ALIGNED, WRITEABLE = 0x100, 0x400
 
 HOST = 1
-"""DLPack's number of the host."""
+"""DLPack's device type of the host (kDLCPU)."""
 ITEMS = 16
-"""The most integers of a list that is an argument."""
+"""The most integers that a list argument may hold."""
 DEVICE_BYTES = 16
-"""Tensors on a device are alike if their addresses have the same rest by this; on the host, by their element size."""
+"""Addresses of tensors on a device are compared modulo this; on the host, modulo the element size."""
 
 _KINDS = ("array", "seen", "float", "int", "perhaps_bool", "perhaps_none", "text_words", "list_items")
-"""The blocks that end the description of an argument of each kind."""
+"""The LLVM blocks at which the description of an argument ends, one for each kind of argument."""
 
 
 def _by_kind(name: str, kind: str, otherwise: str, **values: str) -> str:
-    """Return the LLVM instruction that gives a value its part of the description, by the kind of the argument."""
+    """Return the LLVM phi instruction that gives `name` (of LLVM type `kind`) its value for each kind of argument.
+    `values` has the LLVM value for each block of _KINDS; blocks that it does not name give `otherwise`."""
     return f"  %{name} = phi {kind} " + ", ".join(f"[{values.get(b, otherwise)}, %{b}]" for b in _KINDS)
 
 
@@ -345,20 +347,21 @@ failed:
 
 @cache
 def reads_arrays() -> bool:
-    """True if numpy's array objects have the layout that the native function reads."""
+    """True if numpy's array objects have the memory layout that the native function reads; checked on one array,
+    once."""
     if sys.implementation.name != "cpython" or HEAD != 16 or sys.byteorder != "little":
         return False
     probe = np.zeros((3, 5, 2), np.int16)[:, :, 1]
-    at = id(probe)
+    head = id(probe)
     pointer, number = ctypes.c_uint64.from_address, ctypes.c_uint32.from_address
-    shape, strides = ((ctypes.c_int64 * 2).from_address(pointer(at + place).value) for place in (EXTENTS, STRIDES))
+    shape, strides = ((ctypes.c_int64 * 2).from_address(pointer(head + offset).value) for offset in (EXTENTS, STRIDES))
     wanted = ALIGNED | WRITEABLE
     return (
-        pointer(at + TYPE).value == id(np.ndarray)
-        and pointer(at + DATA).value == probe.ctypes.data
-        and number(at + RANK).value == 2
+        pointer(head + TYPE).value == id(np.ndarray)
+        and pointer(head + DATA).value == probe.ctypes.data
+        and number(head + RANK).value == 2
         and tuple(shape) == (3, 5)
         and tuple(strides) == (20, 4)
-        and pointer(at + DTYPE).value == id(probe.dtype)
-        and number(at + FLAGS).value & wanted == wanted
+        and pointer(head + DTYPE).value == id(probe.dtype)
+        and number(head + FLAGS).value & wanted == wanted
     )

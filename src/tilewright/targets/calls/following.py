@@ -1,4 +1,4 @@
-"""The native function that makes calls like one before, as LLVM text: it finds a record, and does what that says."""
+"""LLVM text of the native function that repeats a call: it finds the record for the arguments and carries it out."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tilewright.targets.calls.words import (
 )
 
 LAUNCH_UNLIKE = -1
-"""The answer of a launch that cannot be made for these arguments after all."""
+"""The code that a launch returns if it cannot be made for these arguments after all."""
 
 TEXT = f"""
 declare ptr @getenv(ptr)

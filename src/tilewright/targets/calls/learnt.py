@@ -1,4 +1,4 @@
-"""The calls that a callable remembers: a table that is made when the first of them was right."""
+"""The calls that a callable remembers, in a table that is made after its first successful call."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from tilewright.targets.calls.table import UNLIKE, CallRecord, CallTable, Descri
 
 
 def _unlike(*_: Any) -> Any:
+    """Return UNLIKE for any arguments: no call is remembered yet."""
     return UNLIKE
 
 
 class LearntCalls:
-    """The kinds of calls that were learnt.
+    """The kinds of calls that one callable remembers.
 
     Threads may call and learn at the same time: the list of kinds is replaced, never changed.
     """
@@ -24,12 +25,14 @@ class LearntCalls:
     def __init__(self) -> None:
         self.table: CallTable | None = None
         self.call: Callable[..., Any] = _unlike
-        """Makes a call like one before and returns what its caller gets; `UNLIKE`: there was none like it."""
+        """Repeats a remembered call with new arguments and returns its result; `UNLIKE` if none fits them."""
         self.call_below: Callable[..., Any] = _unlike
-        """The same for torch's operators, whose dispatcher has seen to gradients and to who traces."""
+        """The same for torch's operators, whose dispatcher has already handled gradients and tracing."""
 
     def table_for(self, code: NativeCode, args: Sequence[Any]) -> CallTable:
-        """The table, which is made anew where it was made before torch was imported; `code` has the functions."""
+        """Return the table of remembered calls, made with the native functions of `code` if there is none yet. If
+        `args` has tensors and the table was made before torch was imported, a new table with the same calls replaces
+        it."""
         table = self.table
         if table is None or (not table.knows_tensors() and any(torch_of(a) is not None for a in args)):
             kinds = () if table is None else table.kinds
@@ -39,25 +42,26 @@ class LearntCalls:
         return table
 
     def remember(self, kind: Description, record: CallRecord, most: int, room: int | None = None) -> None:
-        """Puts a kind before the others, of which the oldest go: there are `most`, with `room` bytes, at most."""
+        """Add a kind of call, its description and record, in front of the others. At most `most` kinds are kept, whose
+        memory is at most `room` bytes (None: any); the oldest are dropped, and those that are no longer valid."""
         assert self.table is not None
         kinds, used = [(kind, record)], record.room
-        for before in [kind for kind in self.table.kinds if kind[1].is_valid()][: most - 1]:
-            used += before[1].room
+        for earlier in [kind for kind in self.table.kinds if kind[1].is_valid()][: most - 1]:
+            used += earlier[1].room
             if room is not None and used > room:
                 break
-            kinds.append(before)
+            kinds.append(earlier)
         self.table.replace(kinds)
 
     def forget_ended(self) -> None:
-        """Forgets calls whose weights are gone."""
+        """Forget the calls that were recorded for weights which no longer exist."""
         if self.table is not None:
             self.table.replace([kind for kind in self.table.kinds if kind[1].is_valid()])
 
 
 def telling_of(torch: Any) -> Callable[[Any], Any] | None:
-    """Who tells torch that a kernel wrote to a tensor; None: this torch cannot be told."""
-    telling: Callable[[Any], Any] | None = getattr(
+    """Return torch's function that counts a write to a tensor (`increment_version`); None if this torch has none."""
+    increment: Callable[[Any], Any] | None = getattr(
         getattr(getattr(torch, "autograd", None), "graph", None), "increment_version", None
     )
-    return telling
+    return increment

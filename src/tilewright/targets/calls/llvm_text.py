@@ -1,4 +1,4 @@
-"""Pieces of LLVM text that native functions of calls and launches share: words of records, rows of tables, loops."""
+"""LLVM text shared by the native functions of calls and launches: words of records, rows of tables, loops."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Collection, Sequence
 def fields(
     names: Sequence[str], words: Sequence[str], at: str, pointers: Collection[str] = (), prefix: str = ""
 ) -> str:
-    """Return LLVM instructions that load some words of a record (a row of i64 words).
+    """Return LLVM instructions that load words of a record, which is a row of 64-bit words.
 
-    `names` are the words to load, `words` the names of all of the record in order; `at` is the record's pointer, and
-    those in `pointers` are loaded as pointers. Values are called as their words, with a prefix.
+    `names` are the words to load, `words` are the names of all its words in order, `at` is the LLVM name of its
+    pointer. Words in `pointers` are loaded as pointers. The loaded values have the words' names, after `prefix`.
 
     >>> print(fields(["many"], ("first", "many"), "record"))
       %word.many = getelementptr i64, ptr %record, i64 1
@@ -30,7 +30,8 @@ def fields(
 def row(
     table: str, index: str, words: Sequence[str], names: Sequence[str], pointers: Collection[str] = (), prefix: str = ""
 ) -> str:
-    """Return LLVM instructions that load some words of a row of a table; %row, with the prefix, is where it lies.
+    """Return LLVM instructions that load the words `names` of row `index` of a table whose rows have `words`. The row's
+    address becomes %row; all names come after `prefix`. Words in `pointers` are loaded as pointers.
 
     >>> print(row("pairs", "i", ("a", "b"), ["b"], prefix="i_"))
       %i_row = getelementptr [2 x i64], ptr %pairs, i64 %i
@@ -42,10 +43,10 @@ def row(
 
 
 def loop(head: str, index: str, count: str, *, after: str, body: str, end: str, last: str | None = None) -> str:
-    """Return the LLVM block `head` of a loop whose index runs from 0 to a count.
+    """Return the LLVM block that begins a loop: `head` counts `index` from 0 to below `count`.
 
-    It comes after the blocks `after`, goes on to `body`, or to `end` when the index is the count, and is come back to
-    from the block `last`, which may be the body itself.
+    It is entered from the blocks `after` (separated by spaces), branches to `body`, or to `end` when the count is
+    reached. The loop's back edge comes from block `last` (None: from `body`).
 
     >>> print(loop("each", "i", "many", after="entry", body="one", end="done"))
     each:

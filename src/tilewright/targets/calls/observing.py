@@ -1,8 +1,8 @@
-"""Kernel calls of the host that are observed: those by which an operator of torch computes its result.
+"""Observation of kernel calls on the host, by which the calls of torch's operators are learnt.
 
-An operator is learnt as a whole, from its own arguments to its own result. So the kernel call within it is made at
-length, even where one like it is known, and tells its observer what it launched. The observer is also told of copies
-and of constants that are made on the way: what is not told of cannot be learnt.
+An operator is learnt as a whole, from its own arguments to its own result. While it is observed, the kernel call within
+it takes the slow, checked path, and reports to the observer what it launched. Copies and constants made on the way are
+reported too: an operator that uses any other array cannot be learnt.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ import numpy as np
 from tilewright.runtime.scripts import Whole
 
 AT_LENGTH = np.zeros(1, np.int64)
-"""How many calls are observed; while any is, all calls of all threads are made at length."""
+"""How many operators are observed now; while any is, all calls of all threads take the slow, checked path."""
 _counting = threading.Lock()
 _here = threading.local()
 
 
 class KernelCall(NamedTuple):
-    """A kernel call: what it was called with, the arrays that it made, and the host program that it bound.
+    """A kernel call: its arguments, the arrays that it made, and the host program that it bound.
 
-    `outputs` are (array, whether it held zeros before). `places` says which of the arguments, and of the outputs after
-    them, each argument of the host program is; None: it stays.
+    `outputs` are (array, True if it held zeros before). `places` has, for each argument of the host program, its number
+    among the call's arguments followed by its outputs; None if it is the same array in every call.
     """
 
     args: tuple[Any, ...]
@@ -37,49 +37,53 @@ class KernelCall(NamedTuple):
 
 
 class Forgetting(Protocol):
-    """Who learnt calls."""
+    """A store of learnt calls."""
 
     def forget_ended(self) -> None:
-        """Forgets calls that are no longer valid."""
+        """Forget the calls that are no longer valid."""
 
 
 class Life:
-    """How long an object lives: `alive` is a word that is 0 once it is gone. Those `known_to` forget it then."""
+    """The lifetime of an object: the word `alive` becomes 0 when it is freed, and the stores in `known_to` forget its
+    calls."""
 
-    def __init__(self, thing: Any):
+    def __init__(self, owner: Any):
         self.alive = np.ones(1, np.int64)
         self.known_to: weakref.WeakSet[Forgetting] = weakref.WeakSet()
-        weakref.finalize(thing, self._end).atexit = False
+        weakref.finalize(owner, self._end).atexit = False
 
     def _end(self) -> None:
+        """Mark the object as freed, and let the stores of learnt calls forget the calls that used it."""
         self.alive[0] = 0
-        for each in list(self.known_to):
-            each.forget_ended()
+        for store in list(self.known_to):
+            store.forget_ended()
 
 
 class KeptWeights(NamedTuple):
-    """Tensors in a state, (tensor, torch's count of writes to it, address) each, for as long as a `life`."""
+    """Packed weights: (tensor, torch's count of writes to it, address) of each tensor, and the `life` of the packed
+    copy."""
 
     tensors: tuple[tuple[Any, int, int], ...]
     life: Life
 
 
 class Observed:
-    """All that happened while calls were observed."""
+    """Events of an observed operator: its kernel calls, copies, constants and weights."""
 
     def __init__(self) -> None:
         self.calls: list[KernelCall] = []
         self.copies: list[tuple[Any, Any]] = []
-        """(a contiguous copy, the tensor that it is a copy of)"""
+        """(contiguous copy, tensor that was copied)"""
         self.constants: list[Any] = []
-        """Tensors whose values are those of every call with arguments of the same form."""
+        """Tensors that have the same values in every call with arguments of the same shapes and types."""
         self.weights: list[KeptWeights] = []
-        """Those that were packed for many calls: what is learnt is for them alone."""
+        """Weights that were packed for many calls: the learnt call is valid for these weights only."""
 
 
 @contextmanager
 def observed() -> Iterator[Observed]:
-    """Within, this thread's kernel calls are made at length, and told of."""
+    """Context manager: record this thread's kernel calls in the Observed that it yields. Within it, all calls take the
+    slow, checked path."""
     events = Observed()
     before = getattr(_here, "events", None)
     with _counting:
@@ -94,7 +98,7 @@ def observed() -> Iterator[Observed]:
 
 
 def observer() -> Observed | None:
-    """The observer of the calls of this thread; None: there is none."""
+    """Return the Observed that records this thread's calls now; None if the thread is not observed."""
     events: Observed | None = getattr(_here, "events", None)
     return events
 
@@ -102,7 +106,9 @@ def observer() -> Observed | None:
 def tell_of_call(
     args: Sequence[Any], outputs: Sequence[tuple[Any, bool]], whole: Whole, places: Sequence[int | None]
 ) -> bool:
-    """Tells of a kernel call; False: nothing observes it."""
+    """Record a kernel call with this thread's observer; return False if there is none. The parameters are the fields of
+    KernelCall: `outputs` are (array, zeroed before), `whole` is the bound host program, `places` numbers its
+    arguments."""
     events = observer()
     if events is not None:
         events.calls.append(KernelCall(tuple(args), tuple(outputs), whole, tuple(places)))

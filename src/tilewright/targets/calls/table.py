@@ -1,4 +1,4 @@
-"""Plain calls like one before: one native function finds the launch that goes with the arguments, and makes it.
+"""Tables of remembered calls: one native function finds the launch for the arguments of a call, and makes it.
 
 A *table* belongs to one callable. It holds a *record* for each kind of call that was checked at length. The function
 describes the arguments in words: of a numpy array or a torch tensor its type, element type, device, extents and
@@ -9,7 +9,7 @@ Without such a record the function changes nothing and returns `UNLIKE`; the cal
 Of two arrays, one of which is written, a record also says whether they overlap, and at what distance. Arrays at
 another distance are another kind of call. So is another value of TILEWRIGHT_THREADS, for which launches are made.
 
-The table that torch's operators use asks nothing of gradients and of tracers: the dispatcher has asked already.
+The table that torch's operators use does not check for gradients and tracing: the dispatcher has done so.
 `targets.cpu` and `targets.nvidia` write records for their launches.
 """
 
@@ -33,7 +33,7 @@ from tilewright.targets.calls.words import ARGUMENTS, ENTRY, RECORD, SIZES, TABL
 
 Array = np.ndarray[Any, np.dtype[Any]]
 UNLIKE = NotImplemented
-"""The function returns this if no call before was like this one."""
+"""The native function returns this if no remembered call fits the arguments."""
 
 
 class _Method(ctypes.Structure):
@@ -56,18 +56,18 @@ _new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ct
 
 
 class NativeCode(Protocol):
-    """Machine code that has the functions of `TEXT`."""
+    """Machine code of the functions in `TEXT` of `calls.following`."""
 
     def address(self, name: str) -> int:
-        """The address of a function."""
+        """Return the address of the function of that name."""
 
 
 class SmallCopy(NamedTuple):
-    """An array of few elements of which a call uses a contiguous copy, which it makes by itself.
+    """A small array that a call copies to contiguous memory on its stack.
 
-    `place` is its number among the arguments and outputs. `dims` are its (extents, strides) in the order of the
-    copy's dimensions. `unit` is the unit of strides, in bytes. `read` says whether the copy has its elements before the
-    launch; `written`, whether they are written back after it.
+    `place` is its number among the arguments and outputs. `dims` are its (extent, stride), in the order of the copy's
+    dimensions; `unit` is the unit of strides, in bytes. If `read`, its elements are copied before the launch; if
+    `written`, they are copied back after it.
     """
 
     place: int
@@ -79,17 +79,18 @@ class SmallCopy(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the copy."""
+        """Bytes of the contiguous copy."""
         return self.itemsize * prod(extent for extent, _ in self.dims)
 
     @staticmethod
     def takes(itemsize: int, elements: int) -> bool:
-        """True if a call may copy an argument by itself: its element size is supported, and its bytes are few."""
+        """True if an argument of `elements` elements of `itemsize` bytes may be copied on the stack: the size is
+        supported, and the array is small."""
         return itemsize in SIZES and itemsize * elements < LEAST
 
 
 def merged_dims(dims: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the fewest (extent, stride) that visit the same elements in the same order.
+    """Return the fewest (extent, stride) pairs that visit the same elements in the same order as `dims`.
 
     >>> merged_dims([(1, 512), (8, 8), (8, 1), (8, 64)])  # an image [n, c, h, w], channels last
     [(64, 1), (8, 64)]
@@ -106,7 +107,8 @@ def merged_dims(dims: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 class Copy(NamedTuple):
-    """An argument of which a call uses a contiguous copy, made by `make`; `back` writes it to the argument again."""
+    """An argument of which a call uses a contiguous copy: `make` returns the copy, `back(argument, copy)` writes it
+    back."""
 
     argument: int
     make: Callable[[Any], Any]
@@ -114,14 +116,16 @@ class Copy(NamedTuple):
 
 
 class Output(NamedTuple):
-    """An array that a call makes, and what makes of it what the caller gets; None: the array itself."""
+    """An array that a call makes with `make`; `finish` turns it into the result that the caller gets (None: the array
+    itself)."""
 
     make: Callable[[], Any]
     finish: Callable[[Any], Any] | None = None
 
 
 class CallLaunch(NamedTuple):
-    """The native function `i32 (data, addresses)` that launches, its data, and who raises for what it answers."""
+    """A launch of a remembered call: the address of a native function `i32 (data, addresses)`, and its data. `keeper`
+    keeps the data alive. `trouble(code, arrays)` raises the error for a code other than 0."""
 
     function: int
     data: int
@@ -130,7 +134,8 @@ class CallLaunch(NamedTuple):
 
 
 class FixedTensor(NamedTuple):
-    """An argument that must be one tensor in a state: its Python object, torch's count of writes, its address."""
+    """An argument that must be one particular tensor, unchanged: its Python object, torch's count of writes, its
+    address."""
 
     argument: int
     tensor: int
@@ -139,23 +144,23 @@ class FixedTensor(NamedTuple):
 
 
 class Description(NamedTuple):
-    """The words that describe the arguments of a call, and their addresses; 0: a number."""
+    """The words that describe the arguments of a call, and the arguments' addresses (0 for numbers)."""
 
     words: Array
     addresses: list[int]
     dtypes: tuple[Any, ...]
-    """The element types of arrays, of which words are the addresses."""
+    """The arrays' element types: some words are addresses of these objects, which must stay alive."""
 
 
 class Extent(NamedTuple):
-    """The bytes of an array from its first element: the lowest, and the one behind the highest."""
+    """The bytes of an array relative to its first element: the lowest, and one past the highest."""
 
     low: int
     high: int
 
 
 class CallRecord:
-    """The steps of calls of one kind: copies, outputs, the launch, the result."""
+    """The steps that repeat a call of one kind: copies, outputs, the launch, the result."""
 
     def __init__(
         self,
@@ -209,23 +214,27 @@ class CallRecord:
             "alive": 0 if alive is None else alive.ctypes.data,
             "variable": ctypes.addressof(_VARIABLE), "threads": 0 if value is None else ctypes.addressof(value),
             "launch": launch.function, "launched": launch.data, "keeper": id(self),
-            "trouble": _address(launch.trouble), "telling": _address(telling),
+            "trouble": _id_or_0(launch.trouble), "telling": _id_or_0(telling),
             **{name: table.ctypes.data for name, table in tables.items()},
         }  # fmt: skip
         self.words = np.array([words[name] for name in RECORD], np.int64)
         self._kept = (launch, tuple(outputs), tuple(workspaces), tuple(copies), dims, tables, value, telling)
 
     def is_valid(self) -> bool:
-        """False if it was for tensors that are gone."""
+        """False if the record was made for particular tensors that no longer exist."""
         return self.alive is None or bool(self.alive[0])
 
 
-def _address(thing: object) -> int:
-    return 0 if thing is None else id(thing)
+def _id_or_0(item: object) -> int:
+    """Return the address of a Python object; 0 for None."""
+    return 0 if item is None else id(item)
 
 
 def pair_of(a: int, b: int, extents: Sequence[Extent], addresses: Sequence[int]) -> tuple[int, int, int, int, int, int]:
-    """The words of two arrays as they lie now: apart, or at the distance that they have now.
+    """Return the words by which a record checks the overlap of arrays `a` and `b`: (a, b, low, high, must keep,
+    distance). They overlap if b's address minus a's is between `low` and `high`; overlapping arrays must keep their
+    distance. `extents` are the bytes of each array around its first element, `addresses` the addresses of first
+    elements.
 
     >>> whole = [Extent(0, 8), Extent(0, 4)]
     >>> pair_of(0, 1, whole, [96, 128]), pair_of(0, 1, whole, [96, 100])
@@ -237,7 +246,7 @@ def pair_of(a: int, b: int, extents: Sequence[Extent], addresses: Sequence[int])
 
 
 class _Kept:
-    """The objects whose addresses are words of a table: they live as long as it."""
+    """The objects whose addresses are words of a table: they live as long as the table."""
 
     __slots__ = ("entries", "kinds", "others")
 
@@ -249,9 +258,9 @@ _tables: weakref.WeakSet[CallTable] = weakref.WeakSet()
 
 
 class CallTable:
-    """The kinds of calls that one callable remembers; `call` and `call_below` are the native function.
+    """The kinds of calls that one callable remembers; `call` and `call_below` are its native function.
 
-    `call` asks of tensors whether gradients or calls are recorded. `call_below` does not: who calls it has.
+    `call` checks for each tensor whether gradients or calls are recorded. `call_below` leaves that to its caller.
     """
 
     def __init__(self, code: NativeCode):
@@ -267,10 +276,10 @@ class CallTable:
         entries = np.zeros(1, np.int64)
         words = {
             "entries": entries.ctypes.data,
-            "array_type": id(np.ndarray), "tensor_type": _address(self._tensor), "parameter_type": _address(parameter),
+            "array_type": id(np.ndarray), "tensor_type": _id_or_0(self._tensor), "parameter_type": _id_or_0(parameter),
             "float_type": id(float), "int_type": id(int), "bool_type": id(bool),
-            "look": 0 if exchange is None else exchange.look, "following": _address(following),
-            "negated": _address(negated), "grads": id(_GRADS), "recording": _address(recording),
+            "look": 0 if exchange is None else exchange.look, "following": _id_or_0(following),
+            "negated": _id_or_0(negated), "grads": id(_GRADS), "recording": _id_or_0(recording),
             "text_type": id(str), "list_type": id(list),
             "false": id(False), "unlike": id(UNLIKE), "none": id(None),
             "version": id(_VERSION), "at_length": AT_LENGTH.ctypes.data,
@@ -279,10 +288,10 @@ class CallTable:
         self._words_below = self._words.copy()
         self._words_below[[TABLE.index("following"), TABLE.index("grads")]] = 0
         method = _Method(b"call_like", code.address("call_like"), _FASTCALL, None)
-        # a builtin knows only addresses of what it works with: it keeps all of that
+        # the native function has only addresses: the objects are kept alive here
         self._kept = _Kept(entries, (), (code, method, exchange, parameter, following, negated, recording))
         self.call: Callable[..., Any] = _new(ctypes.addressof(method), self._words, self._kept)
-        """Makes a call like one before and returns what its caller gets; `UNLIKE` where there was none."""
+        """Repeats a remembered call with new arguments and returns its result; `UNLIKE` if none fits them."""
         self.call_below: Callable[..., Any] = _new(ctypes.addressof(method), self._words_below, self._kept)
         place, many = ctypes.c_void_p, ctypes.c_int64
         self._describe = ctypes.PYFUNCTYPE(many, place, place, many, place, place)(code.address("describe"))
@@ -295,37 +304,38 @@ class CallTable:
         return self._kept.kinds
 
     def knows_tensors(self) -> bool:
-        """True if the table describes torch tensors; torch may have been imported since it was made."""
+        """True if the table describes torch tensors; False if torch was not imported when the table was made."""
         return self._tensor is not None
 
     def described(self, args: Sequence[Any]) -> Description | None:
-        """The description of arguments; None where one of them cannot be described."""
+        """Return the words that describe the arguments, and their addresses; None if one of them cannot be
+        described."""
         if len(args) > ARGUMENTS:
             return None
         objects = np.array([id(a) for a in args], np.int64)
         words, at = np.zeros(WORDS, np.int64), np.zeros(ARGUMENTS, np.int64)
-        places = (self._words_below, objects, words, at)
-        table, given, described, addresses = (int(array.ctypes.data) for array in places)
-        count = self._describe(table, given, len(args), described, addresses)
+        arrays = (self._words_below, objects, words, at)
+        table, object_ids, described, addresses = (int(array.ctypes.data) for array in arrays)
+        count = self._describe(table, object_ids, len(args), described, addresses)
         if count < 0:
             return None
         dtypes = tuple(a.dtype for a in args if isinstance(a, np.ndarray))
         return Description(words[:count].copy(), at[: len(args)].tolist(), dtypes)
 
     def replace(self, kinds: Sequence[tuple[Description, CallRecord]]) -> None:
-        """Remember these kinds of calls, (description, record) each, instead of those before."""
+        """Remember these kinds of calls, (description, record) each, instead of the current ones."""
         entries = np.zeros(1 + len(ENTRY) * len(kinds), np.int64)
         entries[0] = len(kinds)
-        for place, (description, record) in enumerate(kinds):
-            start, words = 1 + len(ENTRY) * place, description.words
-            here = int(words.ctypes.data)
-            entry = self._hash(here, len(words)), len(words), here, record.words.ctypes.data
+        for number, (description, record) in enumerate(kinds):
+            start, words = 1 + len(ENTRY) * number, description.words
+            words_address = int(words.ctypes.data)
+            entry = self._hash(words_address, len(words)), len(words), words_address, record.words.ctypes.data
             entries[start : start + len(ENTRY)] = entry
-        before = self._kept.entries, self._kept.kinds  # in use until the words are set
+        in_use = self._kept.entries, self._kept.kinds  # freed after the words are set
         self._kept.entries, self._kept.kinds = entries, tuple(kinds)
         for table in (self._words, self._words_below):
             table[TABLE.index("entries")] = entries.ctypes.data
-        del before
+        del in_use
 
     def forget(self) -> None:
         """Forget all calls."""
@@ -333,6 +343,6 @@ class CallTable:
 
 
 def after_fork() -> None:
-    """In a forked process: the workers are gone for which launches were made."""
+    """Forget the calls of all tables in a forked process: the worker threads of their launches do not exist there."""
     for table in list(_tables):
         table.forget()

@@ -1,4 +1,4 @@
-"""Sizes of caches, of their lines and sets, as the system tells them; None where it does not."""
+"""Sizes of the CPU's caches, their lines and ways, as the system reports them; None if it does not."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MACOS = {
 
 @dataclass(frozen=True)
 class Caches:
-    """Bytes of a line, and of the first and second cache of a core; the places that a line may have in the first."""
+    """Bytes of a cache line, and of a core's L1 data cache and L2 cache; the number of ways of L1."""
 
     line: int | None
     l1: int | None
@@ -36,36 +36,36 @@ class Caches:
 
 @cache
 def caches() -> Caches:
-    """Those of the CPU at hand."""
-    found = {"line": None, "l1": None, "l2": None, "ways": None} | _from_files(_LINUX)
-    for name, value in found.items():
+    """Return the cache sizes of the CPU at hand."""
+    sizes = {"line": None, "l1": None, "l2": None, "ways": None} | _from_files(_LINUX)
+    for name, value in sizes.items():
         if value is None:
-            found[name] = _from_libc(name)
-    return Caches(found["line"], found["l1"], found["l2"], found["ways"])
+            sizes[name] = _from_libc(name)
+    return Caches(sizes["line"], sizes["l1"], sizes["l2"], sizes["ways"])
 
 
 def _from_files(folder: Path) -> dict[str, int | None]:
-    """What Linux writes about the first core's caches.
+    """Return {"l1", "l2", "line", "ways": value} from Linux' files about the first core's caches, as far as they exist.
 
     >>> _from_files(Path("no such folder"))
     {}
     """
-    found: dict[str, int | None] = {}
+    sizes: dict[str, int | None] = {}
     for index in sorted(folder.glob("index*")):
         try:
             level, kind, size = ((index / name).read_text().strip() for name in ("level", "type", "size"))
             if kind in ("Data", "Unified") and level in ("1", "2"):
-                found[f"l{level}"] = _bytes(size)
+                sizes[f"l{level}"] = _bytes(size)
             if kind == "Data" and level == "1":
-                found["line"] = int((index / "coherency_line_size").read_text())
-                found["ways"] = int((index / "ways_of_associativity").read_text()) or None
+                sizes["line"] = int((index / "coherency_line_size").read_text())
+                sizes["ways"] = int((index / "ways_of_associativity").read_text()) or None
         except (OSError, ValueError):  # some of it is left out on some machines
             continue
-    return found
+    return sizes
 
 
 def _bytes(text: str) -> int:
-    """A size as Linux writes it.
+    """Return the bytes of a size as Linux writes it.
 
     >>> _bytes("48K"), _bytes("2M"), _bytes("512")
     (49152, 2097152, 512)
@@ -75,6 +75,8 @@ def _bytes(text: str) -> int:
 
 
 def _from_libc(name: str) -> int | None:
+    """Return the size of that name ("line", "l1", "l2" or "ways") from macOS' settings or from `sysconf`; None if
+    unknown."""
     if sys.platform == "darwin":
         library = ctypes.CDLL(None)
         value, size = ctypes.c_int64(0), ctypes.c_size_t(8)

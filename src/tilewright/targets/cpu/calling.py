@@ -1,7 +1,7 @@
-"""Entries called on memory that is set out beforehand: by bound launches, and by records of calls, which write the
-addresses of new arrays first.
+"""LLVM text that calls entries on prepared blocks of words: for bound launches, and for remembered calls, which first
+write the addresses of their arrays.
 
-Other threads of Python run meanwhile. Threads may call one of them at the same time: they take turns, by a lock.
+Other threads of Python run meanwhile. Threads that call one entry at the same time take turns, by a lock.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tilewright.targets.calls.table import CallLaunch
 from tilewright.targets.calls.words import PATCH
 
 ENTRY = ("function", "buffers", "sizes", "kept", "workspace", "lock", "context", "run", "workers")
-"""The words of an entry's call; the last three are the `tw_pool` that it is given."""
+"""The words of an entry's call; the last three are its `tw_pool`."""
 FIELDS = (
     "patches", "patched",  # (array, address of the word) of every address
     "launch",  # the words of the entry's call
@@ -70,26 +70,22 @@ launching:
 
 
 class MovableLaunch(Protocol):
-    """A launch whose arrays may be others: `words` is where their addresses stand, `pointer` the entry's call.
-
-    `trouble` raises for what the entry returns, if that is not 0.
-    """
+    """A launch that can be repeated with other arrays: `words` is the address of the words that hold their addresses,
+    `pointer` that of the entry's call. `trouble` raises the error for a code other than 0."""
 
     words: int
     pointer: int
 
     def trouble(self, code: int, arrays: tuple[Any, ...] = ()) -> None:
-        """Raises for a code."""
+        """Raise the error for a code that the entry returned; `arrays` are those of the call."""
 
 
 def call_launch(pool: Any, launch: MovableLaunch, places: Sequence[int | None]) -> CallLaunch:
-    """A launch, with the places of its arrays among those of a call; None: an array that stays.
-
-    `pool` is the machine code of the pool.
-    """
-    moved = [(place, launch.words + 8 * word) for word, place in enumerate(places) if place is not None]
-    patched = np.array(moved, np.int64)
+    """Return a launch for a remembered call. `places` has for each of the launch's arrays its number in the call; None
+    if the array stays the same. `pool` is the machine code of the worker pool."""
+    patches = [(place, launch.words + 8 * word) for word, place in enumerate(places) if place is not None]
+    patched = np.array(patches, np.int64)
     record = np.array([len(patched), patched.ctypes.data, launch.pointer], np.int64)
     trouble = launch.trouble
-    kept = (pool, record, patched, launch, trouble)
-    return CallLaunch(pool.address("launch_like"), int(record.ctypes.data), kept, trouble)
+    keep_alive = (pool, record, patched, launch, trouble)
+    return CallLaunch(pool.address("launch_like"), int(record.ctypes.data), keep_alive, trouble)

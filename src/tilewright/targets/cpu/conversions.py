@@ -1,8 +1,8 @@
-"""Conversions to and from 16-bit floats as functions, for CPUs that have no instruction for them.
+"""Conversions to and from 16-bit floats as LLVM functions, for CPUs that have no instruction for them.
 
-LLVM calls them by the names that compilers' support libraries have; a process of Python has none of these. Each rounds
-to the nearest, ties to even, and once: a double first becomes a float whose last bit remembers whether anything was cut
-off ("round to odd"), so that the second rounding sees it.
+LLVM calls them by the names of compilers' support libraries, which a process of Python does not have. Each rounds once,
+to the nearest, ties to even. A double first becomes a float whose last bit records whether anything was cut off ("round
+to odd"), so that the second rounding sees it.
 """
 
 from __future__ import annotations
@@ -108,13 +108,13 @@ declare double @llvm.fabs.f64(double)
 
 
 def needed_by(data: bytes) -> bool:
-    """Whether object code calls one of the functions."""
+    """True if the object code `data` calls one of the conversion functions in NAMES."""
     return any(name.encode() in data for name in NAMES)
 
 
 @cache
 def addresses() -> dict[str, int]:
-    """Where the functions are in this process."""
+    """Return {name: address in this process} of the conversion functions in NAMES, compiled on first use."""
     from tilewright.targets.cpu.load import link, object_of
 
     code = link(object_of(TEXT), NAMES)

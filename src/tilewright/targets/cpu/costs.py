@@ -1,4 +1,5 @@
-"""Costs that CPUs share, fitted to the times of many plans on one of them, and the rates that a planner counts by."""
+"""Cost constants that all CPU machines share, fitted to measured times of many plans, and the rates that planners
+use."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ FUNCTIONS: Mapping[str, float] = {
     "div": 12, "exp": 8, "erf": 30, "tanh": 40, "sigmoid": 40, "reciprocal": 40, "sqrt": 25, "rsqrt": 65,
     "log": 80, "log2": 80, "log10": 80, "expm1": 20, "log1p": 110, "sin": 100, "cos": 100, "powf": 115,
 }  # fmt: skip
-"""Instructions of an element of f32, counted in what the code generator writes for a lane of a vector."""
+"""Instructions per f32 element of each function, counted in the generated vector code, one lane each."""
 
 COSTS = Costs(
     vectors=VectorCosts(block=30, task=100, shown=0.2),
@@ -26,7 +27,8 @@ VECTOR_UNITS = 2
 
 
 def lane_rates(vector_bytes: int) -> dict[str, Any]:
-    """Return the fields of `Limits` that say how many elements of f32 a core computes in a cycle, in full vectors."""
+    """Return the fields of `Limits` for elements of f32 computed in a cycle by a core with vectors of
+    `vector_bytes`."""
     rate = VECTOR_UNITS * vector_bytes // 4
     return {"lane_rate": rate, "function_rate": rate}
 
@@ -39,4 +41,4 @@ LIMITS: Mapping[str, Any] = {
     "launch_cycles": 2000,
     "following_cycles": 2000,
 }
-"""Fields of `Limits` that rows of CPUs have alike; `launch_cycles` wake the worker pool, from waiting in a loop."""
+"""Fields of `Limits` that all CPU machines have in common; `launch_cycles` is the time to start workers that spin."""

@@ -1,8 +1,8 @@
-"""From a loop program to LLVM IR text for a CPU: one function that a worker calls.
+"""From a loop program to LLVM IR text for a CPU: one function that every worker calls.
 
-`void NAME(ptr args, i64 worker, i64 workers)`: `args` points to the pointers of the tensors, then that of scratch
-memory (a piece for each worker), then that of the tile configuration, then the values of open parameters, 64 bits each.
-Vector registers are LLVM values; tile registers are numbers.
+`void NAME(ptr args, i64 worker, i64 workers)`: `args` points to the pointers of the tensors, then the pointer of
+scratch memory (a piece for each worker), then that of the tile configuration, then the values of open parameters, 64
+bits each. Vector registers are LLVM values; tile registers are numbers.
 """
 
 from __future__ import annotations
@@ -33,31 +33,31 @@ from tilewright.targets.cpu.family import TileRegisters
 
 PAGE = 4096
 SPARE = 512
-"""Bytes at the start of a worker's scratch memory: where stores go whose condition does not hold."""
+"""Bytes of spare memory at the start of a worker's scratch memory: stores go there if their condition fails."""
 
 
 @dataclass(frozen=True)
 class EmittedNative:
-    """A function's text, and what the caller must provide."""
+    """The text of a function, and the memory that its caller must provide."""
 
     text: str
     name: str
     arguments: tuple[str, ...]
     scratch_bytes: int
-    """What each worker has of its own; tensors whose sizes are open come on top."""
+    """Scratch memory of each worker, without tensors of open sizes."""
     open_bytes: Expr
-    """What those take, an expression of open parameters."""
+    """Scratch memory of each worker for tensors of open sizes, an expression of open parameters."""
     uses_tiles: bool
 
 
 def emit(program: Program, machine: Machine) -> EmittedNative:
-    """The LLVM IR of a loop program for a machine, which need not be the one at hand."""
+    """Return the LLVM IR of a loop program for a machine, which need not be the one at hand."""
     with building():
         return NativeEmitter(program, machine).run()
 
 
 class NativeEmitter:
-    """One walk over a loop program: what its registers and memory are in LLVM IR, and the text so far."""
+    """One walk over a loop program; it holds the LLVM names of its registers and memory, and the text so far."""
 
     def __init__(self, program: Program, machine: Machine):
         self.program = program
@@ -68,7 +68,7 @@ class NativeEmitter:
         self.pointers: dict[Value, str] = {}
         self.registers: dict[Value, str] = {}
         self.words: dict[Value, str] = {}
-        """Vectors of as many bits as a word, as the integer that was loaded."""
+        """For vectors of 32 bits: the integer that was loaded, which can be broadcast."""
         self.tiles: dict[Value, int] = {}
         self.free_tiles = list(range(machine.limits.tile_registers))
         self.scratch = SPARE
@@ -77,23 +77,23 @@ class NativeEmitter:
         self.uses_tiles = False
 
     def run(self) -> EmittedNative:
-        """The function."""
+        """Emit the whole program and return its function."""
         w = self.w
         count = len(self.program.args)
-        for place, arg in enumerate(self.program.args):
-            slot = w.value(f"getelementptr i8, ptr %args, i64 {8 * place}") if place else "%args"
+        for number, arg in enumerate(self.program.args):
+            slot = w.value(f"getelementptr i8, ptr %args, i64 {8 * number}") if number else "%args"
             self.pointers[arg] = w.value(f"load ptr, ptr {slot}")
         slot = w.value(f"getelementptr i8, ptr %args, i64 {8 * count}")
         base = w.value(f"load ptr, ptr {slot}")
-        for place, parameter in enumerate(self.open):
-            slot = w.value(f"getelementptr i8, ptr %args, i64 {8 * (count + 2 + place)}")
+        for number, parameter in enumerate(self.open):
+            slot = w.value(f"getelementptr i8, ptr %args, i64 {8 * (count + 2 + number)}")
             w.symbols[parameter] = (w.value(f"load i64, ptr {slot}"), 0)
         stride = whole = "STRIDE_OF_SCRATCH"
-        opened = self._open_memory()
-        if opened is not as_expr(0):
-            whole = w.value(f"add i64 {stride}, {w.integer(opened)}")
-        mine = w.value(f"mul i64 %worker, {whole}")
-        self.spare = w.value(f"getelementptr i8, ptr {base}, i64 {mine}")
+        open_bytes = self._open_memory()
+        if open_bytes is not as_expr(0):
+            whole = w.value(f"add i64 {stride}, {w.integer(open_bytes)}")
+        own_scratch = w.value(f"mul i64 %worker, {whole}")
+        self.spare = w.value(f"getelementptr i8, ptr {base}, i64 {own_scratch}")
         configuration = [w.name("slot"), w.name("config")]
         place_of_config = len(w.scope.lines)
         self.block(self.program.body)
@@ -119,31 +119,32 @@ class NativeEmitter:
             "!0 = !{i32 1}",
         ]
         arguments = tuple(a.name or "" for a in self.program.args)
-        return EmittedNative("\n".join(parts) + "\n", name, arguments, size, opened, self.uses_tiles)
+        return EmittedNative("\n".join(parts) + "\n", name, arguments, size, open_bytes, self.uses_tiles)
 
     def _open_memory(self) -> Expr:
-        """What tensors of open sizes take of a worker's memory, in bytes."""
-        kinds = [op.attrs["type"] for op in self.program.walk() if op.name == "alloc"]
-        found: Expr = as_expr(0)
-        for kind in kinds:
+        """Return the bytes of a worker's scratch memory for tensors of symbolic sizes."""
+        types = [op.attrs["type"] for op in self.program.walk() if op.name == "alloc"]
+        total: Expr = as_expr(0)
+        for kind in types:
             if isinstance(kind, TensorType) and not isinstance(kind.room(), Const):
-                found = found + self._in_lines(kind)
-        return found
+                total = total + self._bytes_in_lines(kind)
+        return total
 
-    def _in_lines(self, kind: TensorType) -> Expr:
-        """The bytes of a tensor, in whole lines."""
+    def _bytes_in_lines(self, kind: TensorType) -> Expr:
+        """Return the bytes of a tensor, rounded up to whole cache lines."""
         line = self.machine.limits.line_bytes
         return (kind.room() * kind.dtype.numpy.itemsize + line - 1) // line * line
 
     def block(self, block: Block) -> None:
-        """Every operation of a block."""
+        """Emit all operations of a block; tile registers that the block allocates are free after their last use in
+        it."""
         last: dict[Value, Op] = {}  # tile registers that the block makes are free after their last use in it
         for op in block.ops:
             if op.name == "alloc" and isinstance(op.attrs["type"], VectorType) and self.is_tile(op.results[0]):
                 last[op.results[0]] = op
             elif last:
                 touched = (op, *(inner for b in op.blocks for inner in walk_block(b)))
-                last |= {v: op for one in touched for v in one.operands if v in last}
+                last |= {v: op for user in touched for v in user.operands if v in last}
         ends: dict[Op, list[Value]] = {}
         for value, op in last.items():
             ends.setdefault(op, []).append(value)
@@ -156,58 +157,60 @@ class NativeEmitter:
     # -- registers and memory -----------------------------------------------------------------------------------
 
     def lanes(self, value: Value) -> int | None:
-        """The elements of a vector register; None: it holds a single one."""
+        """Return the number of elements of a vector register; None if the register is a scalar."""
         shape = numbers(value.type.shape, "register")
         return shape[0] if shape else None
 
     def lanes_of(self, value: Value) -> int:
-        """The elements of a register that is a vector."""
-        found = self.lanes(value)
-        assert found is not None
-        return found
+        """Return the number of elements of a register that must be a vector."""
+        count = self.lanes(value)
+        assert count is not None
+        return count
 
     def kind(self, value: Value) -> str:
-        """The LLVM type of a register."""
+        """Return the LLVM type of a scalar or vector register."""
         return vector(value.type.dtype, self.lanes(value))
 
     def is_tile(self, value: Value) -> bool:
-        """Whether a register is a matrix register."""
+        """True if a register is a matrix (tile) register."""
         return len(value.type.shape) == 2
 
     def register(self, value: Value) -> str:
-        """What a register holds now; zero before anything was written."""
-        found = self.registers.get(value)
-        if found is None:
+        """Return the LLVM value that a register holds now; zero before anything was written to it."""
+        text = self.registers.get(value)
+        if text is None:
             scalar = "0.0" if value.type.dtype.is_float else "0"
-            found = scalar if self.lanes(value) is None else "zeroinitializer"
+            text = scalar if self.lanes(value) is None else "zeroinitializer"
             if value.type.dtype.is_narrow and self.lanes(value) is None:
-                found = literal(0.0, value.type.dtype)
-        return found
+                text = literal(0.0, value.type.dtype)
+        return text
 
     def tile(self, value: Value) -> int:
-        """The number of a matrix register."""
-        found = self.tiles.get(value)
-        if found is None:
+        """Return the number of a tile register, assigned at first use; raise ProgramError if none is free."""
+        number = self.tiles.get(value)
+        if number is None:
             if not self.free_tiles:
-                there = self.machine.limits.tile_registers
-                raise ProgramError(f"{self.machine.name} has {there} tile registers; more are used at once")
+                count = self.machine.limits.tile_registers
+                raise ProgramError(f"{self.machine.name} has {count} tile registers; more are used at once")
             self.free_tiles.sort(reverse=True)
-            found = self.tiles[value] = self.free_tiles.pop()
+            number = self.tiles[value] = self.free_tiles.pop()
             self.uses_tiles = True
-        return found
+        return number
 
     @property
     def matrix_registers(self) -> TileRegisters:
-        """The instructions of the machine's matrix registers."""
-        found = self.family.tiles
-        if found is None:
+        """The instructions of the machine's tile registers; raises ProgramError if it has none."""
+        tiles = self.family.tiles
+        if tiles is None:
             raise ProgramError(f"{self.machine.name} has no tile registers")
-        return found
+        return tiles
 
     def _alloc(self, op: Op) -> None:
+        """Emit nothing, but give the value an address: a place in scratch memory for a tensor. A register starts
+        unwritten."""
         kind, value = op.attrs["type"], op.results[0]
         if isinstance(kind, TensorType):
-            size = self._in_lines(kind)
+            size = self._bytes_in_lines(kind)
             if isinstance(size, Const):
                 place = str(self.scratch)
                 self.scratch += size.value
@@ -222,9 +225,11 @@ class NativeEmitter:
             self.registers.pop(value, None)
 
     def _bitcast(self, op: Op) -> None:
+        """Give the result the same memory as its operand."""
         self.pointers[op.results[0]] = self.pointers[op.operands[0]]
 
     def _constant(self, op: Op) -> None:
+        """Emit a constant table as a global of the module, and use its name as the result's address."""
         shape = numbers(tuple(s.upper + 1 for s in op.attrs["over"]), "constant")
         grids = np.ogrid[tuple(slice(0, n) for n in shape)]
         names = dict(zip((s.name for s in op.attrs["over"]), grids, strict=True))
@@ -235,14 +240,15 @@ class NativeEmitter:
         self.globals.append(f"{name} = internal constant [{values.size} x {kind}] [{entries}], align 64")
         self.pointers[op.results[0]] = name
 
-    def where(self, buffer: Value, offset: Expr) -> str:
-        """The pointer to an element."""
+    def address_of(self, buffer: Value, offset: Expr) -> str:
+        """Return the pointer to the element at index expression `offset` of a tensor, as an LLVM value."""
         size = buffer.type.dtype.numpy.itemsize
         return self.w.address(self.pointers[buffer], buffer, offset, size)
 
     def _fetch(self, op: Op) -> None:
+        """Emit the load of an integer from memory, and bind the operation's symbol to it."""
         kind = op.operands[0].type.dtype
-        pointer = self.where(op.operands[0], op.attrs["at"][0])
+        pointer = self.address_of(op.operands[0], op.attrs["at"][0])
         text = self.w.value(f"load {element(kind)}, ptr {pointer}")
         if kind is dtypes.i4:
             text = FormulaWriter(self.w, None, None, lambda f: ("", None)).cast(text, kind, dtypes.i64)
@@ -252,6 +258,7 @@ class NativeEmitter:
         self.w.symbols[op.attrs["symbol"]] = (text, self.w.scope.depth)
 
     def _read(self, op: Op) -> None:
+        """Bind the operation's symbol to the integer in a register."""
         value = op.operands[0]
         text = self.register(value)
         kind = value.type.dtype
@@ -262,20 +269,25 @@ class NativeEmitter:
     # -- loads and stores ---------------------------------------------------------------------------------------
 
     def _load(self, op: Op) -> None:
+        """Emit a load (see `memory.load`)."""
         memory.load(self, op)
 
     def _store(self, op: Op) -> None:
+        """Emit a store (see `memory.store`)."""
         memory.store(self, op)
 
     def _prefetch(self, op: Op) -> None:
+        """Emit a prefetch (see `memory.prefetch`)."""
         memory.prefetch(self, op)
 
     def _atomic(self, op: Op) -> None:
+        """Emit an atomic update (see `memory.atomic`)."""
         memory.atomic(self, op)
 
     # -- arithmetic -------------------------------------------------------------------------------------------
 
     def _fill(self, op: Op) -> None:
+        """Set all elements of a register to one number; of a tile register only to zero."""
         value = op.operands[0]
         if self.is_tile(value):
             if op.attrs["value"] != 0:
@@ -285,11 +297,14 @@ class NativeEmitter:
         self.registers[value] = memory.splat(self, op.attrs["value"], value)
 
     def _compute(self, op: Op) -> None:
+        """Emit the formula of an elementwise operation, lane by lane or on vectors, into its target register."""
         target = op.operands[0]
         lanes = self.lanes(target)
         lane = op.attrs["over"][0] if op.attrs.get("over") else None
 
         def leaf(f: Formula) -> Any:
+            """Return (LLVM value, element type) of an operand of the formula; scalars are broadcast for a vector
+            target."""
             value = op.operands[f.value]
             text = self.register(value)
             if lanes is not None and self.lanes(value) is None:
@@ -303,27 +318,29 @@ class NativeEmitter:
         self.registers[target] = FormulaWriter(self.w, lanes, lane, leaf).write(formula, target.type.dtype)
 
     def _shuffle(self, op: Op) -> None:
+        """Emit a permutation of the source's lanes; a repeated 32-bit source becomes a broadcast."""
         target, source = op.operands
         lanes, width = self.lanes(target), self.lanes(source)
         assert lanes is not None
         assert width is not None
         (lane,) = op.attrs["over"]
-        places = [int(Substitution({lane: i})(op.attrs["at"][0])) for i in range(lanes)]
+        source_lanes = [int(Substitution({lane: i})(op.attrs["at"][0])) for i in range(lanes)]
         bits = 8 * width * source.type.dtype.numpy.itemsize
-        if bits == products.WORD and places == [
+        if bits == products.WORD and source_lanes == [
             i % width for i in range(lanes)
-        ]:  # all of it, over and over: a word in all lanes
-            self.registers[target] = products.group_in_all_lanes(self, source, bits, lanes // width, self.kind(target))
+        ]:  # the whole source repeated: a word in all lanes
+            self.registers[target] = products.group_to_lanes(self, source, bits, lanes // width, self.kind(target))
             return
         kind = element(source.type.dtype)
         form = f"<{width} x {kind}>"
-        mask = ", ".join(f"i32 {p}" for p in places)
+        mask = ", ".join(f"i32 {p}" for p in source_lanes)
         self.registers[target] = self.w.value(
             f"shufflevector {form} {self.register(source)}, {form} poison, <{lanes} x i32> <{mask}>"
         )
 
     def _transpose(self, op: Op) -> None:
-        """Each of so many steps puts the first half of all units between those of the second."""
+        """Transpose a square matrix that is stored in vector registers, in log2(rows) steps. Each step interleaves the
+        first half of the registers with the second; `unit` elements move together."""
         lanes, unit = self.lanes(op.operands[0]), int(op.attrs["unit"])
         assert lanes is not None
         kind, count = self.kind(op.operands[0]), lanes // unit
@@ -334,14 +351,15 @@ class NativeEmitter:
             woven = []
             for a, b in zip(rows[:half], rows[half:], strict=True):
                 for first in (0, count // 2):
-                    places = [n for i in range(first, first + count // 2) for n in (i, i + count)]
-                    mask = ", ".join(f"i32 {n}" for n in places)
+                    order = [n for i in range(first, first + count // 2) for n in (i, i + count)]
+                    mask = ", ".join(f"i32 {n}" for n in order)
                     woven.append(self.w.value(f"shufflevector {form} {a}, {form} {b}, <{count} x i32> <{mask}>"))
             rows = woven
         for value, row in zip(op.operands, rows, strict=True):
             self.registers[value] = self.w.value(f"bitcast {form} {row} to {kind}")
 
     def _reduce(self, op: Op) -> None:
+        """Reduce all lanes of a vector to a scalar (sum, product, maximum, minimum), one lane after another."""
         source, target = op.operands
         lanes = self.lanes(source)
         assert lanes is not None
@@ -349,20 +367,22 @@ class NativeEmitter:
         total: Any = None
         name = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}[op.attrs["with"]]
         for i in range(lanes):
-            one = self.w.value(f"extractelement {self.kind(source)} {self.register(source)}, i64 {i}")
+            lane_value = self.w.value(f"extractelement {self.kind(source)} {self.register(source)}, i64 {i}")
             if total is None:
-                total = one
+                total = lane_value
                 continue
-            parts = {1: total, 2: one}
+            parts = {1: total, 2: lane_value}
             writer = FormulaWriter(self.w, None, None, lambda f, parts=parts: (parts[f.value], kind))  # type: ignore[misc]
             total = writer.write(Formula(name, (Formula.operand(1), Formula.operand(2))), kind)
         self.registers[target] = total
 
     def _atom(self, op: Op) -> None:
+        """Emit a multiplication atom."""
         self.multiply(op)
 
     def multiply(self, op: Op) -> None:
-        """C += A * B by an atom's instruction."""
+        """Emit C += A * B by the instruction of the operation's atom; raise ProgramError if the machine has no such
+        atom."""
         name = op.attrs["atom"]
         write = self.family.products().get(name)
         if write is None:
@@ -372,48 +392,57 @@ class NativeEmitter:
     # -- control ----------------------------------------------------------------------------------------------
 
     def _let(self, op: Op) -> None:
-        pass
+        """Emit nothing: the symbol's definition is part of its expressions."""
+        pass  # noqa: PIE790
 
     def _barrier(self, op: Op) -> None:
-        pass
+        """Emit nothing: one thread executes the operations for all waves, in program order."""
+        pass  # noqa: PIE790
 
     def _carried(self, blocks: tuple[Block, ...]) -> list[Value]:
-        """The registers made outside that the blocks change."""
-        found: dict[Value, None] = {}
+        """Return the registers from outside `blocks` that the blocks change; tile registers excluded."""
+        changed: dict[Value, None] = {}
 
         def walk(block: Block) -> None:
+            """Collect the registers that a block, with its inner blocks, writes."""
             for op in block.ops:
                 if op.name in ("load", "compute", "shuffle", "fill", "atom"):
-                    found[op.operands[0]] = None
+                    changed[op.operands[0]] = None
                 elif op.name == "reduce":
-                    found[op.operands[1]] = None
+                    changed[op.operands[1]] = None
                 elif op.name == "transpose":
-                    found.update(dict.fromkeys(op.operands))
+                    changed.update(dict.fromkeys(op.operands))
                 for inner in op.blocks:
                     walk(inner)
 
         inside = {r for b in blocks for op in walk_block(b) for r in op.results}
         for block in blocks:
             walk(block)
-        return [v for v in found if v not in inside and not self.is_tile(v)]
+        return [v for v in changed if v not in inside and not self.is_tile(v)]
 
     def _for(self, op: Op) -> None:
+        """Emit a loop over one or more ranges, the first outermost."""
         self._nest(op, list(op.attrs["ranges"]))
 
     def _nest(self, op: Op, ranges: list[Range]) -> None:
+        """Emit nested loops over `ranges`, with the operation's blocks in the innermost."""
         if not ranges:
             for block in op.blocks:
                 self.block(block)
             return
         loop = ranges[0]
         lo, hi = self.w.integer(loop.lo), self.w.integer(loop.hi)
-        sure = isinstance(loop.lo, Const) and isinstance(loop.hi, Const) and loop.lo.value < loop.hi.value
-        self._loop(op.blocks, loop.symbol, lo, hi, str(loop.step), sure, lambda: self._nest(op, ranges[1:]))
+        runs = isinstance(loop.lo, Const) and isinstance(loop.hi, Const) and loop.lo.value < loop.hi.value
+        self._loop(op.blocks, loop.symbol, lo, hi, str(loop.step), runs, lambda: self._nest(op, ranges[1:]))
 
     def _loop(
         self, blocks: tuple[Block, ...], variable: Symbol | None, lo: str, hi: str, step: str, sure: bool, body: Any
     ) -> str:
-        """A loop from lo to below hi; gives the name of its variable."""
+        """Emit a loop over `variable` from `lo` to below `hi` and return the LLVM name of its variable.
+
+        `body` emits the body; it gets the variable's name if `variable` is None. `sure` says that the loop runs at
+        least once. Registers that `blocks` change are carried as phi values.
+        """
         w = self.w
         carried = self._carried(blocks)
         start = {v: self.register(v) for v in carried}
@@ -436,8 +465,8 @@ class NativeEmitter:
             w.symbols[variable] = (counter, inner.depth)
         inner.lines.append("")
         self.registers |= names
-        body_out = body(counter) if variable is None else body()
-        assert body_out is None
+        body_result = body(counter) if variable is None else body()
+        assert body_result is None
         following = w.value(f"add i64 {counter}, {step}")
         latch = w.block
         again = w.value(f"icmp slt i64 {following}, {hi}")
@@ -461,20 +490,21 @@ class NativeEmitter:
         return counter
 
     def _tasks(self, op: Op) -> None:
+        """Emit the loop in which a worker runs its tasks: a contiguous range of them, or every `workers`-th."""
         w = self.w
         ranges: tuple[Range, ...] = op.attrs["ranges"]
         counts = [maximum(-(-(r.hi - r.lo) // r.step), 0) for r in ranges]
         self._check_task_limits(ranges)
-        whole = as_expr(1)
+        task_count = as_expr(1)
         for count in counts:
-            whole = whole * count
-        total = w.integer(whole)
+            task_count = task_count * count
+        total = w.integer(task_count)
         schedule = op.attrs.get("schedule", "strided")
         if schedule == "contiguous":
-            more = w.value(f"add i64 %workers, {w.integer(whole - 1)}")
-            part = w.value(f"udiv i64 {more}, %workers")
-            first = w.value(f"mul i64 %worker, {part}")
-            end = w.value(f"add i64 {first}, {part}")
+            more = w.value(f"add i64 %workers, {w.integer(task_count - 1)}")
+            per_worker = w.value(f"udiv i64 {more}, %workers")
+            first = w.value(f"mul i64 %worker, {per_worker}")
+            end = w.value(f"add i64 {first}, {per_worker}")
             w.declare("i64 @llvm.smin.i64(i64, i64)")
             last = w.value(f"call i64 @llvm.smin.i64(i64 {end}, i64 {total})")
             step = "1"
@@ -482,6 +512,7 @@ class NativeEmitter:
             first, last, step = "%worker", total, "%workers"
 
         def body(counter: str) -> None:
+            """Emit one task: split the flat task number `counter` into the digits of the ranges, and emit the block."""
             rest = counter
             for r, count in reversed(list(zip(ranges, counts, strict=True))):
                 outermost = r is ranges[0]
@@ -496,20 +527,25 @@ class NativeEmitter:
         self._loop(op.blocks, None, first, last, step, False, body)
 
     def _check_task_limits(self, ranges: tuple[Range, ...]) -> None:
-        """Tasks are counted before the first one is done: nothing but parameters may say how many there are."""
+        """Raise ProgramError unless the limits of tasks depend on open parameters (symbolic sizes) only: tasks are
+        counted before the first runs."""
         known = set(self.open)
 
-        def tells(e: Expr) -> bool:
-            return all(s in known or (s.definition is not None and tells(s.definition)) for s in e.symbols)
+        def is_known(e: Expr) -> bool:
+            """True if an expression consists of open parameters (symbolic sizes), directly or through definitions of
+            its symbols."""
+            return all(s in known or (s.definition is not None and is_known(s.definition)) for s in e.symbols)
 
         for r in ranges:
             for e in (r.lo, r.hi):
-                if not tells(e):
+                if not is_known(e):
                     raise ProgramError(f"the limit {e} of tasks is neither a number nor made of open parameters")
 
     def _if(self, op: Op) -> None:
-        if self.open and products.only_products(self, op):
-            products.multiply_where(self, op)
+        """Emit an `if` operation; registers that its blocks change become phi values. If sizes are symbolic, a branch
+        that holds only multiplication atoms is masked instead."""
+        if self.open and products.holds_only_products(self, op):
+            products.masked_products(self, op)
             return
         w = self.w
         carried = self._carried(op.blocks)
@@ -546,6 +582,8 @@ class NativeEmitter:
             self.registers[v] = out
 
     def _while(self, op: Op) -> None:
+        """Emit a loop that runs as long as its flag register is not zero; registers that its body changes are carried
+        as phi values."""
         w = self.w
         flag = op.operands[0]
         carried = self._carried(op.blocks)

@@ -1,7 +1,7 @@
-"""The entry of a module in this process: its functions, which `codegen/entry` writes, and calls of them on memory.
+"""The entry of a module in this process: its machine-code functions, which `codegen/entry` writes, and calls of them.
 
-One object holds the functions and the block programs that they launch. The cache keeps it with a line before it: the
-sentence of every code that the functions return, and why products run as loops.
+One object holds these functions and the block programs that they launch. The cache keeps it after a line of JSON: the
+sentence of each error code that the functions return, and the reasons why products run as loops.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tilewright.targets.cpu.pool import aligned, pool
 
 Array = np.ndarray[Any, np.dtype[Any]]
 NAME = "kernel"
-"""The names of the functions in every object."""
+"""The name of the main function in every object; the others' names begin with it."""
 FUNCTIONS = (NAME, *(f"{NAME}_{what}" for what in ("bind", "kept_bytes", "workspace_bytes")))
 _KEPT_BYTES = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
 _WORKSPACE_BYTES = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int32)
@@ -33,7 +33,7 @@ _reported: set[str] = set()
 
 
 def report_slow(reasons: Sequence[str]) -> None:
-    """Warns, once for each reason, that products run as loops."""
+    """Warn that matrix products run as scalar loops instead of an instruction, once for each text of `reasons`."""
     for reason in reasons:
         if reason not in _reported:
             _reported.add(reason)
@@ -41,10 +41,10 @@ def report_slow(reasons: Sequence[str]) -> None:
 
 
 class EntryCode:
-    """The linked functions of a module; `key` is the place of its object in the cache."""
+    """The linked functions of a module; `key` is the key of its object in the cache."""
 
     def __init__(self, key: str, kept: bytes):
-        """`kept` is what the cache holds: a line of JSON, and the object."""
+        """Link an entry of the cache: `kept` is a line of JSON, followed by the object."""
         head, _, code = kept.partition(b"\n")
         header = json.loads(head)
         report_slow(header["slow"])
@@ -54,18 +54,19 @@ class EntryCode:
         self.kept_bytes = _KEPT_BYTES(kept_bytes)
         self.workspace_bytes = _WORKSPACE_BYTES(workspace_bytes)
         self.says: dict[int, str] = {code: says for code, says, _ in header["faults"]}
-        """The sentence of every code."""
+        """The sentence of each error code."""
         self.checks: dict[int, int] = {code: place for code, _, place in header["faults"] if place is not None}
-        """For each code of a check, which operation of the host program it is."""
+        """For each error code of a check: the number of the operation in the host program."""
 
 
 @dataclass(frozen=True)
 class EntryMember:
     """A module's entry for one set of sizes.
 
-    `once` tells what is done when arguments are bound from all else; it is empty where nothing is. `made` are the
-    workspaces that this fills. `lasting` says that it does no more, so that the result may be kept for other arguments;
-    `fixed` are the arguments that it uses. `places` has the place of a text for codes of checks.
+    `once` is a key of everything on which its bind function depends beside the arguments; empty if nothing is bound.
+    `made` are the workspaces that bind fills. `lasting` says that bind only fills them, so that the result may be
+    reused with other arguments. `fixed` are the arguments that bind reads. `places` has the source location of each
+    check, by error code.
     """
 
     name: str
@@ -78,7 +79,7 @@ class EntryMember:
     places: Mapping[int, Any] = field(default_factory=dict)
 
     def fault(self, code: int) -> TilewrightError:
-        """The error that a code stands for."""
+        """Return the exception for an error code that the entry's machine code returned."""
         says = self.code.says[code]
         if code in self.code.checks:
             return ExecutionError(says, self.places.get(code))
@@ -86,9 +87,10 @@ class EntryMember:
 
 
 class EntryLaunch:
-    """An entry bound to arrays; a call runs it. Threads may call it at the same time: they take turns.
+    """An entry bound to arrays; a call runs it. Threads that call it at the same time take turns.
 
-    `kept` is memory that a launch like it has filled; None: `bind` fills its own.
+    `kept` is memory that the bind function of another launch has filled; None: this launch has its own, for `bind` to
+    fill.
     """
 
     def __init__(
@@ -102,7 +104,7 @@ class EntryLaunch:
         block[len(ENTRY) : first] = sizes
         block[first:] = [a.ctypes.data if a.size else start for a in arrays]
         self._start, self.words = start, start + 8 * first
-        """The addresses of the words of the call, and of those that hold its arrays' addresses, one each."""
+        """The addresses of the call's words, and of the words that hold the addresses of its arrays."""
         sizes_at = start + 8 * len(ENTRY)
         workspace = aligned(code.workspace_bytes(sizes_at, count))
         is_owner = kept is None
@@ -115,7 +117,7 @@ class EntryLaunch:
         self._member, self._block, self._arrays, self.kept = member, block, tuple(arrays), kept
         self._memory = threads, workspace
         self.room = int(workspace.nbytes + (kept.nbytes if is_owner else 0))
-        """Bytes of memory that it holds beside its arrays."""
+        """Bytes of memory that the launch holds beside its arrays."""
         self._run, self.pointer = _LAUNCH(threads.code.address("launch_entry")), start
         self._pointer = ctypes.c_void_p(start)
         threads.add(self)
@@ -127,19 +129,20 @@ class EntryLaunch:
             self.trouble(code)
 
     def bind(self) -> None:
-        """Does what is done once; what it leaves for calls is then in `kept`."""
+        """Run the entry's bind function, which fills `kept` for later calls."""
         self._block[_FUNCTION] = self._member.code.bind
         self()
         self._block[_FUNCTION] = self._member.code.call
 
     def trouble(self, code: int, arrays: tuple[Any, ...] = ()) -> None:
-        """Raises for a code."""
+        """Raise the error for a code that the entry's machine code returned; `arrays` are not used."""
         raise self._member.fault(code)
 
     def unlock(self) -> None:
-        """Frees its lock: who held it is gone."""
+        """Free the launch's lock in a forked process, in which the thread that held it does not exist."""
         self._block[_LOCK] = 0
 
     def let_go(self, moved: Sequence[int | None]) -> None:
-        """Others will take the place of its arrays, but for those whose place is None; it keeps only these."""
+        """Drop the references to arrays that later calls replace. `moved` has for each array its number in such a call,
+        or None if the array stays."""
         self._arrays = tuple(a for a, place in zip(self._arrays, moved, strict=True) if place is None)

@@ -1,4 +1,4 @@
-"""Executors whose modules run by their entry: it is bound to arrays, and launched."""
+"""Executors that run a module by its machine-code entry: the entry is bound to arrays, then launched."""
 
 from __future__ import annotations
 
@@ -14,23 +14,25 @@ from tilewright.targets.cpu.entry import EntryLaunch, EntryMember
 
 Array = np.ndarray[Any, np.dtype[Any]]
 _KEPT = 0
-"""The place in `Kept` of the memory that the function that binds has filled."""
+"""The key in `Kept` of the memory that the entry's bind function has filled."""
 
 
 class EntryExecutor(ScriptExecutor):
-    """An executor that binds entries to arrays; `why_script` says why the module runs by its script, if it does."""
+    """An executor that binds entries to arrays; `why_script` says why the module runs without an entry (None: it has
+    one)."""
 
     why_script: str | None = None
 
     def member(self, arrays: Sequence[Array], params: Mapping[str, int] | None = None) -> EntryMember | None:
-        """Return the module's machine-code entry (its C function) for these arrays; None: the host executor runs it.
+        """Return the module's machine-code entry (its C function) for these arrays; None if the host executor runs it.
 
         Raise an error if shapes or types of the arrays are not those of the arguments.
         """
         raise NotImplementedError
 
     def keep(self, arrays: Sequence[Array], params: Mapping[str, int] | None = None) -> Kept:
-        """Does what is done once, for these arguments; `bind` takes it for others of which it depends on none."""
+        """Run the bind function for these arguments and return its memory, which later binds with the same constants
+        may reuse."""
         member = self.member(arrays, params)
         if member is None:
             return super().keep(arrays, params)
@@ -47,26 +49,28 @@ class EntryExecutor(ScriptExecutor):
         *,
         passing: bool = False,
     ) -> tuple[Callable[[], None], Whole | None]:
-        """Return (the call that `bind` gives, its parts); no parts where the module runs by its script."""
+        """Return (a function that runs the module on these arrays, its description); the description is None if the
+        module has no machine-code entry. With `passing`, the arrays are used for this one call only. `kept` is reused
+        memory of an earlier bind."""
         member = self.member(arrays, params)
         if member is None:
             return super().bind_whole(arrays, params, kept, passing=passing)
-        where = self.near(arrays, passing)
-        staged, copies = self._staged(arrays, where)
+        memory = self.near(arrays, passing)
+        staged, copies = self._staged(arrays, memory)
         require_apart(self.name, [(a.name, a.role) for a in self.arguments], staged)
-        known = None
+        reused = None
         if kept is not None and member.lasting and (kept.steps, kept.made) == (member.once, member.made):
-            known = kept.arrays[_KEPT]
-        launch = EntryLaunch(member, staged, known)
-        if known is None and member.once:
+            reused = kept.arrays[_KEPT]
+        launch = EntryLaunch(member, staged, reused)
+        if reused is None and member.once:
             launch.bind()
         names, written = tuple(a.name for a in self.arguments), tuple(a.role != "in" for a in self.arguments)
-        whole = Whole(names, tuple(staged), written, ((launch, tuple(range(len(staged)))),), member.fixed)
+        description = Whole(names, tuple(staged), written, ((launch, tuple(range(len(staged)))),), member.fixed)
         if not copies:
-            return launch, whole
+            return launch, description
         calls: list[Callable[[], None]] = [
-            *(partial(where.copy, given, copy) for given, copy, _ in copies),
+            *(partial(memory.copy, original, copy) for original, copy, _ in copies),
             launch,
-            *(partial(where.copy, copy, given) for given, copy, is_written in copies if is_written),
+            *(partial(memory.copy, copy, original) for original, copy, is_written in copies if is_written),
         ]
-        return Bound(calls), whole
+        return Bound(calls), description

@@ -1,4 +1,4 @@
-"""The entry of a module for a CPU that code runs on: found in the cache, or made."""
+"""The machine-code entry of a module for a CPU: from the cache, or compiled."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from tilewright.targets.cpu.target import CpuTarget
 
 
 def entry_code(host: Program, launched: Launched, target: CpuTarget, *, laid_out: bool = False) -> EntryCode:
-    """The linked functions of a host program; `launched` tells the machine code of its launches.
+    """Return the linked functions of a host program, from the cache or compiled.
 
-    `laid_out` says that arrays lie as the programs' arguments say, and are not packed.
+    `launched` maps a launch to its kernel and conditions. `laid_out` says that arrays have the strides that the
+    programs' arguments say; otherwise they are contiguous.
     """
     host = decided(host)
     launches = {op: launched(op) for op in host.walk() if op.name == "launch"}
@@ -25,18 +26,18 @@ def entry_code(host: Program, launched: Launched, target: CpuTarget, *, laid_out
     parts = target.machine.name, str(host), *programs, f"{laid_out}"
     key = disk.key_of("entry", *parts, versions(target.options))
     kernels = list(dict.fromkeys(kernel for kernel, _ in launches.values()))
-    kept = None if any(kernel.dump.wanted for kernel in kernels) else disk.load(key)
-    if kept is None:
+    cached = None if any(kernel.dump.wanted for kernel in kernels) else disk.load(key)
+    if cached is None:
         texts, entry = entry_texts(NAME, host, launches.__getitem__, target.machine, apart=True, laid_out=laid_out)
         code = HELPER.ask(target.options.request("object"), texts.text + "\n")
         for kernel in kernels:
             kernel.write_assembly()
-        places = {op: place for place, op in enumerate(host.walk())}
-        checks = {code: places[op] for code, op in entry.checks.items()}
+        numbers = {op: place for place, op in enumerate(host.walk())}
+        checks = {code: numbers[op] for code, op in entry.checks.items()}
         header = {
             "slow": list(dict.fromkeys(reason for kernel in kernels for reason in kernel.slow)),
             "faults": [[f.code, f.says, checks.get(f.code)] for f in entry.faults],
         }
-        kept = json.dumps(header).encode() + b"\n" + code
-        disk.store(key, kept)
-    return EntryCode(key, kept)
+        cached = json.dumps(header).encode() + b"\n" + code
+        disk.store(key, cached)
+    return EntryCode(key, cached)

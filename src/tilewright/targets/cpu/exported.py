@@ -1,4 +1,4 @@
-"""A module's host program and its programs as one object file, for its machine and no other feature of any."""
+"""One object file of a module's host program and its block programs, for one machine's features only."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from tilewright.targets.cpu.native import NativeKernel
 
 Launched = Callable[[Op], "tuple[NativeKernel, tuple[Condition, ...]]"]
-"""A description of the machine code of a launch, and the conditions that its open sizes must meet."""
+"""Maps a launch operation to the kernel that it launches, and the conditions that its open sizes must meet."""
 
 
 @dataclass(frozen=True)
 class ExportedObject:
-    """An object file with the functions of a kernel; `options` are what LLVM was told of the machine."""
+    """An object file with the functions of a kernel, and its LLVM text; `options` are LLVM's for the machine."""
 
     code: bytes
     entry: WrittenEntry
@@ -38,7 +38,7 @@ class ExportedObject:
 
 
 def object_options(machine: Machine) -> CodeOptions:
-    """What LLVM is told: the machine's features and no others, and a system whose objects are ELF files."""
+    """Return LLVM's options for the machine's features only, and for a system with ELF object files."""
     options = named(machine).options
     triple = family_of(machine).triple or f"{platform.machine()}-unknown-linux-gnu"
     return replace(options, triple=triple)
@@ -54,21 +54,21 @@ def entry_texts(
     apart: bool = False,
     laid_out: bool = False,
 ) -> tuple[ProgramTexts, WrittenEntry]:
-    """The programs that a host program launches and the functions that launch them, as one text.
-
-    `launched` tells the machine code of launches; `apart` and `laid_out` are those of `EntryPlan`.
-    """
+    """Return the LLVM text of all programs that a host program launches with the functions that launch them, and these
+    functions' description. `launched` maps a launch to its kernel; `tvm_ffi` adds the function that TVM-FFI calls;
+    `apart` and `laid_out` are fields of `EntryPlan`."""
     texts = ProgramTexts(name)
     symbols: dict[NativeKernel, str] = {}
 
     def function(op: Op) -> LaunchedFunction:
+        """Add the launched program to the texts, once, and return its function."""
         kernel, conditions = launched(op)
         emitted = kernel.emitted
         if kernel not in symbols:
             symbols[kernel] = texts.add(emitted.text, emitted.name)
         return LaunchedFunction(symbols[kernel], kernel.program, emitted.scratch_bytes, emitted.open_bytes, conditions)
 
-    plan = EntryPlan(name, host, function, _configuration(machine), apart=apart, laid_out=laid_out)
+    plan = EntryPlan(name, host, function, _tile_configuration(machine), apart=apart, laid_out=laid_out)
     entry = write_entry(plan, tvm_ffi=tvm_ffi)
     texts.add_entry(entry.text)
     return texts, entry
@@ -77,10 +77,8 @@ def entry_texts(
 def exported_object(
     name: str, host: Program, launched: Launched, machine: Machine, *, tvm_ffi: bool = False
 ) -> ExportedObject:
-    """The object of a host program under a name; `launched` tells the machine code of its launches.
-
-    With `tvm_ffi` it also holds the function that TVM-FFI calls.
-    """
+    """Return the object file of a host program whose functions are called `name`, with the worker pool in it.
+    `launched` maps a launch to its kernel; with `tvm_ffi` the object also holds the function that TVM-FFI calls."""
     texts, entry = entry_texts(name, host, launched, machine, tvm_ffi=tvm_ffi)
     pool = pool_text(family_of(machine))
     if pool is not None:
@@ -92,7 +90,8 @@ def exported_object(
 
 
 def complete_object(text: str, options: CodeOptions) -> tuple[str, bytes]:
-    """An LLVM text that holds all that it calls, and its object; functions that LLVM calls by itself are added."""
+    """Return an LLVM text with the support functions that LLVM's code calls (conversions, memset) added, and its
+    object. Raise CodeGenerationError if the object still needs a library."""
     code = object_of(text, options)
     missing = set(read_object(code).undefined)
     support = support_for(missing)
@@ -105,7 +104,7 @@ def complete_object(text: str, options: CodeOptions) -> tuple[str, bytes]:
     return text, code
 
 
-def _configuration(machine: Machine) -> bytes | None:
-    """The configuration of tile registers; None where the machine has none."""
+def _tile_configuration(machine: Machine) -> bytes | None:
+    """Return the configuration of tile registers as bytes; None if the machine has none."""
     tiles = family_of(machine).tiles
     return None if tiles is None or not machine.limits.tile_registers else bytes(tiles.configuration())

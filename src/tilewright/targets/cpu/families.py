@@ -18,27 +18,28 @@ _MODULES = {
 
 
 def family(name: str) -> Family:
-    """The family of that name."""
+    """Return the family of that name: "x86", "aarch64" or "portable"."""
     return cast(Family, import_module(_MODULES[name]).FAMILY)
 
 
 def family_names() -> tuple[str, ...]:
-    """The names of all families."""
+    """Return the names of all families."""
     return tuple(_MODULES)
 
 
 def family_of_architecture(architecture: str) -> Family | None:
-    """The family of what Python's `platform.machine()` says; None where only the portable one fits."""
+    """Return the family for a name from Python's `platform.machine()`, such as "x86_64"; None if only the portable one
+    fits."""
     return next((f for f in map(family, _MODULES) if architecture in f.architectures), None)
 
 
 def family_of(machine: Machine) -> Family:
-    """The family that a machine belongs to, by its name."""
+    """Return the family that a machine belongs to, from the first part of its name."""
     return family(machine.name.partition(".")[0])
 
 
 def is_cpu(name: str) -> bool:
-    """Whether a machine's name is that of a CPU.
+    """True if a machine's name is that of a CPU.
 
     >>> is_cpu("x86.avx2"), is_cpu("hopper")
     (True, False)

@@ -1,4 +1,4 @@
-"""What a family of CPUs tells of itself; code for any of its machines can be made on any other."""
+"""The description of a family of CPUs; code for any of its machines can be made on any other machine."""
 
 from __future__ import annotations
 
@@ -18,31 +18,49 @@ Multiply = Callable[["NativeEmitter", "Op"], None]
 
 
 class TileRegisters(Protocol):
-    """The instructions of matrix registers, where a family has any."""
+    """The instructions of matrix registers (AMX's tiles), for families that have them."""
 
     count: int
-    """How many there are."""
+    """The number of tile registers."""
     before_use: str
-    """The preparation of a program in C before it uses them, in words."""
+    """For users of C: the call that a program needs before it uses tiles, in words."""
 
-    def load(self, e: NativeEmitter, op: Op, tile: int, pointer: str, stride: str) -> None: ...  # noqa: D102
-    def store(self, e: NativeEmitter, tile: int, pointer: str, stride: str) -> None: ...  # noqa: D102
-    def zero(self, e: NativeEmitter, tile: int) -> None: ...  # noqa: D102
-    def prologue(self, e: NativeEmitter, configuration: str) -> list[str]: ...  # noqa: D102
-    def epilogue(self, e: NativeEmitter) -> None: ...  # noqa: D102
-    def configuration(self) -> Any: ...  # noqa: D102
+    def load(self, e: NativeEmitter, op: Op, tile: int, pointer: str, stride: str) -> None:
+        """Emit the load of register `tile` from rows at `pointer`, `stride` bytes apart (LLVM values), with hints of
+        `op`."""
+        ...
+
+    def store(self, e: NativeEmitter, tile: int, pointer: str, stride: str) -> None:
+        """Emit the store of register `tile` to rows at `pointer`, `stride` bytes apart (LLVM values)."""
+        ...
+
+    def zero(self, e: NativeEmitter, tile: int) -> None:
+        """Emit the instruction that zeroes register `tile`."""
+        ...
+
+    def prologue(self, e: NativeEmitter, configuration: str) -> list[str]:
+        """Return the LLVM lines that begin a function with tiles; `configuration` is a pointer to the configuration."""
+        ...
+
+    def epilogue(self, e: NativeEmitter) -> None:
+        """Emit the instruction that ends a function with tiles."""
+        ...
+
+    def configuration(self) -> Any:
+        """Return the configuration of the tile registers: an array of bytes."""
+        ...
 
 
 @dataclass(frozen=True)
 class Family:
     """A family of CPUs.
 
-    `levels` are its named machines, each with its features, the smallest first; `optional` are features that a machine
-    may have besides, and that its name then says (`aarch64.neon.dotprod`). `row` describes a machine with given
-    features; `detect` tells those of the CPU at hand. `triple` and `cpu` are LLVM's names for code that is made for a
-    named machine. `products` gives what writes its own multiplication atoms. `pause` is a line of LLVM IR that waits
-    for a moment in a loop that looks again and again, `declares` what it needs; `register` is the letter that an inline
-    assembly constraint has for vector registers.
+    `levels` are its named machines with their features, the smallest first. `optional` are further features that a
+    machine may have, and that its name then lists (`aarch64.neon.dotprod`). `row` returns the machine for a name and
+    features; `detect` returns the features of the CPU at hand. `triple` and `cpu` are LLVM's names for code of a named
+    machine. `products` returns the writers of its multiplication atoms. `pause` is a line of LLVM IR for spin loops,
+    `declares` the declaration that it needs; `register` is the letter of vector registers in inline assembly
+    constraints.
     """
 
     name: str
@@ -60,14 +78,15 @@ class Family:
     declares: str = ""
     register: str = "r"
     scale: Scale | None = None
-    """Writes the instruction that multiplies by a power of two, for machines that have it."""
+    """Writes the instruction that multiplies by a power of two; None if there is none."""
     futex: int | None = None
-    """The number of Linux's system call for waiting on a word of memory."""
+    """The number of Linux' futex system call, which waits on a word of memory."""
     objects: ObjectForm | None = None
-    """How its object files are linked; None: not here."""
+    """The relocations of its object files; None: they cannot be linked here."""
 
     def machine(self, name: str) -> Machine | None:
-        """The machine of that name: a level, and optional features behind dots. None: it is none of this family's."""
+        """Return the machine of that name: a level of the family, with optional features after dots. None if there is
+        none."""
         fitting = [level for level in self.levels if name == level or name.startswith(f"{level}.")]
         if not fitting:
             return None
@@ -78,11 +97,11 @@ class Family:
         return self.described(self.levels[level] | set(more))
 
     def described(self, features: frozenset[str]) -> Machine:
-        """The machine with these features, under its own name."""
+        """Return the machine with these features, named by `name_of`."""
         return self.row(self.name_of(features), features)
 
     def name_of(self, features: frozenset[str]) -> str:
-        """The highest level that the features hold, and what they hold besides.
+        """Return the name of a machine: the highest level whose features it has, and its optional features after dots.
 
         >>> from tilewright.targets.cpu.families import family
         >>> arm = family("aarch64")

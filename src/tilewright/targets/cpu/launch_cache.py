@@ -1,7 +1,8 @@
-"""Calls like one before, on the host: arrays of the same shapes, strides and types. Only addresses are new.
+"""Remembered calls of executables on the host: a later call with the same shapes, strides and types only has new
+addresses.
 
-The first call of its kind is checked at length and bound. Later ones are compared with it (`targets.calls`), and
-launched. Arguments may be numpy arrays and torch tensors on the CPU; those that are not contiguous are copied.
+The first call of its kind is checked fully and bound. Later calls are compared with it (`targets.calls`), and launched.
+Arguments may be numpy arrays and torch tensors on the CPU; those that are not contiguous are copied.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ from tilewright.targets.cpu.pool import pool
 
 Array = np.ndarray[Any, np.dtype[Any]]
 KINDS = 256
-"""The kinds of calls, at most, that are remembered."""
+"""The most kinds of calls that an executable remembers."""
 STACK = 16 << 10
-"""Bytes of copies, at most, that a call makes on its stack."""
+"""The most bytes of copies that a call makes on its stack."""
 ROOM = 64 << 20
-"""Bytes of workspaces and scratch memory, at most, that stay with them; a call that needs more makes them anew."""
+"""The most bytes of workspaces and scratch memory that remembered calls keep."""
 
 
 class LaunchCache(LearntCalls):
-    """The launches learnt from the calls of one executable on the host."""
+    """The launches that one executable remembers of its calls on the host."""
 
     def learn(
         self,
@@ -50,11 +51,12 @@ class LaunchCache(LearntCalls):
         whole: Whole | None,
         places: Sequence[int | None],
     ) -> None:
-        """A call was right, which bound a `whole` host program; another one like it may be done so.
+        """Remember a successful call, so that later calls with arguments of the same form repeat its launch.
 
-        `outputs` are those that the call made, and whether they must hold zeros before it. `places` says which of
-        the call's arguments, and of the outputs after them, each argument of the host program is; None: it stays. Each
-        is the memory of that array, or a contiguous copy of it, converted to the program's element type.
+        `outputs` are (array that the call made, whether it must hold zeros before). `whole` is the bound host program
+        (None: nothing is remembered). `places` has, for each argument of the host program, its number among the call's
+        arguments followed by its outputs, or None if it stays the same; the host program may see a contiguous,
+        converted copy.
         """
         if whole is None or tell_of_call(args, outputs, whole, places):
             return
@@ -73,9 +75,15 @@ class LaunchCache(LearntCalls):
             return
         written = {n for n, writes in zip(moved, whole.written, strict=True) if n is not None and writes}
         launch, _ = whole.launches[0]
-        given = [n for n in range(len(args)) if addresses[n]]
-        extents = [_extent_of(args[n]) if n in given else Extent(0, 0) for n in range(len(args))]
-        pairs = [pair_of(w, other, extents, addresses) for w in written if w in given for other in given if other != w]
+        array_args = [n for n in range(len(args)) if addresses[n]]
+        extents = [_extent_of(args[n]) if n in array_args else Extent(0, 0) for n in range(len(args))]
+        pairs = [
+            pair_of(w, other, extents, addresses)
+            for w in written
+            if w in array_args
+            for other in array_args
+            if other != w
+        ]
         form = Form(args)
         record = CallRecord(
             len(args),
@@ -83,7 +91,7 @@ class LaunchCache(LearntCalls):
             [Output(maker(a.shape, a.dtype, zeroed), form.finisher(a.dtype)) for a, zeroed in outputs],
             copies_of(dict(enumerate(args)), copied, written),
             pairs,
-            [n for n in sorted(written) if n in given and torch_of(args[n]) is not None],
+            [n for n in sorted(written) if n in array_args and torch_of(args[n]) is not None],
             telling_of(sys.modules.get("torch")),
             room=room,
         )
@@ -92,7 +100,8 @@ class LaunchCache(LearntCalls):
 
 
 def room_of(whole: Whole) -> int | None:
-    """Bytes that stay with the launches of a host program; None: they cannot be learnt."""
+    """Return the bytes of memory that the launches of a bound host program keep; None if its calls cannot be
+    remembered."""
     (launch, slots), *others = whole.launches
     is_entry = isinstance(launch, EntryLaunch) and slots == tuple(range(len(whole.arrays)))
     if not reads_arrays() or others or not is_entry:
@@ -104,10 +113,10 @@ def room_of(whole: Whole) -> int | None:
 def copied_arrays(
     given: Mapping[int, Any], whole: Whole, moved: Sequence[int | None], addresses: Sequence[int]
 ) -> dict[int, np.dtype[Any]] | None:
-    """The arrays of which the host program has copies, and their element type there.
+    """Return {number: element type} of the arrays that the host program sees as contiguous copies.
 
-    `given` are arrays by their place among the arguments and outputs of a call. None where its launches are not for
-    other arrays: what is done once has used one, or it is no copy.
+    `given` are the call's arrays by number; `moved` has for each array of the host program its number in the call
+    (None: it stays), and `addresses` the address of each. None if the launches cannot be repeated with other arrays.
     """
     copied: dict[int, np.dtype[Any]] = {}
     for place, (array, n) in enumerate(zip(whole.arrays, moved, strict=True)):
@@ -117,7 +126,12 @@ def copied_arrays(
             return None
         if array.ctypes.data == addresses[n] and array.flags.c_contiguous:
             continue
-        if n not in given or not given[n].ndim or _count(given[n]) != array.size or not array.flags.c_contiguous:
+        if (
+            n not in given
+            or not given[n].ndim
+            or _element_count(given[n]) != array.size
+            or not array.flags.c_contiguous
+        ):
             return None
         if copied.setdefault(n, array.dtype) != array.dtype:
             return None
@@ -125,12 +139,13 @@ def copied_arrays(
     return None if any(uses.count(n) > 1 for n in copied) else copied
 
 
-def _count(argument: Any) -> int:
+def _element_count(argument: Any) -> int:
+    """Return the number of elements of a numpy array or torch tensor."""
     return int(argument.size if isinstance(argument, np.ndarray) else argument.numel())
 
 
 def _extent_of(argument: Any) -> Extent:
-    """The bytes of an array or tensor, from its first element."""
+    """Return the bytes of an array or tensor relative to its first element: lowest, and one past the highest."""
     if isinstance(argument, np.ndarray):
         steps, size = argument.strides, argument.itemsize
     else:
@@ -143,27 +158,30 @@ def _extent_of(argument: Any) -> Extent:
 def copies_of(
     arrays: Mapping[int, Any], copied: Mapping[int, np.dtype[Any]], written: Set[int] = frozenset()
 ) -> list[Copy | SmallCopy]:
-    """The copies of the arguments at these places, and of others like them: contiguous, and of these element types."""
+    """Return the copies that a call makes of its arguments: {number: array} in `arrays`, {number: element type of the
+    copy} in `copied`. Small ones are made on the stack. Copies of the arguments in `written` are copied back after the
+    launch."""
     copies: list[Copy | SmallCopy] = []
     on_stack = 0
-    for place, dtype in copied.items():
-        array, size = arrays[place], dtype.itemsize
+    for number, dtype in copied.items():
+        array, size = arrays[number], dtype.itemsize
         is_numpy = isinstance(array, np.ndarray)
         strides, unit = (array.strides, 1) if is_numpy else (array.stride(), size)
         kind = dtype if is_numpy else torch_dtype_of(sys.modules["torch"], dtype)
-        small = SmallCopy(place, _dims(array.shape, strides), size, unit, True, place in written)
-        if array.dtype == kind and SmallCopy.takes(size, _count(array)) and on_stack + small.nbytes <= STACK:
+        small = SmallCopy(number, _dims(array.shape, strides), size, unit, True, number in written)
+        if array.dtype == kind and SmallCopy.takes(size, _element_count(array)) and on_stack + small.nbytes <= STACK:
             copies.append(small)
             on_stack += small.nbytes
         elif is_numpy:
-            back = np.copyto if place in written else None
-            copies.append(Copy(place, partial(_filled, maker(array.shape, dtype)), back))
+            back = np.copyto if number in written else None
+            copies.append(Copy(number, partial(_copy_into, maker(array.shape, dtype)), back))
         else:
-            copies.append(_copy_of_tensor(array, place, kind, place in written))
+            copies.append(_copy_of_tensor(array, number, kind, number in written))
     return copies
 
 
 def _copy_of_tensor(tensor: Any, place: int, dtype: Any, written: bool) -> Copy:
+    """Return the copy of argument number `place`: contiguous, of torch type `dtype`, copied back if `written`."""
     torch: Any = sys.modules["torch"]
     is_strided = dtype is tensor.dtype and not tensor.is_contiguous()
     make = torch.Tensor.contiguous if is_strided else partial(_converted, torch, dtype)
@@ -171,14 +189,17 @@ def _copy_of_tensor(tensor: Any, place: int, dtype: Any, written: bool) -> Copy:
 
 
 def _dims(extents: Sequence[int], strides: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """Return (extent, stride) of each dimension."""
     return tuple(zip(extents, strides, strict=True))
 
 
-def _filled(make: Callable[[], Array], array: Array) -> Array:
+def _copy_into(make: Callable[[], Array], array: Array) -> Array:
+    """Return a new array from `make` with the elements of `array`, converted to its type."""
     copy = make()
     np.copyto(copy, array, casting="unsafe")
     return copy
 
 
 def _converted(torch: Any, dtype: Any, tensor: Any) -> Any:
+    """Return a contiguous copy of `tensor` with the torch type `dtype`."""
     return tensor.to(dtype, copy=True, memory_format=torch.contiguous_format)

@@ -1,4 +1,4 @@
-"""Object code into this process: found in the cache or generated, then linked."""
+"""Loading of machine code into this process: object code from the cache or compiled, then linked."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ _held: list[Any] = []
 
 
 def _before_fork() -> None:
-    """A process is not forked while a thread is inside LLVM: the locks held there would stay held in the child."""
+    """Wait until no thread is inside LLVM, and keep it locked: a lock held during a fork would stay locked in the
+    child."""
     _lock.acquire()
     llvm = sys.modules.get("llvmlite.binding.ffi")
     inner = getattr(getattr(llvm, "lib", None), "_lock", None)
@@ -33,6 +34,7 @@ def _before_fork() -> None:
 
 
 def _after_fork() -> None:
+    """Release the locks that were taken before the fork, in parent and child."""
     while _held:
         _held.pop().__exit__(None, None, None)
     _lock.release()
@@ -43,23 +45,24 @@ if hasattr(os, "register_at_fork"):
 
 
 class Code:
-    """Linked machine code; it stays as long as this does."""
+    """Linked machine code; it stays in memory as long as this object."""
 
     def __init__(self, engine: Any):
         self.engine = engine
 
     def address(self, name: str) -> int:
-        """The address of a function."""
+        """Return the address of the function of that name."""
         return int(self.engine[name])
 
 
 def versions(options: CodeOptions) -> str:
-    """What generated code depends on besides its text."""
+    """Return the compiler versions and options on which generated code depends, beside its text."""
     return f"{toolchain()} {options}"
 
 
 def object_of(text: str, options: CodeOptions | None = None) -> bytes:
-    """The object code of LLVM IR text, from the cache if it is there; `options` default to the CPU at hand."""
+    """Return the object code of an LLVM IR text, from the cache or compiled; `options` default to those of the CPU at
+    hand."""
     options = options or host_options()
     key = disk.key_of("llvm", text, versions(options))
     code = disk.load(key)
@@ -73,6 +76,7 @@ def object_of(text: str, options: CodeOptions | None = None) -> bytes:
 
 @cache
 def _linker() -> Any:
+    """Return LLVM's JIT linker for the CPU at hand, made once."""
     import llvmlite.binding as llvm
 
     llvm.initialize_native_target()
@@ -81,12 +85,12 @@ def _linker() -> Any:
     machine = llvm.Target.from_default_triple().create_target_machine(
         cpu=options.cpu, features=options.features, opt=2, jit=True
     )
-    # The older linker (RuntimeDyld) ends the process on AArch64 where memory lies too far apart for its branches.
+    # The older linker (RuntimeDyld) ends the process on AArch64 if code is too far from its target for a branch.
     return llvm.create_lljit_compiler(machine, use_jit_link=True, suppress_errors=False)
 
 
 def link(data: bytes, names: tuple[str, ...]) -> Code:
-    """Object code, linked; `names` are the functions that are called."""
+    """Link object code into this process; `names` are its functions that are called."""
     global _count
     import llvmlite.binding as llvm
 
@@ -105,6 +109,6 @@ def link(data: bytes, names: tuple[str, ...]) -> Code:
 
 
 def load_text(text: str) -> Code:
-    """LLVM IR text, generated and linked; all its functions can be called."""
+    """Compile and link an LLVM IR text; all its functions can be called."""
     names = tuple(re.findall(r"^define (?:void|ptr|i32|i64) @(\w+)", text, re.MULTILINE))
     return link(object_of(text), names)

@@ -1,4 +1,4 @@
-"""Loads and stores as LLVM IR: whole vectors, single lanes, tiles; prefetches and atomics."""
+"""Loads and stores as LLVM IR: whole vectors, single lanes, tiles; also prefetches and atomics."""
 
 from __future__ import annotations
 
@@ -20,86 +20,90 @@ if TYPE_CHECKING:
     from tilewright.targets.cpu.emit import NativeEmitter
 
 _KNOWN = ("bool", "i8", "u8", "i16", "i32", "i64", "index", "f16", "bf16", "f32", "f64")
-"""The element types that LLVM has; others travel as bytes."""
+"""The element types that LLVM has; elements of other types are moved as bytes."""
 
 
 def load(e: NativeEmitter, op: Op) -> None:
-    """A load: whole, masked, or lane by lane; a tile with its rows."""
+    """Emit a load operation: of a scalar, of a vector (whole, masked, broadcast or in pieces), or of a tile."""
     target, buffer = op.operands
     offset = op.attrs["at"][0]
     if e.is_tile(target):
         row, inner = op.attrs["over"]
-        pointer = e.where(buffer, at_start(offset, row, inner))
+        pointer = e.address_of(buffer, at_start(offset, row, inner))
         stride = _row_stride(e, offset, row, buffer)
         e.matrix_registers.load(e, op, e.tile(target), pointer, stride)
         return
-    e.registers[target] = _loaded(e, op, target, buffer, offset)
+    e.registers[target] = _load_register(e, op, target, buffer, offset)
 
 
 def _row_stride(e: NativeEmitter, offset: Expr, row: Symbol, buffer: Value) -> str:
-    """The bytes from one row of a tile to the next."""
+    """Return the bytes between rows of a tile in `buffer`, as an LLVM value. `offset` is an element's index expression,
+    which is linear in `row`."""
     factor = linear_factor(offset, row)
     assert factor is not None
     return e.w.integer(factor * buffer.type.dtype.numpy.itemsize)
 
 
-def _loaded(e: NativeEmitter, op: Op, target: Value, buffer: Value, offset: Expr) -> str:
+def _load_register(e: NativeEmitter, op: Op, target: Value, buffer: Value, offset: Expr) -> str:
+    """Emit the load of a scalar or vector register from `offset` of `buffer`; return the LLVM value."""
     lanes, kind = e.lanes(target), element(target.type.dtype)
     lane = op.attrs["over"][0] if op.attrs["over"] else None
     when = op.attrs.get("when")
     other = splat(e, op.attrs.get("otherwise", 0), target)
     align = target.type.dtype.numpy.itemsize
     if lane is None or lanes is None:
-        pointer = guarded(e, e.where(buffer, offset), when)
-        return _chosen(e, e.w.value(f"load {kind}, ptr {pointer}, align {align}"), when, other, kind)
+        pointer = guarded(e, e.address_of(buffer, offset), when)
+        return _select(e, e.w.value(f"load {kind}, ptr {pointer}, align {align}"), when, other, kind)
     step = linear_step(offset, lane)
     form = f"<{lanes} x {kind}>"
     if when is not None and lane in when.symbols:
         return tails.load(e, buffer, offset, lane, lanes, step, when, other, target)
     if step == 1:
-        pointer = guarded(e, e.where(buffer, at_start(offset, lane)), when)
-        if when is None and 8 * lanes * align == WORD:  # as one number, which may go to all lanes
+        pointer = guarded(e, e.address_of(buffer, at_start(offset, lane)), when)
+        if when is None and 8 * lanes * align == WORD:  # as one integer, which can be broadcast
             e.words[target] = e.w.value(f"load i{WORD}, ptr {pointer}, align {align}")
             return e.w.value(f"bitcast i{WORD} {e.words[target]} to {form}")
-        return _chosen(e, e.w.value(f"load {form}, ptr {pointer}, align {align}"), when, other, form)
+        return _select(e, e.w.value(f"load {form}, ptr {pointer}, align {align}"), when, other, form)
     if step == 0:
-        pointer = guarded(e, e.where(buffer, offset), when)
+        pointer = guarded(e, e.address_of(buffer, offset), when)
         one = e.w.value(f"load {kind}, ptr {pointer}, align {align}")
-        return _chosen(e, e.w.splat(one, kind, lanes), when, other, form)
-    total = tails.load_pieces(e, buffer, offset, lane, _neighbours(offset, lane, lanes), target, "poison", when)
-    return _chosen(e, total, when, other, form)
+        return _select(e, e.w.splat(one, kind, lanes), when, other, form)
+    total = tails.load_pieces(e, buffer, offset, lane, _contiguous_pieces(offset, lane, lanes), target, "poison", when)
+    return _select(e, total, when, other, form)
 
 
-def _neighbours(offset: Expr, lane: Symbol, lanes: int) -> list[tuple[int, int]]:
-    """(first lane, lanes) of pieces that lie side by side in memory, each a power of two long.
+def _contiguous_pieces(offset: Expr, lane: Symbol, lanes: int) -> list[tuple[int, int]]:
+    """Return (first lane, lanes) of pieces of a vector that are contiguous in memory; each is a power of two long.
+    `offset` is the index expression of lane `lane`.
 
     >>> from tilewright.algebra.expr import index
     >>> l = index("l", 8)
-    >>> _neighbours(100*(l // 4) + l % 4, l, 8)
+    >>> _contiguous_pieces(100*(l // 4) + l % 4, l, 8)
     [(0, 4), (4, 4)]
     """
-    places = [Substitution({lane: i})(offset) for i in range(lanes)]
-    beside = [i > 0 and places[i] - places[i - 1] is as_expr(1) for i in range(lanes)]
-    starts = [i for i in range(lanes) if not beside[i]]
+    offsets = [Substitution({lane: i})(offset) for i in range(lanes)]
+    follows = [i > 0 and offsets[i] - offsets[i - 1] is as_expr(1) for i in range(lanes)]
+    starts = [i for i in range(lanes) if not follows[i]]
     runs = [(start, end - start) for start, end in pairwise([*starts, lanes])]
     return [piece for start, count in runs for piece in tails.powers_of_two(start, count)]
 
 
 def guarded(e: NativeEmitter, pointer: str, when: Expr | None) -> str:
-    """The pointer, or that of spare memory where the condition does not hold."""
+    """Return the pointer if the condition `when` holds, else one to spare memory, as an LLVM value."""
     if when is None:
         return pointer
     return e.w.value(f"select i1 {e.w.condition(when)}, ptr {pointer}, ptr {e.spare}")
 
 
-def _chosen(e: NativeEmitter, value: str, when: Expr | None, other: str, form: str) -> str:
+def _select(e: NativeEmitter, value: str, when: Expr | None, other: str, form: str) -> str:
+    """Return the LLVM value `value` if the condition `when` holds, else `other`; `form` is their LLVM type."""
     if when is None:
         return value
     return e.w.value(f"select i1 {e.w.condition(when)}, {form} {value}, {form} {other}")
 
 
 def splat(e: NativeEmitter, number: Any, target: Value) -> str:
-    """A number in all lanes."""
+    """Return the LLVM constant with `number` in all lanes of the register `target`."""
     kind, lanes = target.type.dtype, e.lanes(target)
     if kind.name not in _KNOWN:
         number = int(np.asarray(number).astype(kind.numpy).view(np.uint8))
@@ -111,12 +115,12 @@ def splat(e: NativeEmitter, number: Any, target: Value) -> str:
 
 
 def store(e: NativeEmitter, op: Op) -> None:
-    """A store: whole, masked, or lane by lane; a tile with its rows."""
+    """Emit a store operation: of a scalar, of a vector (whole, masked, in pieces or lane by lane), or of a tile."""
     source, buffer = op.operands
     offset, when = op.attrs["at"][0], op.attrs.get("when")
     if e.is_tile(source):
         row, inner = op.attrs["over"]
-        pointer = e.where(buffer, at_start(offset, row, inner))
+        pointer = e.address_of(buffer, at_start(offset, row, inner))
         stride = _row_stride(e, offset, row, buffer)
         e.matrix_registers.store(e, e.tile(source), pointer, stride)
         return
@@ -125,19 +129,19 @@ def store(e: NativeEmitter, op: Op) -> None:
     align = source.type.dtype.numpy.itemsize
     value = e.register(source)
     if lane is None or lanes is None:
-        e.w.line(f"store {kind} {value}, ptr {guarded(e, e.where(buffer, offset), when)}, align {align}")
+        e.w.line(f"store {kind} {value}, ptr {guarded(e, e.address_of(buffer, offset), when)}, align {align}")
         return
     form, step = f"<{lanes} x {kind}>", linear_step(offset, lane)
     masked = when is not None and lane in when.symbols
     if step == 1 and not masked:
-        pointer = guarded(e, e.where(buffer, at_start(offset, lane)), when)
+        pointer = guarded(e, e.address_of(buffer, at_start(offset, lane)), when)
         full = lanes * align
         bypass = (
             op.attrs.get("stream")
-            and buffer not in e.program.args  # arrays of callers lie at multiples of their element only
+            and buffer not in e.program.args  # arrays of callers are only aligned to their elements
             and when is None
             and full in (16, 32, 64)
-            and _aligned(offset, lane, full // align)
+            and _is_aligned(offset, lane, full // align)
         )
         hint = f"align {full}, !nontemporal !0" if bypass else f"align {align}"
         e.w.line(f"store {form} {value}, ptr {pointer}, {hint}")
@@ -150,40 +154,42 @@ def store(e: NativeEmitter, op: Op) -> None:
 
 
 def store_lanes(e: NativeEmitter, source: Value, buffer: Value, offset: Expr, lane: Symbol, when: Expr | None) -> None:
-    """Lane by lane; where the condition fails, into spare memory. Where none depends on the lane, in pieces."""
+    """Emit the store of the vector `source`, whose lane `lane` goes to index expression `offset` of `buffer`. Without a
+    condition, contiguous lanes are stored in pieces. With one (`when`), each lane is stored by itself, to spare memory
+    if its condition fails."""
     form, kind = e.kind(source), element(source.type.dtype)
     align, value = source.type.dtype.numpy.itemsize, e.register(source)
     if when is None:
-        tails.store_pieces(e, buffer, offset, lane, _neighbours(offset, lane, e.lanes_of(source)), source)
+        tails.store_pieces(e, buffer, offset, lane, _contiguous_pieces(offset, lane, e.lanes_of(source)), source)
         return
     for i in range(e.lanes_of(source)):
         images = Substitution({lane: i})
         one = e.w.value(f"extractelement {form} {value}, i64 {i}")
-        pointer = guarded(e, e.where(buffer, images(offset)), images(when))
+        pointer = guarded(e, e.address_of(buffer, images(offset)), images(when))
         e.w.line(f"store {kind} {one}, ptr {pointer}, align {align}")
 
 
 def prefetch(e: NativeEmitter, op: Op) -> None:
-    """A hint that memory will be used."""
+    """Emit a prefetch of the cache line of one element."""
     e.w.declare("void @llvm.prefetch.p0(ptr, i32 immarg, i32 immarg, i32 immarg)")
-    pointer = e.where(op.operands[0], op.attrs["at"][0])
+    pointer = e.address_of(op.operands[0], op.attrs["at"][0])
     e.w.line(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 {int(bool(op.attrs.get('write')))}, i32 3, i32 1)")
 
 
 def atomic(e: NativeEmitter, op: Op) -> None:
-    """An update that other workers may do at the same time."""
+    """Emit an atomic update of one element (add, min, max), to spare memory if the operation's condition fails."""
     source, buffer = op.operands
     kind = source.type.dtype
-    pointer = guarded(e, e.where(buffer, op.attrs["at"][0]), op.attrs.get("when"))
-    how = op.attrs["how"]
+    pointer = guarded(e, e.address_of(buffer, op.attrs["at"][0]), op.attrs.get("when"))
+    operation = op.attrs["how"]
     if kind.is_float:
-        word = {"add": "fadd", "min": "fminimum", "max": "fmaximum"}[how]  # what is no number stays
+        word = {"add": "fadd", "min": "fminimum", "max": "fmaximum"}[operation]  # NaN propagates
     else:
-        word = how if how == "add" else ("u" if kind.numpy.kind == "u" else "") + how
+        word = operation if operation == "add" else ("u" if kind.numpy.kind == "u" else "") + operation
     e.w.value(f"atomicrmw {word} ptr {pointer}, {element(kind)} {e.register(source)} monotonic")
 
 
-def _aligned(offset: Expr, lane: Symbol, elements: int) -> bool:
-    """Whether the place of lane 0 is a multiple of so many elements."""
+def _is_aligned(offset: Expr, lane: Symbol, elements: int) -> bool:
+    """True if the offset of lane 0 is provably a multiple of `elements` elements."""
     start = at_start(offset, lane)
     return (start % elements) is as_expr(0)

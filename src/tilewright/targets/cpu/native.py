@@ -1,4 +1,4 @@
-"""A loop program as machine code: compiled once, called with arrays, or bound to them for repeated launches."""
+"""A loop program as machine code: compiled once, then called with arrays, or bound to them for repeated launches."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class NativeKernel:
-    """A program's machine code for a target, and what a call needs.
+    """A program's machine code for a target.
 
-    `described` is the machine that the program was written for; where the target has not its atoms, their products run
-    as loops of the same meaning. Each level is made when it is asked for; a module's code is made of all its programs
+    `described` is the machine that the program was written for; atoms that the target lacks run as loops of the same
+    meaning. Each level is made when it is first asked for; a module's code is made of all its programs
     (`entry_object`).
     """
 
@@ -48,6 +48,8 @@ class NativeKernel:
         self._entry: EntryCode | None = None
 
     def _lower(self) -> LoweredLoops:
+        """Return the program lowered to the loop level, with the reasons why products run as scalar loops; done
+        once."""
         if self._lowered is None:
             if self.program.level is LOOP:
                 self._lowered = LoweredLoops(self.program, ())
@@ -58,12 +60,12 @@ class NativeKernel:
 
     @property
     def slow(self) -> tuple[str, ...]:
-        """Why products run as loops; empty if all have instructions."""
+        """The reasons why products run as loops; empty if all have instructions."""
         return self._lower().slow
 
     @property
     def emitted(self) -> EmittedNative:
-        """The LLVM IR, and what a caller must provide."""
+        """The LLVM IR, and the memory that a caller must provide."""
         if self._emitted is None:
             self._emitted = emitted = emit(self.loop, self.target.machine)
             self.dump.write("emit", "ll", lambda: emitted.text)
@@ -71,11 +73,11 @@ class NativeKernel:
 
     @property
     def object(self) -> bytes:
-        """The object code."""
+        """The object code, from the cache or compiled."""
         return object_of(self.llvm, self.target.options)
 
     def write_assembly(self) -> None:
-        """Writes the assembly where levels are dumped."""
+        """Write the assembly to the dump folder, if dumps are on."""
         self.dump.write("generate", "s", lambda: self.assembly)
 
     @property
@@ -96,42 +98,43 @@ class NativeKernel:
     def launch(
         self, arrays: list[Array], workers: int | None = None, params: Mapping[str, int] | None = None
     ) -> Callable[[], None]:
-        """The program bound to arrays; call it as often as wanted.
+        """Return the program bound to arrays, as a function that runs it; it may be called any number of times.
 
-        Open parameters are told by the arrays' shapes; `params` gives those that no shape tells.
+        Open parameters (symbolic sizes) follow from the arrays' shapes; `params` gives those that no shape determines.
         """
         name = self.program.name
         self.target.require(name)
         if workers is not None and workers < 1:
             raise ArgumentError(f"{name}: workers={workers}; at least one is needed")
-        values, kinds = self.taken(arrays, params)
+        values, types = self.taken(arrays, params)
         staged: list[tuple[Array, Array, Array, str]] = []
-        for place, (array, arg, kind) in enumerate(zip(arrays, self.program.args, kinds, strict=True)):
+        for number, (array, arg, kind) in enumerate(zip(arrays, self.program.args, types, strict=True)):
             _check_memory(array, arg.name or "", kind)
             if kind.strides is not None or kind.swizzle is not None:
                 flat = np.zeros(kind.cosize(), array.dtype)
-                staged.append((array, flat, _places(kind), kind.role or "in"))
-                arrays = [*arrays[:place], flat, *arrays[place + 1 :]]
+                staged.append((array, flat, _element_offsets(kind), kind.role or "in"))
+                arrays = [*arrays[:number], flat, *arrays[number + 1 :]]
         require_apart(name, [(a.name or "", a.type.role) for a in self.program.args], arrays)
         started = self.start(arrays, workers, values)
         return StagedLaunch(started, staged) if staged else started
 
     def taken(self, arrays: Sequence[Array], params: Mapping[str, int] | None) -> tuple[list[int], list[TensorType]]:
-        """The values of open parameters for arrays, and the types of the arguments then.
+        """Return the values of open parameters (symbolic sizes) for these arrays, and the types of the arguments with
+        these values.
 
-        It raises where the arrays have other shapes or elements than the program takes.
+        Raise ArgumentError if the shapes or element types of the arrays are not those that the program takes.
         """
         name = self.program.name
         if len(arrays) != len(self.program.args):
             raise ArgumentError(f"{name} takes {len(self.program.args)} arrays, not {len(arrays)}")
         values: list[int] = []
-        kinds: list[TensorType] = [a.type for a in self.program.args]
+        types: list[TensorType] = [a.type for a in self.program.args]
         if self.open or params:
             names = [a.name or "" for a in self.program.args]
-            found = sizes_of(self.program, dict(zip(names, arrays, strict=True)), params)
-            values = list(found.values())
-            kinds = [k.mapped(Substitution(dict(zip(self.open, values, strict=True)))) for k in kinds]
-        for array, arg, kind in zip(arrays, self.program.args, kinds, strict=True):
+            sizes = sizes_of(self.program, dict(zip(names, arrays, strict=True)), params)
+            values = list(sizes.values())
+            types = [k.mapped(Substitution(dict(zip(self.open, values, strict=True)))) for k in types]
+        for array, arg, kind in zip(arrays, self.program.args, types, strict=True):
             takes, shape = f"{name} takes", numbers(kind.shape, "shape")
             # memory is flat on the loop level: there the number of elements is what counts
             flat = self.program.level is LOOP and array.size == int(np.prod(shape, dtype=np.int64))
@@ -139,23 +142,25 @@ class NativeKernel:
                 raise ArgumentError(f"{arg.name} has the shape {array.shape}; {takes} {shape}")
             if array.dtype != kind.dtype.numpy:
                 raise ArgumentError(f"{arg.name} holds {array.dtype}; {takes} {kind.dtype}")
-        return values, kinds
+        return values, types
 
     @property
     def entry(self) -> EntryCode:
-        """The machine code of a host program that launches the program and does nothing else; made once."""
+        """The machine code of a host program that launches this program alone; made once."""
         if self._entry is None:
             host = alone(self.program, WORKERS.most)
             self._entry = entry_code(host, lambda _: (self, ()), self.target, laid_out=True)
         return self._entry
 
     def start(self, arrays: list[Array], workers: int | None, values: Sequence[int]) -> Callable[[], None]:
-        """The machine code bound to arrays that lie as it takes them, and to the values of open parameters."""
+        """Return the machine code bound to arrays that already have the arguments' layouts, and to the `values` of open
+        parameters (symbolic sizes)."""
         return EntryLaunch(EntryMember(self.program.name, self.entry, tuple(values)), arrays, workers=workers)
 
 
 class StagedLaunch:
-    """A launch whose arguments do not lie in memory as the program says: each copies them there, and back."""
+    """A launch whose arguments have another memory layout than the program's: each call copies them to that layout, and
+    back."""
 
     def __init__(self, launch: Callable[[], None], staged: list[tuple[Array, Array, Array, str]]):
         self._launch, self._staged = launch, staged
@@ -173,6 +178,8 @@ class StagedLaunch:
 
 
 def _check_memory(array: Array, name: str, kind: TensorType) -> None:
+    """Raise ArgumentError unless an array is contiguous, aligned, and writeable if the argument `name` of type `kind`
+    is written."""
     if not array.flags.c_contiguous:
         raise ArgumentError(f"{name} is not contiguous; pass np.ascontiguousarray({name})")
     if not array.flags.aligned:
@@ -181,11 +188,11 @@ def _check_memory(array: Array, name: str, kind: TensorType) -> None:
         raise ArgumentError(f"{name} is written, but the array given is read-only")
 
 
-def _places(kind: TensorType) -> Array:
-    """Where each element of a tensor lies."""
+def _element_offsets(kind: TensorType) -> Array:
+    """Return the offset in memory of each element of a tensor type with strides or a swizzle."""
     shape, steps = numbers(kind.shape, kind), numbers(kind.steps, kind)
-    places: Any = np.zeros(shape, np.int64)
+    offsets: Any = np.zeros(shape, np.int64)
     for coordinate, step in zip(np.ogrid[tuple(slice(0, n) for n in shape)], steps, strict=True):
-        places = places + coordinate * step
-    found: Array = kind.swizzle(places) if kind.swizzle is not None else places
-    return found
+        offsets = offsets + coordinate * step
+    swizzled: Array = kind.swizzle(offsets) if kind.swizzle is not None else offsets
+    return swizzled

@@ -1,9 +1,9 @@
-"""ELF object files: read, and linked to a shared library that needs no other.
+"""ELF object files: read, and linked to a shared library that needs no other library.
 
-Objects of exported kernels are position independent and need nothing outside themselves, so a link is: sections
-laid out one after another, relative addresses written, the functions named in a symbol table. No linker is needed.
-An object may use functions that a process has or has not (weak symbols): words of its data hold their addresses, which
-the system's loader writes, 0 for those that are not there.
+Objects of exported kernels are position independent and need nothing outside themselves. To link one is to lay out its
+sections one after another, write relative addresses, and list the functions in a symbol table; no linker is needed. An
+object may use functions that a process may or may not have (weak symbols): words of its data hold their addresses,
+written by the system's loader, 0 for missing functions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ALLOC, _WRITE = 2, 1
 _PROGBITS, _SYMTAB, _RELA, _NOBITS = 1, 2, 4, 8
 _WEAK = 2
 _PAGE = 1 << 16
-"""The largest page of a system that loads the library; segments lie in pages of their own."""
+"""The largest page size of a system that may load the library; segments do not share pages."""
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
@@ -29,7 +29,7 @@ _SEGMENT = struct.Struct("<IIQQQQQQ")
 
 @dataclass(frozen=True)
 class Section:
-    """A section of an object; `data` is empty for one that only takes room."""
+    """A section of an object; `data` is empty for one that only reserves memory (.bss)."""
 
     name: str
     kind: int
@@ -42,15 +42,15 @@ class Section:
 
     @property
     def loaded(self) -> bool:
-        """Whether it is part of the program; tables for unwinding and notes are not needed."""
+        """True if the section is part of the running program; tables for unwinding and notes are not needed."""
         return bool(self.flags & _ALLOC) and self.size > 0 and not self.name.startswith((".eh_frame", ".note"))
 
 
 @dataclass(frozen=True)
 class ObjectSymbol:
-    """A name of an object: the section it lies in (0: it is defined elsewhere), its offset there and its size.
+    """A symbol of an object: the number of its section (0: it is defined elsewhere), its offset there and its size.
 
-    One that is weak and defined elsewhere need not be there at all.
+    A weak symbol that is defined elsewhere may be missing.
     """
 
     name: str
@@ -63,7 +63,7 @@ class ObjectSymbol:
 
 @dataclass(frozen=True)
 class ObjectFile:
-    """An object file: its machine, sections, symbols, and (section, offset, kind, symbol, addend) of relocations."""
+    """An object file: its machine, sections, symbols, and relocations as (section, offset, kind, symbol, addend)."""
 
     machine: int
     sections: tuple[Section, ...]
@@ -72,12 +72,12 @@ class ObjectFile:
 
     @property
     def undefined(self) -> tuple[str, ...]:
-        """The names that it needs of others."""
+        """The names that the object needs from others (weak symbols excluded)."""
         return tuple(s.name for s in self.symbols if s.section == 0 and s.name and not s.is_weak)
 
 
 def read_object(data: bytes) -> ObjectFile:
-    """An object file, read; raises where it is none, or cut off."""
+    """Return the parsed object file; raise CodeGenerationError if the bytes are no object file, or incomplete."""
     try:
         return _read(data)
     except (struct.error, IndexError, UnicodeDecodeError) as fault:
@@ -85,23 +85,24 @@ def read_object(data: bytes) -> ObjectFile:
 
 
 def _read(data: bytes) -> ObjectFile:
+    """Return the parsed object file; errors of the parser itself are not caught."""
     if data[:6] != b"\x7fELF\x02\x01":
         raise CodeGenerationError("the object file is no ELF file of 64 bits, little-endian")
     header = _HEADER.unpack_from(data)
     machine, start, count, names_at = header[2], header[6], header[12], header[13]
-    rows = [_SECTION.unpack_from(data, start + _SECTION.size * n) for n in range(count)]
-    names = _content(data, rows[names_at])
+    section_rows = [_SECTION.unpack_from(data, start + _SECTION.size * n) for n in range(count)]
+    names = _content(data, section_rows[names_at])
     sections = tuple(
-        Section(_text(names, r[0]), r[1], r[2], r[5], max(r[8], 1), r[6], r[7], _content(data, r)) for r in rows
+        Section(_text(names, r[0]), r[1], r[2], r[5], max(r[8], 1), r[6], r[7], _content(data, r)) for r in section_rows
     )
     symbols: list[ObjectSymbol] = []
     relocations: list[tuple[int, int, int, int, int]] = []
     for section in sections:
         if section.kind == _SYMTAB:
             texts = sections[section.link].data
-            for name, info, _, where, value, size in _SYMBOL.iter_unpack(section.data):
+            for name, info, _, home, value, size in _SYMBOL.iter_unpack(section.data):
                 binding = info >> 4
-                symbols.append(ObjectSymbol(_text(texts, name), where, value, size, binding != 0, binding == _WEAK))
+                symbols.append(ObjectSymbol(_text(texts, name), home, value, size, binding != 0, binding == _WEAK))
         elif section.kind == _RELA:
             for offset, info, addend in _RELOCATION.iter_unpack(section.data):
                 relocations.append((section.info, offset, info & 0xFFFFFFFF, info >> 32, addend))
@@ -109,20 +110,23 @@ def _read(data: bytes) -> ObjectFile:
 
 
 def _content(data: bytes, row: tuple[int, ...]) -> bytes:
+    """Return the bytes of a section; `row` is its unpacked section header. Empty for a section without content
+    (.bss)."""
     if row[1] == _NOBITS:
         return b""
-    found = data[row[4] : row[4] + row[5]]
-    if len(found) != row[5]:
+    content = data[row[4] : row[4] + row[5]]
+    if len(content) != row[5]:
         raise CodeGenerationError("the object file is cut off")
-    return found
+    return content
 
 
 def _text(table: bytes, offset: int) -> str:
+    """Return the zero-terminated text at `offset` of a string table."""
     return table[offset : table.index(b"\0", offset)].decode()
 
 
 def object_form(machine: int) -> ObjectForm:
-    """How objects of a machine, by the number in their header, are linked."""
+    """Return the relocations of the family whose objects have the number `machine` in their header."""
     for name in family_names():
         form = family(name).objects
         if form is not None and form.machine == machine:
@@ -134,67 +138,70 @@ def object_form(machine: int) -> ObjectForm:
 
 
 def shared_library(data: bytes, soname: str) -> bytes:
-    """The shared library of an object: its global functions can be found by their names."""
+    """Return the shared library (ELF bytes) of an object file; its global functions are exported. `soname` is its
+    name."""
     return _Library(read_object(data), soname).data()
 
 
 class _Library:
-    """A link: what lies where."""
+    """The layout of one shared library."""
 
-    def __init__(self, given: ObjectFile, soname: str):
-        if given.undefined:
-            raise CodeGenerationError(f"the object needs {', '.join(given.undefined)}, which it does not hold")
-        self.given, self.form = given, object_form(given.machine)
-        self.offered = [s for s in given.symbols if s.is_global and s.section]
-        self.optional = [s for s in given.symbols if s.is_weak and not s.section]
+    def __init__(self, source: ObjectFile, soname: str):
+        if source.undefined:
+            raise CodeGenerationError(f"the object needs {', '.join(source.undefined)}, which it does not hold")
+        self.source, self.form = source, object_form(source.machine)
+        self.offered = [s for s in source.symbols if s.is_global and s.section]
+        self.optional = [s for s in source.symbols if s.is_weak and not s.section]
         self.strings = bytearray(b"\0")
         self.names = [self._string(s.name) for s in (*self.offered, *self.optional)]
         self.soname = self._string(soname)
 
     def _string(self, text: str) -> int:
-        place = len(self.strings)
+        """Add a text to the string table; return its offset."""
+        offset = len(self.strings)
         self.strings += text.encode() + b"\0"
-        return place
+        return offset
 
     def data(self) -> bytes:
-        """The file: headers, tables, code and constants; then what is written, a page further on; then sections."""
-        sections = self.given.sections
-        fixed = [n for n, s in enumerate(sections) if s.loaded and not s.flags & _WRITE]
-        written = [n for n, s in enumerate(sections) if s.loaded and s.flags & _WRITE]
-        hash_at = _aligned(_HEADER.size + 4 * _SEGMENT.size, 8)
+        """Return the bytes of the shared library: headers, tables, code and constants; then writable data, which is
+        loaded one page further; then section headers."""
+        sections = self.source.sections
+        read_only = [n for n, s in enumerate(sections) if s.loaded and not s.flags & _WRITE]
+        writable = [n for n, s in enumerate(sections) if s.loaded and s.flags & _WRITE]
+        hash_at = _round_up(_HEADER.size + 4 * _SEGMENT.size, 8)
         table = self._hash()
-        symbols_at = _aligned(hash_at + len(table), 8)
+        symbols_at = _round_up(hash_at + len(table), 8)
         strings_at = symbols_at + _SYMBOL.size * (len(self.names) + 1)
-        left = [r for r in self.given.relocations if self._is_left(r)]
-        left_at = _aligned(strings_at + len(self.strings), 8)
-        left_bytes = _RELOCATION.size * len(left)
-        code_at = end = _aligned(left_at + left_bytes, 64)
-        where: dict[int, int] = {}
-        for n in fixed:
-            where[n] = end = _aligned(end, sections[n].alignment)
+        for_loader = [r for r in self.source.relocations if self._is_for_loader(r)]
+        loader_at = _round_up(strings_at + len(self.strings), 8)
+        loader_bytes = _RELOCATION.size * len(for_loader)
+        code_at = end = _round_up(loader_at + loader_bytes, 64)
+        address_of: dict[int, int] = {}
+        for n in read_only:
+            address_of[n] = end = _round_up(end, sections[n].alignment)
             end += sections[n].size
-        fixed_end = end
-        dynamic_at = _aligned(end, 64)
-        dynamic = self._dynamic(hash_at, strings_at, symbols_at, (left_at, left_bytes))
+        read_only_end = end
+        dynamic_at = _round_up(end, 64)
+        dynamic = self._dynamic(hash_at, strings_at, symbols_at, (loader_at, loader_bytes))
         end = dynamic_at + len(dynamic)
-        for n in sorted(written, key=lambda n: sections[n].kind == _NOBITS):
-            where[n] = end = _aligned(end, sections[n].alignment)
+        for n in sorted(writable, key=lambda n: sections[n].kind == _NOBITS):
+            address_of[n] = end = _round_up(end, sections[n].alignment)
             end += sections[n].size
-        stored = [n for n in written if sections[n].kind != _NOBITS]
-        file_end = max([dynamic_at + len(dynamic), *(where[n] + sections[n].size for n in stored)])
-        offsets = dict(where)
-        where |= {n: where[n] + _PAGE for n in written}
+        stored = [n for n in writable if sections[n].kind != _NOBITS]
+        file_end = max([dynamic_at + len(dynamic), *(address_of[n] + sections[n].size for n in stored)])
+        offsets = dict(address_of)
+        address_of |= {n: address_of[n] + _PAGE for n in writable}
         image = bytearray(file_end)
-        for n in [*fixed, *stored]:
+        for n in [*read_only, *stored]:
             image[offsets[n] : offsets[n] + sections[n].size] = sections[n].data
-        self._relocate(image, where, offsets)
+        self._relocate(image, address_of, offsets)
         image[hash_at : hash_at + len(table)] = table
-        image[symbols_at:strings_at] = self._symbols(where)
+        image[symbols_at:strings_at] = self._symbols(address_of)
         image[strings_at : strings_at + len(self.strings)] = self.strings
-        image[left_at : left_at + left_bytes] = self._left(left, where)
+        image[loader_at : loader_at + loader_bytes] = self._loader_relocations(for_loader, address_of)
         image[dynamic_at : dynamic_at + len(dynamic)] = dynamic
         segments = [
-            (1, 5, 0, 0, fixed_end, fixed_end, _PAGE),
+            (1, 5, 0, 0, read_only_end, read_only_end, _PAGE),
             (1, 6, dynamic_at, dynamic_at + _PAGE, file_end - dynamic_at, end - dynamic_at, _PAGE),
             (2, 6, dynamic_at, dynamic_at + _PAGE, len(dynamic), len(dynamic), 8),
             (0x6474E551, 6, 0, 0, 0, 0, 16),  # the stack holds no code
@@ -203,28 +210,35 @@ class _Library:
             _SEGMENT.pack(kind, flags, at, va, va, size, room, al) for kind, flags, at, va, size, room, al in segments
         )
         image[_HEADER.size : _HEADER.size + len(rows)] = rows
-        listed = [
+        section_list = [
             (".hash", 5, 2, hash_at, hash_at, len(table), 2, 0, 8, 4),
             (".dynsym", 11, 2, symbols_at, symbols_at, strings_at - symbols_at, 3, 1, 8, _SYMBOL.size),
             (".dynstr", 3, 2, strings_at, strings_at, len(self.strings), 0, 0, 1, 0),
-            (".text", 1, 6, code_at, code_at, fixed_end - code_at, 0, 0, 64, 0),
+            (".text", 1, 6, code_at, code_at, read_only_end - code_at, 0, 0, 64, 0),
             (".dynamic", 6, 3, dynamic_at + _PAGE, dynamic_at, len(dynamic), 3, 0, 8, 16),
-            *([(".rela.dyn", 4, 2, left_at, left_at, left_bytes, 2, 0, 8, _RELOCATION.size)] if left else []),
+            *(
+                [(".rela.dyn", 4, 2, loader_at, loader_at, loader_bytes, 2, 0, 8, _RELOCATION.size)]
+                if for_loader
+                else []
+            ),
         ]
-        return self._with_sections(image, listed)
+        return self._with_sections(image, section_list)
 
     def _with_sections(
         self, image: bytearray, listed: list[tuple[str, int, int, int, int, int, int, int, int, int]]
     ) -> bytes:
-        """The file with its section headers, which linkers look at."""
+        """Return the file's bytes with section headers appended, for tools. `listed` are (name, then the fields of the
+        header)."""
         names = bytearray(b"\0")
         rows = [bytes(_SECTION.size)]
         for name, *values in (*listed, (".shstrtab", 3, 0, 0, len(image), 0, 0, 0, 1, 0)):
             kind, flags, address, offset, size, link, info, alignment, entry = values
-            at = len(names)
+            name_offset = len(names)
             names += name.encode() + b"\0"
             rows.append(
-                _SECTION.pack(at, kind, flags, address, offset, size or len(names), link, info, alignment, entry)
+                _SECTION.pack(
+                    name_offset, kind, flags, address, offset, size or len(names), link, info, alignment, entry
+                )
             )
         image += names
         image += bytes(-len(image) % 8)
@@ -232,50 +246,59 @@ class _Library:
         image += b"".join(rows)
         ident = b"\x7fELF\x02\x01\x01" + bytes(9)
         image[: _HEADER.size] = _HEADER.pack(
-            ident, 3, self.given.machine, 1, 0, _HEADER.size, start, 0, _HEADER.size, _SEGMENT.size, 4, _SECTION.size,
+            ident, 3, self.source.machine, 1, 0, _HEADER.size, start, 0, _HEADER.size, _SEGMENT.size, 4, _SECTION.size,
             len(rows), len(rows) - 1,
         )  # fmt: skip
         return bytes(image)
 
-    def _relocate(self, image: bytearray, where: dict[int, int], offsets: dict[int, int]) -> None:
-        for relocation in self.given.relocations:
+    def _relocate(self, image: bytearray, address_of: dict[int, int], offsets: dict[int, int]) -> None:
+        """Apply the object's relocations to `image`. `address_of` maps section numbers to addresses when loaded,
+        `offsets` to positions in the file."""
+        for relocation in self.source.relocations:
             section, offset, kind, symbol, addend = relocation
-            if section not in where or self._is_left(relocation):
+            if section not in address_of or self._is_for_loader(relocation):
                 continue
-            target = self.given.symbols[symbol]
+            target = self.source.symbols[symbol]
             write = self.form.relocations.get(kind)
-            if write is None or target.section not in where:
+            if write is None or target.section not in address_of:
                 raise CodeGenerationError(
                     f"the object refers to {target.name} by a relocation {kind} that is not linked"
                 )
-            place = CodePlace(image, offsets[section] + offset, where[section] + offset)
-            if not write(place, where[target.section] + target.offset + addend):
+            place = CodePlace(image, offsets[section] + offset, address_of[section] + offset)
+            if not write(place, address_of[target.section] + target.offset + addend):
                 raise CodeGenerationError(f"the object is too large: {target.name} lies too far from where it is used")
 
-    def _is_left(self, relocation: tuple[int, int, int, int, int]) -> bool:
-        """True if the system's loader does a relocation: that of a word of data that holds an optional function."""
+    def _is_for_loader(self, relocation: tuple[int, int, int, int, int]) -> bool:
+        """True if the system's loader must apply a relocation (section, offset, kind, symbol, addend): it puts the
+        address of an optional function into a word of data."""
         section, _, kind, symbol, _ = relocation
-        in_data = self.given.sections[section].loaded and self.given.sections[section].flags & _WRITE
-        return bool(in_data) and kind == self.form.absolute and self.given.symbols[symbol] in self.optional
+        in_data = self.source.sections[section].loaded and self.source.sections[section].flags & _WRITE
+        return bool(in_data) and kind == self.form.absolute and self.source.symbols[symbol] in self.optional
 
-    def _left(self, relocations: list[tuple[int, int, int, int, int]], where: dict[int, int]) -> bytes:
-        """Return the table of relocations that the system's loader does."""
+    def _loader_relocations(
+        self, relocations: list[tuple[int, int, int, int, int]], address_of: dict[int, int]
+    ) -> bytes:
+        """Return the bytes of the table of relocations that the loader applies, each (section, offset, kind, symbol,
+        addend); `address_of` maps section numbers to addresses."""
         numbers = {s: number for number, s in enumerate(self.optional, len(self.offered) + 1)}
         rows = []
         for section, offset, kind, symbol, addend in relocations:
-            number = numbers[self.given.symbols[symbol]]
-            rows.append(_RELOCATION.pack(where[section] + offset, number << 32 | kind, addend))
+            number = numbers[self.source.symbols[symbol]]
+            rows.append(_RELOCATION.pack(address_of[section] + offset, number << 32 | kind, addend))
         return b"".join(rows)
 
-    def _symbols(self, where: dict[int, int]) -> bytes:
+    def _symbols(self, address_of: dict[int, int]) -> bytes:
+        """Return the bytes of the dynamic symbol table: exported functions, then optional ones; `address_of` maps
+        section numbers to addresses."""
         rows = [bytes(_SYMBOL.size)]
         for name, s in zip(self.names, self.offered, strict=False):
-            rows.append(_SYMBOL.pack(name, 0x12, 0, 4, where[s.section] + s.offset, s.size))
+            rows.append(_SYMBOL.pack(name, 0x12, 0, 4, address_of[s.section] + s.offset, s.size))
         rows += [_SYMBOL.pack(name, _WEAK << 4, 0, 0, 0, 0) for name in self.names[len(self.offered) :]]
         return b"".join(rows)
 
     def _hash(self) -> bytes:
-        """The table by which a loader finds names: buckets of symbols whose hashes have one remainder, in chains."""
+        """Return the bytes of the hash table by which a loader finds symbols: buckets by the hash's remainder, with
+        chains."""
         count = len(self.names) + 1
         buckets, chains = [0] * count, [0] * count
         for number, s in enumerate(self.offered, 1):
@@ -284,7 +307,8 @@ class _Library:
         return struct.pack(f"<{2 + 2 * count}I", count, count, *buckets, *chains)
 
     def _dynamic(self, hash_at: int, strings_at: int, symbols_at: int, left: tuple[int, int]) -> bytes:
-        """Return the table that the system's loader reads; `left` is where its relocations lie, and their bytes."""
+        """Return the bytes of the dynamic section, by which the loader finds the tables at these addresses; `left` is
+        the address and size of the relocations that it applies."""
         entries = [
             (14, self.soname),
             (4, hash_at),
@@ -299,18 +323,19 @@ class _Library:
 
 
 def elf_hash(name: str) -> int:
-    """The hash of a name, as ELF defines it.
+    """Return the hash of a symbol's name, as ELF defines it.
 
     >>> hex(elf_hash("printf"))
     '0x77905a6'
     """
-    found = 0
+    value = 0
     for byte in name.encode():
-        found = (found << 4) + byte
-        found ^= found >> 24 & 0xF0
-        found &= 0x0FFFFFFF
-    return found
+        value = (value << 4) + byte
+        value ^= value >> 24 & 0xF0
+        value &= 0x0FFFFFFF
+    return value
 
 
-def _aligned(number: int, alignment: int) -> int:
+def _round_up(number: int, alignment: int) -> int:
+    """Return the smallest multiple of `alignment` that is at least `number`."""
     return -(-number // alignment) * alignment

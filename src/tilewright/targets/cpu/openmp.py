@@ -1,10 +1,10 @@
-"""The OpenMP threads of PyTorch, where it is loaded: the pool's launches run on them.
+"""The OpenMP threads of PyTorch: if PyTorch is loaded, the pool's launches run on them.
 
 Threads of both wait by spinning. Two sets of them on the same cores would take turns by the system's time slices, some
 milliseconds each, whenever an operator of one follows an operator of the other.
 
-A child of a fork has none of its parent's threads, but its OpenMP library still counts on them and waits for them
-forever. A process that was forked and has not called exec since therefore never uses OpenMP here.
+A forked child has none of its parent's threads, but its OpenMP library still counts on them and waits for them forever.
+A process that was forked and has not called exec since therefore never uses OpenMP here.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from typing import Any
 import numpy as np
 
 FUNCTIONS = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads", "omp_get_max_threads")
-"""Run a function on a team of threads; a thread's number in its team; their number; the most that a team has."""
+"""OpenMP functions: run a function on a team of threads; number of this thread; size of its team; largest team."""
 STATUS = Path("/proc/self/stat")
 _FORKED_WITHOUT_EXEC = 0x40  # Linux's PF_FORKNOEXEC
 _FLAGS_FIELD = 6  # after the process's name, which ends with the last parenthesis
 
 
 def team_functions() -> np.ndarray[Any, np.dtype[np.uint64]] | None:
-    """Return the addresses of FUNCTIONS in the OpenMP library that PyTorch uses; None if there are none to be used.
+    """Return the addresses of FUNCTIONS in the OpenMP library that PyTorch uses, in that order; None if it cannot be
+    used.
 
-    There are none while PyTorch is not imported, or is being imported, and none in a forked process.
+    It cannot while PyTorch is not imported or still being imported, and in a forked process.
     """
     torch = sys.modules.get("torch")
     if torch is None or getattr(getattr(torch, "__spec__", None), "_initializing", False):
@@ -38,9 +39,10 @@ def team_functions() -> np.ndarray[Any, np.dtype[np.uint64]] | None:
 
 @cache
 def _functions_of(package: str) -> np.ndarray[Any, np.dtype[np.uint64]] | None:
-    """Return the addresses of FUNCTIONS for the package whose file is given; None if its library has none.
+    """Return the addresses of FUNCTIONS for PyTorch, whose package file is `package`; None if it was built without
+    OpenMP.
 
-    The package's own library resolves the names, in the libraries that it was linked with: a process may hold several
+    PyTorch's own library resolves the names, in the libraries that it was linked with: a process may hold several
     OpenMP libraries.
     """
     library = Path(package).parent / "lib" / "libtorch_cpu.so"
@@ -58,6 +60,7 @@ _is_child = False
 
 
 def _after_fork() -> None:
+    """Mark this process as a forked child."""
     global _is_child
     _is_child = True
 
@@ -67,7 +70,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def is_forked() -> bool:
-    """Return True if this process was forked and has not called exec since, or if the system does not tell.
+    """True if this process was forked and has not called exec since, or if the system does not tell.
 
     The fork may have been before this module was imported, so the system is asked too.
     """

@@ -1,7 +1,7 @@
-"""Calls of torch's operators like one before, on the host: from an operator's arguments to its results.
+"""Remembered calls of torch's operators on the host, from an operator's arguments to its results.
 
-An operator computes its result by one kernel. The first call of its kind is checked at length and observed
-(`calls.observing`). It tells which arrays of the kernel are arguments of the operator, seen with other extents and
+An operator computes its result by one kernel. The first call of its kind is checked fully and observed
+(`calls.observing`): this shows which arrays of the kernel are arguments of the operator, perhaps with other extents and
 strides or copied, and which are its results. Later calls are compared with it, and launched.
 """
 
@@ -26,25 +26,25 @@ from tilewright.targets.cpu.launch_cache import ROOM, copied_arrays, copies_of, 
 from tilewright.targets.cpu.pool import pool
 
 KINDS = 1024
-"""The kinds of calls, at most, that are remembered of one operator."""
+"""The most kinds of calls that one operator remembers."""
 Dims = tuple[tuple[int, int], ...]
 """(extent, stride) of each dimension of a contiguous array in a tensor's memory; strides count elements."""
 
 
 class OperatorCache(LearntCalls):
-    """The launches learnt from the calls of one operator on the host."""
+    """The launches that one operator remembers of its calls on the host."""
 
     def describe(self, args: Sequence[Any]) -> Description | None:
-        """The description of arguments; None where one of them cannot be described."""
+        """Return the words that describe the arguments, and their addresses; None if one of them cannot be
+        described."""
         if not reads_arrays():
             return None
         return self.table_for(pool().code, args).described(args)
 
     def learn(self, args: Sequence[Any], results: Sequence[Any], events: Observed) -> bool:
-        """A call was right, whose tensors have memory of their own; another one like it may be done so.
-
-        False: what happened in it cannot be repeated by a record.
-        """
+        """Remember a successful call of the operator with these arguments and results, so that later calls repeat its
+        launch. `events` were observed in it; the results own their memory. False if no record can repeat what
+        happened."""
         described = self.describe(args)
         if described is None or len(events.calls) != 1 or len(events.weights) > 1:
             return False
@@ -59,8 +59,8 @@ class OperatorCache(LearntCalls):
         record = _record(args, results, call, sources, (room, fixed, events.weights))
         if record is None:
             return False
-        for kept in events.weights:
-            kept.life.known_to.add(self)
+        for packed in events.weights:
+            packed.life.known_to.add(self)
         self.remember(described, record, KINDS, ROOM)
         return True
 
@@ -69,10 +69,11 @@ class OperatorCache(LearntCalls):
 
 
 class _Source(NamedTuple):
-    """The array of a kernel: the place of its tensor among the arguments and results, and how it sees that one.
+    """The origin of a kernel's array: `place` is the number of its tensor among the operator's arguments, then results.
 
-    `view` is a tensor in the memory of the argument or result, of which the array is a contiguous copy, or which it is;
-    for a result that was copied from the array: (extent, stride) of the result's dimensions in the array's order.
+    `view` is a tensor in the memory of that argument or result, with other extents and strides; the array is the view,
+    or a contiguous copy of it. If a result was copied from the array instead, `dims` are (extent, stride) of the
+    result's dimensions, in the array's memory order.
     """
 
     place: int
@@ -83,9 +84,10 @@ class _Source(NamedTuple):
 def _sources(
     args: Sequence[Any], results: Sequence[Any], call: KernelCall, events: Observed
 ) -> list[_Source | None] | None:
-    """The source of each argument of the host program, None for one that stays; None: one cannot be told."""
+    """Return the source of each argument of the host program (None for an argument that stays the same). Return None if
+    the source of one is unknown, or if not every result is written exactly once."""
     arrays = [*call.args, *(array for array, _ in call.outputs)]
-    given = {_address(a): n for n, a in enumerate(args) if _is_array(a)}
+    argument_at = {_address(a): n for n, a in enumerate(args) if _is_array(a)}
     result_at = {_address(a): len(args) + n for n, a in enumerate(results)}
     copied_from = {_address(copy): source for copy, source in events.copies}
     constants = {_address(c) for c in events.constants}
@@ -95,14 +97,14 @@ def _sources(
         if array is None or not _is_array(array):
             sources.append(None)
             continue
-        at = _address(array)
+        address = _address(array)
         if written:
-            source = _source_of_result(at, array, result_at, results, len(args), copied_from)
-        elif at in given:
-            source = _Source(given[at], array)
-        elif at in copied_from and _address(copied_from[at]) in given and _is_contiguous(array):
-            source = _Source(given[_address(copied_from[at])], copied_from[at])
-        elif at in constants:
+            source = _source_of_result(address, array, result_at, results, len(args), copied_from)
+        elif address in argument_at:
+            source = _Source(argument_at[address], array)
+        elif address in copied_from and _address(copied_from[address]) in argument_at and _is_contiguous(array):
+            source = _Source(argument_at[_address(copied_from[address])], copied_from[address])
+        elif address in constants:
             sources.append(None)
             continue
         else:
@@ -122,7 +124,12 @@ def _source_of_result(
     first: int,
     copied_from: Mapping[int, Any],
 ) -> _Source | None:
-    """The source of an array that a kernel wrote: the memory of a result, or what a result is a copy of."""
+    """Return the source of an array that a kernel wrote: the memory of a result, or memory that a result was copied
+    from.
+
+    `at` is the array's address, `result_at` maps addresses to numbers of results (the first is `first`), `copied_from`
+    maps addresses of copies to the tensors that were copied. None if it is neither.
+    """
     if at in result_at:
         return _Source(result_at[at], array)
     for n, result in enumerate(results):
@@ -134,7 +141,8 @@ def _source_of_result(
 
 
 def _in_memory_order(source: Any, copy: Any) -> Dims | None:
-    """(extent, stride in the copy) of dimensions in the order in which they lie in the source, which has no gaps."""
+    """Return (extent, stride in `copy`) of the dimensions in the order of `source`'s memory; None if `source` has
+    gaps."""
     order = sorted(range(source.dim()), key=lambda n: (-source.stride(n), n))
     dims = [(source.shape[n], copy.stride(n), source.stride(n)) for n in order if source.shape[n] != 1]
     step = 1
@@ -146,21 +154,25 @@ def _in_memory_order(source: Any, copy: Any) -> Dims | None:
 
 
 def _is_array(value: Any) -> bool:
+    """True if a value is an array or a tensor."""
     return hasattr(value, "ndim")
 
 
 def _address(array: Any) -> int:
+    """Return the address of the first element of an array or tensor."""
     return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data_ptr())
 
 
 def _is_contiguous(array: Any) -> bool:
+    """True if an array or tensor is contiguous, in row-major order."""
     return bool(array.flags.c_contiguous if isinstance(array, np.ndarray) else array.is_contiguous())
 
 
 def _fixed(args: Sequence[Any], weights: Sequence[KeptWeights]) -> list[FixedTensor] | None:
-    """The arguments that must be these weights; None where they are no arguments."""
+    """Return the arguments that must be these packed weights, unchanged; None if a weight is not among the
+    arguments."""
     places = {id(a): n for n, a in enumerate(args)}
-    tensors = [each for kept in weights for each in kept.tensors]
+    tensors = [each for packed in weights for each in packed.tensors]
     if any(id(tensor) not in places for tensor, _, _ in tensors):
         return None
     return [FixedTensor(places[id(tensor)], id(tensor), version, at) for tensor, version, at in tensors]
@@ -176,25 +188,27 @@ def _record(
     sources: Sequence[_Source | None],
     validity: tuple[int, Sequence[FixedTensor], Sequence[KeptWeights]],
 ) -> CallRecord | None:
-    """The record of a call; None where it writes to an argument, or a copy of it is no plain one."""
+    """Return the record of an operator's call, from the sources of its kernel's arrays. `validity` is (bytes of memory
+    that the launch keeps, tensors that must stay the same, packed weights). None if the kernel writes to an argument,
+    or uses a copy that a record cannot make."""
     room, fixed, weights = validity
     whole, code = call.whole, pool().code
-    moved = [None if s is None else s.place for s in sources]
-    if any(n is not None and n < len(args) for n, w in zip(moved, whole.written, strict=True) if w):
+    numbers = [None if s is None else s.place for s in sources]
+    if any(n is not None and n < len(args) for n, w in zip(numbers, whole.written, strict=True) if w):
         return None
     views = {s.place: s.view for s in sources if s is not None and s.view is not None}
     addresses = [_address(a) if _is_array(a) else 0 for a in (*args, *results)]
     for source, array in zip(sources, whole.arrays, strict=True):
         if source is not None and source.dims is not None:
             addresses[source.place] = array.ctypes.data  # the result is copied from it
-    copied = copied_arrays(views, whole, moved, addresses)
+    copied = copied_arrays(views, whole, numbers, addresses)
     if copied is None:
         return None
     zeroed = {_address(array) for array, zeros in call.outputs if zeros}
     outputs: list[Output] = []
-    through: list[SmallCopy] = []
+    result_copies: list[SmallCopy] = []
     for n, result in enumerate(results, len(args)):
-        (place,) = [k for k, m in enumerate(moved) if m == n]
+        (place,) = [k for k, m in enumerate(numbers) if m == n]
         array, source = whole.arrays[place], sources[place]
         assert source is not None
         dims = source.dims
@@ -204,20 +218,27 @@ def _record(
             return None
         output, small = _output(result, array, n, dims, _address(array) in zeroed)
         outputs.append(output)
-        through += [] if small is None else [small]
+        result_copies += [] if small is None else [small]
     of_args = {n: dtype for n, dtype in copied.items() if n < len(args)}
-    copies = [_seen(copy, args, views) for copy in copies_of(views, of_args)]
+    copies = [_copy_of_view(copy, args, views) for copy in copies_of(views, of_args)]
     launch, _ = whole.launches[0]
     alive = weights[0].life.alive if weights else None
     record = CallRecord(
-        len(args), call_launch(code, launch, moved), outputs, [*copies, *through], room=room, fixed=fixed, alive=alive
+        len(args),
+        call_launch(code, launch, numbers),
+        outputs,
+        [*copies, *result_copies],
+        room=room,
+        fixed=fixed,
+        alive=alive,
     )
-    launch.let_go(moved)
+    launch.let_go(numbers)
     return record
 
 
-def _seen(copy: Copy | SmallCopy, args: Sequence[Any], views: Mapping[int, Any]) -> Copy | SmallCopy:
-    """The copy of an argument that a kernel sees with other extents and strides."""
+def _copy_of_view(copy: Copy | SmallCopy, args: Sequence[Any], views: Mapping[int, Any]) -> Copy | SmallCopy:
+    """Return `copy` changed so that it first views the argument with the extents and strides of its tensor in
+    `views`."""
     if isinstance(copy, SmallCopy):
         return copy
     argument, view = args[copy.argument], views[copy.argument]
@@ -227,13 +248,15 @@ def _seen(copy: Copy | SmallCopy, args: Sequence[Any], views: Mapping[int, Any])
 
 
 def _copied_as(make: Callable[[Any], Any], shape: tuple[int, ...], strides: tuple[int, ...], tensor: Any) -> Any:
+    """Return the copy that `make` makes of `tensor`, seen with these extents and strides."""
     return make(tensor.as_strided(shape, strides))
 
 
 def _output(result: Any, array: Any, place: int, dims: Dims | None, zeroed: bool) -> tuple[Output, SmallCopy | None]:
-    """The output that is a result, and the copy on the stack that a kernel writes in its stead, if it does.
+    """Return (how a call makes a result and what it returns, the copy from the stack into it or None).
 
-    `array` is what the kernel wrote; `dims`: a copy of it in the order of these dimensions became the result.
+    `array` is what the kernel wrote; with `dims`, the result is a copy of it whose dimensions have these (extent,
+    stride). `place` is the result's number among arguments and results; `zeroed` says that the kernel expects zeros.
     """
     torch: Any = sys.modules["torch"]
     shape, strides = tuple(result.shape), result.stride()
@@ -251,6 +274,7 @@ def _output(result: Any, array: Any, place: int, dims: Dims | None, zeroed: bool
     extents, steps = (tuple(column) for column in zip(*dims, strict=True))
 
     def placed(elements: Any) -> Any:
+        """Return a new result with a copy of `elements` in it."""
         goal = make()
         goal.as_strided(extents, steps).copy_(as_tensor(elements).view(extents))
         return goal
@@ -259,6 +283,6 @@ def _output(result: Any, array: Any, place: int, dims: Dims | None, zeroed: bool
 
 
 def _has_no_gaps(tensor: Any) -> bool:
-    """True if the elements of a tensor lie in as much memory as they need."""
+    """True if a tensor's elements use exactly as much memory as they need."""
     last = sum((extent - 1) * stride for extent, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return bool(last + 1 == prod(tensor.shape))

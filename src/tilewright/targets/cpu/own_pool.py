@@ -1,8 +1,8 @@
-"""The worker pool inside an exported object: its machine code under the kernel's name, without a library.
+"""The worker pool inside an exported object: its machine code with the kernel's name, without any library.
 
-`tilewright.load` starts threads of Python in `NAME_pool_worker`, and gives `NAME_pool_run` as `run` of a `tw_pool`
-whose context is the control block. `NAME_pool_launch` takes a launch record, as `pool_run` of `pool` does. Before all
-of them, `NAME_pool_setup` is told the addresses of libc's `syscall` and `sched_yield`: the object itself needs no libc.
+`tilewright.load` starts threads of Python in `NAME_pool_worker`, and passes `NAME_pool_run` as `run` of a `tw_pool`
+whose context is the control block. `NAME_pool_launch` takes a launch record, like `pool_run` of `pool`. First of all,
+`NAME_pool_setup` gets the addresses of libc's `syscall` and `sched_yield`: the object itself needs no libc.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tilewright.targets.cpu.pool import TEXT
 from tilewright.targets.cpu.waiting import CALLS, text_without_library
 
 ENTRIES = {"pool_worker": "pool_worker", "pool_run": "pool_launch"}
-"""The functions of `pool`, and what comes after a kernel's name for each."""
+"""For functions of `pool`: the end of the exported function's name, after the kernel's name."""
 
 _ENTRY = """
 define void @NAME_pool_run(ptr %control, ptr %task, ptr %argument, i32 %workers) nounwind {
@@ -44,11 +44,12 @@ entry:
 
 
 def pool_text(family: Family) -> str | None:
-    """The text of `pool` for code without a library; its function is `pool_run`. None: the family has none."""
+    """Return the LLVM text of the worker pool for code without a library; its main function is `pool_run`. None if the
+    family does not support it."""
     waiting = text_without_library(family)
     return None if waiting is None else waiting + TEXT
 
 
 def pool_entry(name: str) -> str:
-    """The functions of a kernel that call it."""
+    """Return the LLVM text of the exported pool functions of the kernel `name`, which call the pool."""
     return _ENTRY.replace("NAME", name).replace("CALLS", CALLS)

@@ -1,18 +1,18 @@
-"""The worker pool: threads that spin while they wait for a launch, and fall asleep after a while.
+"""The worker pool: threads that spin while they wait for a launch, and fall asleep after some milliseconds.
 
-A launch writes the function and its arguments, counts one up, runs worker 0 itself and waits until the others are done.
-All of it is machine code; a thread of Python only enters it. Whoever waits gives its core away now and then: where two
-threads share a core, the one that has work must get it.
+A launch writes the function and its arguments, increments a launch number, runs worker 0 itself and waits until the
+other workers are done. All of it is machine code; a thread of Python only enters it. A thread that waits yields its
+core now and then: if two threads share a core, the one that has work must get it.
 
-What a launch writes is read by workers after an acquire of its number, and what workers write by the launching thread
-after an acquire of their count: no order of memory is taken for granted beyond that. A thread that is about to sleep
-counts itself before it looks for the last time, and a launch counts up before it looks for sleepers; both are
-sequentially consistent, so that one of them sees the other.
+Workers read what a launch wrote after an acquire of the launch number; the launching thread reads what workers wrote
+after an acquire of the count of unfinished workers. No other memory order is assumed. A thread that is about to sleep
+counts itself before it looks for a launch a last time, and a launch increments its number before it looks for sleepers.
+Both are sequentially consistent, so one of them sees the other.
 
-Where PyTorch is loaded, a launch runs on its OpenMP threads instead (`openmp`), on as many of them as PyTorch would use
-and at most as many as it asks for. The pool's own threads are asleep then.
+If PyTorch is loaded, launches run on its OpenMP threads instead (`openmp`): on as many as PyTorch would use, and at
+most as many as the launch asks for. The pool's own threads sleep then.
 
-Threads of Python may launch at the same time: launches that share workers take turns, by a lock in the control block; a
+Threads of Python may launch at the same time: launches that share workers take turns, by a lock in the control block. A
 launch of one worker runs on the thread that asks for it.
 """
 
@@ -37,9 +37,10 @@ from tilewright.targets.cpu.openmp import team_functions
 from tilewright.targets.cpu.waiting import text_of_waiting
 
 SPINS = 200000
-"""Looks before a worker falls asleep: some milliseconds, as waking it takes longer than most kernels run."""
+"""Iterations of the waiting loop before a worker falls asleep: some milliseconds, since waking takes longer than most
+kernels run."""
 TEAM = 768
-"""The place in the control block of the address of a table of OpenMP's functions."""
+"""The offset in the control block of the address of the table of OpenMP's functions."""
 
 # control block: 0 launches, 128 workers still at work, 256 function, 264 arguments, 272 workers asked for,
 # 384 sleepers, 512 lock, 640 threads (0 in a forked process, and after the end: then worker 0 does everything), 768
@@ -309,10 +310,10 @@ entry:
 
 
 def aligned(count: int, alignment: int = 4096) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """So many bytes of zeroed memory that start at a multiple of the alignment.
+    """Return `count` bytes of zeroed memory whose address is a multiple of `alignment`.
 
-    Much of it lies in large pages where the system has them: rows that lie apart are then found without looking each
-    of their pages up. A forked process has a copy of it, never the same memory.
+    Large amounts lie in large pages if the system has them, so that strided rows need fewer TLB entries. A forked
+    process gets a copy, never the same memory.
     """
     if count >= LARGE_PAGE // 8:
         alignment = LARGE_PAGE
@@ -327,30 +328,31 @@ class PoolCode(Protocol):
     """Machine code of the functions that threads and launches call."""
 
     def address(self, name: str) -> int:
-        """The address of `pool_run` or `pool_worker`."""
+        """Return the address of a function, such as `pool_run` or `pool_worker`."""
 
 
 class LockedLaunch(Protocol):
-    """A launch that one thread makes at a time."""
+    """A launch with a lock: one thread at a time makes it."""
 
     def unlock(self) -> None:
-        """Frees its lock: who held it is gone."""
+        """Free the launch's lock in a forked process, in which the thread that held it does not exist."""
 
 
-def _generated() -> PoolCode:
+def _generate_pool_code() -> PoolCode:
+    """Return the pool's machine code for the CPU at hand, generated (or taken from the cache) and linked."""
     from tilewright.targets.cpu.load import load_text
 
     return load_text(text_of_waiting(host_family()) + TEXT + calling.TEXT)
 
 
 class Pool:
-    """The workers of this process."""
+    """The worker threads of this process, and the control block by which launches reach them."""
 
     def __init__(self, workers: int, code: PoolCode | None = None):
-        """`code` has the functions of `TEXT`; None: they are made now."""
+        """Start `workers` - 1 threads; `code` has the functions of `TEXT` (None: generate them)."""
         features()  # asks for tile registers, before threads start
         self.workers = workers
-        self.code = _generated() if code is None else code
+        self.code = _generate_pool_code() if code is None else code
         self.control = aligned(1024)
         self.address = self.control.ctypes.data
         self.run = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self.code.address("pool_run"))
@@ -361,7 +363,7 @@ class Pool:
         self.start()
 
     def start(self) -> None:
-        """Starts the threads; if the system gives fewer, there are fewer workers."""
+        """Start the worker threads; if the system refuses some, the pool has fewer workers."""
         self.owner = os.getpid()
         count = 0
         with suppress(RuntimeError):
@@ -374,25 +376,26 @@ class Pool:
         self.control[640:644].view(np.uint32)[0] = count
 
     def add(self, launch: LockedLaunch) -> None:
-        """Takes note of a launch, whose lock is free in a forked process."""
+        """Remember a launch, so that its lock is freed in a forked process; from now on launches may run on PyTorch's
+        threads."""
         self.join_openmp()
         self.launches.add(launch)
 
     def join_openmp(self) -> None:
-        """Lets launches run on PyTorch's threads from now on, those of earlier records too, if it is loaded."""
+        """Make all launches run on PyTorch's OpenMP threads from now on, if it is loaded."""
         if self.team is None and self.owner == os.getpid():
             self.team = team_functions()
             if self.team is not None:
                 self.control[TEAM : TEAM + 8].view(np.uint64)[0] = self.team.ctypes.data
 
     def stop(self) -> None:
-        """Ends the threads; a launch after that runs on the thread that asks for it."""
+        """End the threads; later launches run on the thread that asks for them."""
         record = aligned(64, 64).view(np.uint64)  # without a function
         record[2:4] = [self.workers + 1, self.address]
         self.run(record.ctypes.data)
 
     def after_fork(self) -> None:
-        """In a forked process there are no threads, and nobody holds a lock."""
+        """In a forked process: forget the threads, which do not exist there, and free all locks."""
         self.control[:] = 0
         self.team = None
         for launch in list(self.launches):
@@ -405,7 +408,7 @@ _lock = threading.Lock()
 
 
 def pool() -> Pool:
-    """The pool of this process; made when first asked for, and given new threads in a forked process."""
+    """Return the pool of this process: made at the first call, and given new threads at the first call after a fork."""
     global _pool
     with _lock:
         if _pool is None:
@@ -417,6 +420,7 @@ def pool() -> Pool:
 
 
 def _after_fork() -> None:
+    """In a forked process: replace the module's lock, and reset the pool and all tables of remembered calls."""
     global _lock
     _lock = threading.Lock()
     if _pool is not None:

@@ -1,4 +1,4 @@
-"""The family of last resort: any CPU that LLVM knows, by its own vectors of 128 bits; slower, exact, never refused."""
+"""The fallback family of CPUs: any CPU that LLVM knows, with LLVM's generic vectors of 128 bits; slower, but exact."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WIDTH = 16
 
 
 def row(name: str, features: frozenset[str]) -> Machine:
-    """The machine: what LLVM makes of four floats or two doubles on any CPU."""
+    """Return the machine of the portable family: generic vectors of four floats or two doubles."""
     from tilewright.ir.dtypes import f32, f64, i32
     from tilewright.machine import Limits, Machine, spaces_of
     from tilewright.targets.cpu.costs import COSTS, LIMITS, lane_rates
@@ -56,9 +56,10 @@ def row(name: str, features: frozenset[str]) -> Machine:
 
 
 def _products() -> Mapping[str, Multiply]:
-    from tilewright.targets.cpu.products import apart
+    """Return, by atom name, the functions that write multiplication atoms as LLVM IR."""
+    from tilewright.targets.cpu.products import add_after_multiply
 
-    return {"vector.f32": apart, "vector.f64": apart, "vector.i32": apart}
+    return {"vector.f32": add_after_multiply, "vector.f64": add_after_multiply, "vector.i32": add_after_multiply}
 
 
 FAMILY = Family(

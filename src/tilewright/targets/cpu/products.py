@@ -1,4 +1,5 @@
-"""Multiplication atoms that LLVM has for every CPU: vector multiply-adds, A the same element in all lanes."""
+"""Multiplication atoms in generic LLVM instructions, for every CPU: vector multiply-adds with A broadcast to all
+lanes."""
 
 from __future__ import annotations
 
@@ -11,63 +12,66 @@ if TYPE_CHECKING:
     from tilewright.targets.cpu.emit import NativeEmitter
 
 WORD = 32
-"""Bits that instructions of every CPU repeat in all lanes of a vector, and load so."""
+"""Bits of a word, which every CPU can broadcast to all lanes of a vector, from memory too."""
 _SUFFIX = {"half": "f16", "float": "f32", "double": "f64"}
 
 
-def fused(e: NativeEmitter, op: Op) -> None:
-    """C += A * B, rounded once."""
+def fused_multiply_add(e: NativeEmitter, op: Op) -> None:
+    """Write C += A * B as a fused multiply-add, rounded once; A is broadcast to all lanes."""
     c, a, b = op.operands
     w, form, lanes = e.w, e.kind(c), e.lanes(c)
     name = f"@llvm.fma.v{lanes}{_SUFFIX[element(c.type.dtype)]}"
     w.declare(f"{form} {name}({form}, {form}, {form})")
-    left = in_all_lanes(e, a, e.lanes_of(c))
+    left = broadcast_to_lanes(e, a, e.lanes_of(c))
     e.registers[c] = w.value(f"call {form} {name}({form} {left}, {form} {e.register(b)}, {form} {e.register(c)})")
 
 
-def apart(e: NativeEmitter, op: Op) -> None:
-    """C += A * B by a product and a sum."""
+def add_after_multiply(e: NativeEmitter, op: Op) -> None:
+    """Write C += A * B as a multiplication and an addition; A is broadcast to all lanes."""
     c, a, b = op.operands
     w, form = e.w, e.kind(c)
     words = ("fmul", "fadd") if c.type.dtype.is_float else ("mul", "add")
-    product = w.value(f"{words[0]} {form} {in_all_lanes(e, a, e.lanes_of(c))}, {e.register(b)}")
+    product = w.value(f"{words[0]} {form} {broadcast_to_lanes(e, a, e.lanes_of(c))}, {e.register(b)}")
     e.registers[c] = w.value(f"{words[1]} {form} {product}, {e.register(c)}")
 
 
-def in_all_lanes(e: NativeEmitter, value: Value, lanes: int) -> str:
-    """One element in all lanes; it is made once for each element."""
+def broadcast_to_lanes(e: NativeEmitter, value: Value, lanes: int) -> str:
+    """Return the register `value`, broadcast to `lanes` lanes if it is a scalar; each scalar is broadcast only once."""
     text = e.register(value)
     if e.lanes(value) is not None:
         return text
     key = ("splat", text)
-    found = e.w.scope.known.get(key)
-    if found is None:
-        found = e.w.scope.known[key] = e.w.splat(text, element(value.type.dtype), lanes)
-    return found
+    vector_text = e.w.scope.known.get(key)
+    if vector_text is None:
+        vector_text = e.w.scope.known[key] = e.w.splat(text, element(value.type.dtype), lanes)
+    return vector_text
 
 
-def group_in_all_lanes(e: NativeEmitter, value: Value, bits: int, lanes: int, form: str) -> str:
-    """A group of neighbours along k (a pair, or four), together so many bits, in all lanes of a vector type."""
+def group_to_lanes(e: NativeEmitter, value: Value, bits: int, lanes: int, form: str) -> str:
+    """Broadcast a group of neighbours along k (two or four elements, `bits` bits together) to `lanes` groups, as LLVM
+    vector type `form`; return the LLVM value. A register that already fills the vector is returned as it is."""
     text = e.register(value)
     if (e.lanes(value) or 1) * value.type.dtype.bits == bits * lanes:  # it is there already
         return text
-    whole = e.words.get(value) or e.w.value(f"bitcast {e.kind(value)} {text} to i{bits}")
-    spread = e.w.splat(whole, f"i{bits}", lanes)
+    word = e.words.get(value) or e.w.value(f"bitcast {e.kind(value)} {text} to i{bits}")
+    spread = e.w.splat(word, f"i{bits}", lanes)
     return e.w.value(f"bitcast <{lanes} x i{bits}> {spread} to {form}")
 
 
-def only_products(e: NativeEmitter, op: Op) -> bool:
-    """Whether a branch holds nothing but products of whole vector registers: those can be masked."""
+def holds_only_products(e: NativeEmitter, op: Op) -> bool:
+    """True if a branch holds only multiplication atoms on full vector registers, of a machine whose instructions can be
+    masked."""
     inside = op.blocks[0].ops
     if not e.machine.predicated or len(op.blocks) != 1 or not inside or any(x.name != "atom" for x in inside):
         return False
-    whole = 8 * (e.machine.limits.vector_bytes or 0)
+    register_bits = 8 * (e.machine.limits.vector_bytes or 0)
     sums = [x.operands[0] for x in inside]
-    return all(not e.is_tile(c) and (e.lanes(c) or 0) * c.type.dtype.bits == whole for c in sums)
+    return all(not e.is_tile(c) and (e.lanes(c) or 0) * c.type.dtype.bits == register_bits for c in sums)
 
 
-def multiply_where(e: NativeEmitter, op: Op) -> None:
-    """The products of a branch, without one: where the condition fails, a mask keeps the sums as they are."""
+def masked_products(e: NativeEmitter, op: Op) -> None:
+    """Write the multiplication atoms of a branch without branching: where its condition fails, a mask keeps the
+    accumulators."""
     when, w = op.attrs["when"], e.w
     holds, depth = w.condition(when), w.depth(when)
     for inner in op.blocks[0].ops:

@@ -1,4 +1,4 @@
-"""Relocations of machine code: places in it that hold addresses, and how a family of CPUs writes them."""
+"""Relocations of machine code: the fields in it that hold addresses, and how each family of CPUs writes them."""
 
 from __future__ import annotations
 
@@ -8,30 +8,32 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class CodePlace:
-    """A place in a piece of machine code that is to hold an address: its offset there, and its own address."""
+    """A field in a piece of machine code that is to hold an address: its offset in the code, and its address when
+    loaded."""
 
     code: bytearray
     offset: int
     address: int
 
     def word(self, size: int = 4) -> int:
-        """Return the number that stands at this place now."""
+        """Return the number that the field holds now: `size` bytes, little-endian."""
         return int.from_bytes(self.code[self.offset : self.offset + size], "little")
 
     def put(self, value: int, size: int = 4) -> None:
-        """Writes a number there; what does not fit is cut off."""
+        """Store a number in the field: `size` bytes, little-endian; higher bits are cut off."""
         self.code[self.offset : self.offset + size] = (value % (1 << 8 * size)).to_bytes(size, "little")
 
 
 Relocate = Callable[[CodePlace, int], bool]
-"""Writes an address into a place; False where the address lies too far away."""
+"""Writes the address of a target into a field; returns False if it does not fit."""
 
 
 @dataclass(frozen=True)
 class ObjectForm:
-    """The form of a family's object files: the number of the machine in their header, and their relocations by number.
+    """The format of a family's object files: the machine number in their header, and functions for relocations by
+    number.
 
-    `absolute` is the relocation that puts the 64-bit address of a symbol into data; a loader does it.
+    `absolute` is the number of the relocation that puts the 64-bit address of a symbol into data; a loader applies it.
     """
 
     machine: int
@@ -40,7 +42,7 @@ class ObjectForm:
 
 
 def fits(value: int, bits: int) -> bool:
-    """Whether a signed number has so few bits.
+    """True if a signed number fits in `bits` bits.
 
     >>> fits(-128, 8), fits(128, 8)
     (True, False)

@@ -1,4 +1,4 @@
-"""Functions that LLVM calls by itself, for a module that is to need no library: conversions, copies, fills."""
+"""Functions that LLVM's code calls implicitly (conversions, memcpy, memset), for objects that use no library."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ out:
   ret ptr %p
 }
 """
-# volatile: a loop that LLVM takes for a fill or a copy would become a call of itself
+# volatile: LLVM would turn a loop that fills or copies into a call of this very function
 
 _CONVERSIONS = re.sub(r"^define (?!internal )", "define internal ", conversions.TEXT, flags=re.MULTILINE)
 
 TEXTS = {("memset", "memcpy"): _MEMORY, conversions.NAMES: _CONVERSIONS}
-"""LLVM texts by the functions they hold; these are internal: the module's calls find them, no other module does."""
+"""LLVM texts by the names of their functions, which are internal to the module that the text is added to."""
 
 
 def support_for(names: set[str]) -> str:
-    """The LLVM text of functions by these names; nothing for those that are not known.
+    """Return the LLVM text of the support functions in `names`; unknown names add nothing.
 
     >>> "@memset" in support_for({"memset"}), support_for({"printf"})
     (True, '')
     """
-    return "".join(text for held, text in TEXTS.items() if names & set(held))
+    return "".join(text for functions, text in TEXTS.items() if names & set(functions))

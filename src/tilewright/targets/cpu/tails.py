@@ -1,7 +1,8 @@
-"""Vectors of which only a part is there: by the machine's masks, or in pieces that touch nothing else.
+"""Loads and stores of vectors that are partly out of bounds: with the machine's masks, or in pieces that touch nothing
+else.
 
-A machine without masks loads and stores what is known to be there in pieces of 8, 4, 2 and 1 elements; where only a run
-knows, lane by lane, what is not there from and to spare memory.
+A machine without masks loads and stores lanes that are known to be in bounds in pieces of 8, 4, 2 and 1 elements. If
+that is known at run time only, it goes lane by lane, with lanes out of bounds redirected to spare memory.
 """
 
 from __future__ import annotations
@@ -30,20 +31,24 @@ def load(
     other: str,
     target: Value,
 ) -> str:
-    """The lanes for which the condition holds; the others are what `other` has there."""
+    """Emit the load of a vector under a condition on its lanes; return the LLVM value.
+
+    Lane `lane` is at `offset` of `buffer`, `step` elements from the one before (None: not constant). Lanes where `when`
+    holds are loaded; the others take theirs from the LLVM vector `other`.
+    """
     kind, bytes_each = element(target.type.dtype), target.type.dtype.numpy.itemsize
     form = f"<{lanes} x {kind}>"
     if step == 1:
         if bytes_each in e.machine.masked:
             return _load_masked(e, buffer, offset, lane, lanes, when, other, kind, bytes_each)
-        pieces = _pieces(when, lane, lanes)
+        pieces = _known_pieces(when, lane, lanes)
         if pieces is not None:
             return load_pieces(e, buffer, offset, lane, pieces, target, other)
     total = other
     mask = e.w.lane_conditions(when, lane, lanes)
     for i in range(lanes):
         bit = e.w.value(f"extractelement <{lanes} x i1> {mask}, i64 {i}")
-        pointer = e.where(buffer, Substitution({lane: i})(offset))
+        pointer = e.address_of(buffer, Substitution({lane: i})(offset))
         safe = e.w.value(f"select i1 {bit}, ptr {pointer}, ptr {e.spare}")
         one = e.w.value(f"load {kind}, ptr {safe}, align {bytes_each}")
         full = e.w.value(f"insertelement {form} {total}, {kind} {one}, i64 {i}")
@@ -62,15 +67,17 @@ def _load_masked(
     kind: str,
     align: int,
 ) -> str:
+    """Emit a masked load of contiguous lanes: those where `when` holds; the others come from the LLVM vector `other`.
+    `kind` is the LLVM element type. Return the LLVM value."""
     form = plain = f"<{lanes} x {kind}>"
-    mask, pointer = e.w.lane_conditions(when, lane, lanes), e.where(buffer, at_start(offset, lane))
-    if kind in ("bfloat", "half"):  # as integers: LLVM does not take every width of these apart
+    mask, pointer = e.w.lane_conditions(when, lane, lanes), e.address_of(buffer, at_start(offset, lane))
+    if kind in ("bfloat", "half"):  # as integers: LLVM cannot split every vector width of these types
         kind, form = "i16", f"<{lanes} x i16>"
         other = e.w.value(f"bitcast {plain} {other} to {form}")
     name = f"@llvm.masked.load.v{lanes}{_suffix(kind)}.p0"
     e.w.declare(f"{form} {name}(ptr, i32, <{lanes} x i1>, {form})")
-    found = e.w.value(f"call {form} {name}(ptr {pointer}, i32 {align}, <{lanes} x i1> {mask}, {form} {other})")
-    return found if form == plain else e.w.value(f"bitcast {form} {found} to {plain}")
+    loaded = e.w.value(f"call {form} {name}(ptr {pointer}, i32 {align}, <{lanes} x i1> {mask}, {form} {other})")
+    return loaded if form == plain else e.w.value(f"bitcast {form} {loaded} to {plain}")
 
 
 def load_pieces(
@@ -83,11 +90,12 @@ def load_pieces(
     other: str,
     when: Expr | None = None,
 ) -> str:
-    """Each piece by a load of its own, put where it belongs among the others; from spare memory where `when` fails."""
+    """Emit one load for each (first lane, lanes) of `pieces` and insert the results into the LLVM vector `other`;
+    return it. If the condition `when` fails, all pieces are loaded from spare memory."""
     lanes, kind = e.lanes_of(target), element(target.type.dtype)
     form, total, align = f"<{lanes} x {kind}>", other, target.type.dtype.numpy.itemsize
     for start, count in pieces:
-        pointer = memory.guarded(e, e.where(buffer, Substitution({lane: start})(offset)), when)
+        pointer = memory.guarded(e, e.address_of(buffer, Substitution({lane: start})(offset)), when)
         if count == 1:
             one = e.w.value(f"load {kind}, ptr {pointer}, align {align}")
             total = e.w.value(f"insertelement {form} {total}, {kind} {one}, i64 {start}")
@@ -103,23 +111,23 @@ def load_pieces(
 
 
 def store(e: NativeEmitter, source: Value, buffer: Value, offset: Expr, lane: Symbol, when: Expr) -> None:
-    """Neighbours in memory, of which only those are written for which the condition holds."""
+    """Emit the store of a vector to contiguous memory from `offset` on, of those lanes only for which `when` holds."""
     lanes, kind = e.lanes_of(source), element(source.type.dtype)
     form, bytes_each = f"<{lanes} x {kind}>", source.type.dtype.numpy.itemsize
     value = e.register(source)
     if bytes_each not in e.machine.masked or (bytes_each < 4 and lanes * bytes_each not in (16, 32, 64)):
-        pieces = _pieces(when, lane, lanes)
+        pieces = _known_pieces(when, lane, lanes)
         if pieces is None:
             memory.store_lanes(e, source, buffer, offset, lane, when)
         else:
             store_pieces(e, buffer, offset, lane, pieces, source)
         return
-    mask, pointer = e.w.lane_conditions(when, lane, lanes), e.where(buffer, at_start(offset, lane))
+    mask, pointer = e.w.lane_conditions(when, lane, lanes), e.address_of(buffer, at_start(offset, lane))
     if kind in ("bfloat", "half"):
         value = e.w.value(f"bitcast {form} {value} to <{lanes} x i16>")
         form, kind = f"<{lanes} x i16>", "i16"
     if kind in ("i8", "i16"):
-        # LLVM joins a truncation with the store, and with one lane stores the wide element whole: kept apart.
+        # LLVM fuses a truncation with the store, and for one lane stores the whole wide element: the asm prevents it
         value = e.w.value(f'call {form} asm "", "={e.family.register},0"({form} {value})')
     name = f"@llvm.masked.store.v{lanes}{_suffix(kind)}.p0"
     e.w.declare(f"void {name}({form}, ptr, i32, <{lanes} x i1>)")
@@ -129,11 +137,12 @@ def store(e: NativeEmitter, source: Value, buffer: Value, offset: Expr, lane: Sy
 def store_pieces(
     e: NativeEmitter, buffer: Value, offset: Expr, lane: Symbol, pieces: list[tuple[int, int]], source: Value
 ) -> None:
-    """Each piece by a store of its own."""
+    """Emit one store for each (first lane, lanes) of `pieces` of the register `source`, to contiguous memory from
+    `offset` on."""
     form, kind, value = e.kind(source), element(source.type.dtype), e.register(source)
     align = source.type.dtype.numpy.itemsize
     for start, count in pieces:
-        pointer = e.where(buffer, Substitution({lane: start})(offset))
+        pointer = e.address_of(buffer, Substitution({lane: start})(offset))
         if count == 1:
             one = e.w.value(f"extractelement {form} {value}, i64 {start}")
             e.w.line(f"store {kind} {one}, ptr {pointer}, align {align}")
@@ -143,42 +152,45 @@ def store_pieces(
         e.w.line(f"store <{count} x {kind}> {part}, ptr {pointer}, align {align}")
 
 
-def _pieces(when: Expr, lane: Symbol, lanes: int) -> list[tuple[int, int]] | None:
-    """(first lane, lanes) of the pieces that are there, each a power of two long; None where only a run knows.
+def _known_pieces(when: Expr, lane: Symbol, lanes: int) -> list[tuple[int, int]] | None:
+    """Return (first lane, lanes) of pieces that cover the lanes in bounds (where `when` holds); each is a power of two
+    long. None if the condition is known at run time only.
 
     >>> from tilewright.algebra.expr import index
     >>> l = index("l", 8)
-    >>> _pieces(l <= 6, l, 8)
+    >>> _known_pieces(l <= 6, l, 8)
     [(0, 4), (4, 2), (6, 1)]
     """
-    there: list[bool] = []
+    in_bounds: list[bool] = []
     for i in range(lanes):
         holds = Substitution({lane: i})(when)
         if not isinstance(holds, Const):
             return None
-        there.append(bool(holds.value))
+        in_bounds.append(bool(holds.value))
     pieces: list[tuple[int, int]] = []
-    at = 0
-    while at < lanes:
-        run = next((n for n in range(at, lanes) if not there[n]), lanes) - at
-        pieces += powers_of_two(at, run)
-        at += max(1, run)
+    lane_number = 0
+    while lane_number < lanes:
+        run = next((n for n in range(lane_number, lanes) if not in_bounds[n]), lanes) - lane_number
+        pieces += powers_of_two(lane_number, run)
+        lane_number += max(1, run)
     return pieces
 
 
 def powers_of_two(start: int, count: int) -> list[tuple[int, int]]:
-    """(start, count) of pieces, the largest first.
+    """Split a range of `count` numbers from `start` on into (start, count) pieces whose lengths are powers of two, the
+    largest first.
 
     >>> powers_of_two(3, 7)
     [(3, 4), (7, 2), (9, 1)]
     """
-    found = []
+    pieces = []
     while count:
         piece = 1 << (count.bit_length() - 1)
-        found.append((start, piece))
+        pieces.append((start, piece))
         start, count = start + piece, count - piece
-    return found
+    return pieces
 
 
 def _suffix(kind: str) -> str:
+    """Return the name of an LLVM type within an intrinsic's name: "float" -> "f32"."""
     return {"float": "f32", "double": "f64", "half": "f16", "bfloat": "bf16"}.get(kind, kind)

@@ -1,4 +1,4 @@
-"""Multiplication atoms of vector registers: A is the same in all lanes, so it is 1 x k, B is k x lanes."""
+"""Multiplication atoms of vector registers: A is 1 x k and the same in all lanes, B is k x lanes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ def vector_atom(
     picks: int = 1,
     picks_from: int = 0,
 ) -> MultiplyAtom:
-    """A multiply-add over `lanes`, summing `depth` neighbouring products in each; A is the same in all lanes.
+    """Return the atom in which each of `lanes` lanes adds `depth` products of neighbours along k; all lanes have the
+    same A.
+
+    `types` are those of A, B and C. `picks` is how many values of A one register can hold, of which the instruction
+    selects one by lane number; `picks_from` is the number of registers that may hold them (0: all).
 
     >>> from tilewright.ir.dtypes import f32
     >>> vector_atom("vector.f32", 4, 1, (f32, f32, f32)).shape

@@ -1,4 +1,5 @@
-"""When a vector copy of a CPU can move elements between views: the lanes of each register are neighbours in memory."""
+"""Conditions under which vector copies move elements between views: the lanes of each register are contiguous in
+memory."""
 
 from __future__ import annotations
 
@@ -12,37 +13,42 @@ from tilewright.machine.offsets import Offsets
 
 
 def whole_conditions(request: ViewRequest, width: int, alignment: int = 1) -> Iterator[Condition]:
-    """What a copy of whole vectors needs; their addresses are multiples of `alignment` bytes."""
-    held, memory = _registers(request, width)
-    found = Offsets.of(memory, request.axes)
-    yield from _neighbours(found, held)
-    yield from found.inside(len(held), "a tail needs a mask")
+    """Yield the conditions that symbolic sizes must meet for a copy of full vectors of `width` bytes, whose addresses
+    are multiples of `alignment` bytes; raise Refused if it is impossible."""
+    elements, memory = _registers(request, width)
+    offsets = Offsets.of(memory, request.axes)
+    yield from _contiguous_lanes(offsets, elements)
+    yield from offsets.inside(len(elements), "a tail needs a mask")
     if alignment > 1:
         if memory.alignment % alignment:
             raise Refused(f"{memory.name} is aligned to {memory.alignment} bytes, and {alignment} are needed")
-        yield from found.aligned(held[0], alignment // request.size, request.size)
+        yield from offsets.aligned(elements[0], alignment // request.size, request.size)
 
 
 def masked_conditions(request: ViewRequest, width: int, sizes: tuple[int, ...]) -> Iterator[Condition]:
-    """What a copy under a mask needs: what lies outside is not touched."""
+    """Yield the conditions that symbolic sizes must meet for a copy of vectors of `width` bytes under a mask, which
+    leaves memory out of bounds untouched; raise Refused if it is impossible. `sizes` are the element sizes in bytes
+    that the mask supports."""
     if request.size not in sizes:
         allowed = " or ".join(map(str, sizes))
         raise Refused(f"its mask is for elements of {allowed} bytes, not of {request.size}")
-    held, memory = _registers(request, width)
-    yield from _neighbours(Offsets.of(memory, request.axes), held)
+    elements, memory = _registers(request, width)
+    yield from _contiguous_lanes(Offsets.of(memory, request.axes), elements)
 
 
 def repeated_conditions(request: ViewRequest, width: int) -> Iterator[Condition]:
-    """What a broadcast needs: all lanes of a register hold one element."""
-    held, memory = _registers(request, width)
-    found = Offsets.of(memory, request.axes)
+    """Yield the conditions that symbolic sizes must meet for a broadcast load into vectors of `width` bytes: all lanes
+    of a register hold one element of memory. Raise Refused if it is impossible."""
+    elements, memory = _registers(request, width)
+    offsets = Offsets.of(memory, request.axes)
     reason = f"the lanes of a vector hold different elements of {memory.name}: a broadcast fills all with one"
-    yield from found.apart(held, held[:1], np.zeros(()), reason)
-    yield from found.inside(1, "a broadcast has no mask")
+    yield from offsets.require_steps(elements, elements[:1], np.zeros(()), reason)
+    yield from offsets.inside(1, "a broadcast has no mask")
 
 
 def _registers(request: ViewRequest, width: int) -> tuple[Array, MemoryView]:
-    """The elements that [lane, value] hold, and the view in memory."""
+    """Return the element number that each [lane, value] of the registers holds, and the view in memory. Raise Refused
+    if the registers are not vectors of `width` bytes."""
     registers, memory = request.sides()
     lanes = width // request.size
     if registers.elements.shape[0] != lanes:
@@ -53,10 +59,12 @@ def _registers(request: ViewRequest, width: int) -> tuple[Array, MemoryView]:
     return registers.elements, memory
 
 
-def _neighbours(found: Offsets, held: Array) -> Iterator[Condition]:
-    if found.view.swizzle is not None:
-        found.keeps_runs(len(held))
-        yield from found.aligned(held[0], len(held), 1)
-    lanes = np.arange(len(held))[:, None]
-    reason = f"neighbouring lanes are not neighbours in {found.view.name}: the stride must be 1 throughout"
-    yield from found.apart(held, held[:1], lanes, reason)
+def _contiguous_lanes(offsets: Offsets, elements: Array) -> Iterator[Condition]:
+    """Yield the conditions under which the lanes of each register are contiguous in memory; raise Refused if they are
+    not. `elements` holds element numbers as [lane, value]."""
+    if offsets.view.swizzle is not None:
+        offsets.keeps_runs(len(elements))
+        yield from offsets.aligned(elements[0], len(elements), 1)
+    lanes = np.arange(len(elements))[:, None]
+    reason = f"neighbouring lanes are not neighbours in {offsets.view.name}: the stride must be 1 throughout"
+    yield from offsets.require_steps(elements, elements[:1], lanes, reason)

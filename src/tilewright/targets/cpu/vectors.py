@@ -1,7 +1,7 @@
-"""Vector copies of CPUs: one address a vector, its elements neighbours; whole, masked, streaming, and broadcast.
+"""Vector copies of CPUs: one address a vector, its elements contiguous; whole, masked, streaming, and broadcast.
 
-A vector register is one lane an element: [lane, value] is element `lane` of the register that is the lane's `value`.
-`vector_views` says when they can do a copy between views.
+Each element of a vector register is one lane: [lane, value] is element `lane` of vector register number `value`.
+`vector_views` has the conditions for copies between views.
 """
 
 from __future__ import annotations
@@ -17,70 +17,80 @@ from tilewright.machine import CopyAtom, CopyRequest, Place, Refused
 from tilewright.machine.copy import Arguments, Array, flags, need_alignment, table
 from tilewright.targets.cpu.vector_views import masked_conditions, repeated_conditions, whole_conditions
 
-# scratch memory is ordinary memory here
+# the scratch memory of CPUs is ordinary memory
 ORDINARY = ("shared",)
 
 
-def _neighbours(width: int) -> Callable[[int, Arguments], Layout]:
-    """(lane, 0) -> its distance from the vector's address, in elements."""
+def _contiguous_layout(width: int) -> Callable[[int, Arguments], Layout]:
+    """Return a function of the element size that gives the layout of vectors of `width` bytes: (lane, 0) -> lane. The
+    layout's result is the offset from the vector's address in elements."""
     return lambda size, _: Layout((width // size, 1), (1, 0))
 
 
 def _load(layout: Any, source: Array, target: Array, *, start: int, value: int) -> None:
+    """Load one vector in the interpreter: the elements at `start` plus the layout's offsets, into register `value`."""
     target[:, value] = source[start + table(layout)[:, 0]]
 
 
 def _load_masked(layout: Any, source: Array, target: Array, *, start: int, value: int, mask: tuple[bool, ...]) -> None:
-    """Elements whose mask is unset are not touched, and arrive as zero."""
-    on = np.array(mask)
-    found = np.zeros(on.size, source.dtype)
-    found[on] = source[(start + table(layout)[:, 0])[on]]
-    target[:, value] = found
+    """Load one vector in the interpreter; lanes whose mask is unset are not read and become zero."""
+    active = np.array(mask)
+    elements = np.zeros(active.size, source.dtype)
+    elements[active] = source[(start + table(layout)[:, 0])[active]]
+    target[:, value] = elements
 
 
 def _store(layout: Any, source: Array, target: Array, *, start: int, value: int) -> None:
+    """Store register `value` in the interpreter, to the elements at `start` plus the layout's offsets."""
     target[start + table(layout)[:, 0]] = source[:, value]
 
 
 def _store_masked(layout: Any, source: Array, target: Array, *, start: int, value: int, mask: tuple[bool, ...]) -> None:
-    on = np.array(mask)
-    target[(start + table(layout)[:, 0])[on]] = source[on, value]
+    """Store register `value` in the interpreter; lanes whose mask is unset are not written."""
+    active = np.array(mask)
+    target[(start + table(layout)[:, 0])[active]] = source[active, value]
 
 
-def _vectors(request: CopyRequest, width: int) -> Iterable[tuple[int, Array, Array]]:
-    """(value, offsets, inside) for each vector register of the request."""
+def _registers_of(request: CopyRequest, width: int) -> Iterable[tuple[int, Array, Array]]:
+    """Yield (register number, offsets of its lanes in memory, whether each lane is in bounds) for each vector register.
+    Raise Refused if the registers are not vectors of `width` bytes."""
     numbers = request.registers()
     lanes = width // request.size
     if numbers.shape[0] != lanes:
         raise Refused(f"the registers have {numbers.shape[0]} lanes; a vector of {width} bytes has {lanes}")
     _, offsets, inside = request.memory()
     for value in range(numbers.shape[1]):
-        held = numbers[:, value]
-        yield value, offsets[held], inside[held]
+        elements = numbers[:, value]
+        yield value, offsets[elements], inside[elements]
 
 
-def _need_neighbours(offsets: Array, inside: Array) -> int:
-    """The address of lane 0, if the lanes that are inside memory are neighbours there."""
+def _contiguous_start(offsets: Array, inside: Array) -> int:
+    """Return the offset of lane 0 of a vector. `offsets` are those of its lanes, `inside` says which lanes are in
+    bounds; raise Refused if these are not contiguous."""
     if not inside.any():
         return 0
     lane = np.arange(offsets.size)
     start = int(offsets[inside][0] - lane[inside][0])
     if (offsets != start + lane)[inside].any():
-        held = np.flatnonzero(inside)
-        step = offsets[held[1]] - offsets[held[0]]
+        active = np.flatnonzero(inside)
+        step = offsets[active[1]] - offsets[active[0]]
         raise Refused(f"neighbouring lanes are {step} elements apart in memory: the stride must be 1 throughout")
     return start
 
 
 def _whole(width: int, alignment: int) -> Callable[[CopyAtom, CopyRequest], Iterable[Arguments]]:
+    """Return the rule of copies of full vectors of `width` bytes whose addresses are multiples of `alignment` bytes. A
+    rule yields the arguments of the instructions that do a requested copy."""
+
     def rule(_: CopyAtom, request: CopyRequest) -> Iterable[Arguments]:
+        """Yield the arguments of one vector copy after another (`start` offset, register `value`), or raise Refused."""
         place: Place = request.memory()[0]
-        for value, offsets, inside in _vectors(request, width):
+        for value, offsets, inside in _registers_of(request, width):
             if not inside.all():
                 raise Refused(
                     f"{np.count_nonzero(~inside)} elements of a vector are outside memory: a tail needs a mask"
                 )
-            start = _need_neighbours(offsets, inside)
+            start = _contiguous_start(offsets, inside)
             need_alignment(place, np.array([start]), request.size, alignment)
             yield {"start": start, "value": value}
 
@@ -88,19 +98,28 @@ def _whole(width: int, alignment: int) -> Callable[[CopyAtom, CopyRequest], Iter
 
 
 def _masked(width: int, sizes: tuple[int, ...]) -> Callable[[CopyAtom, CopyRequest], Iterable[Arguments]]:
+    """Return the rule of masked copies of vectors of `width` bytes; `sizes` are the element sizes that masks support. A
+    rule yields the arguments of the instructions that do a requested copy."""
+
     def rule(_: CopyAtom, request: CopyRequest) -> Iterable[Arguments]:
+        """Yield the arguments of one vector copy after another (`start` offset, register `value`, `mask`), or raise
+        Refused."""
         if request.size not in sizes:
             allowed = " or ".join(map(str, sizes))
             raise Refused(f"its mask is for elements of {allowed} bytes, not of {request.size}")
-        for value, offsets, inside in _vectors(request, width):
-            yield {"start": _need_neighbours(offsets, inside), "value": value, "mask": flags(inside)}
+        for value, offsets, inside in _registers_of(request, width):
+            yield {"start": _contiguous_start(offsets, inside), "value": value, "mask": flags(inside)}
 
     return rule
 
 
 def _repeated(width: int) -> Callable[[CopyAtom, CopyRequest], Iterable[Arguments]]:
+    """Return the rule of broadcast loads into vectors of `width` bytes. A rule yields the arguments of the instructions
+    that do a requested copy."""
+
     def rule(_: CopyAtom, request: CopyRequest) -> Iterable[Arguments]:
-        for value, offsets, inside in _vectors(request, width):
+        """Yield the arguments of one broadcast after another (`start` offset, register `value`), or raise Refused."""
+        for value, offsets, inside in _registers_of(request, width):
             if not inside.all():
                 raise Refused("an element is outside memory: a broadcast has no mask")
             if (offsets != offsets[0]).any():
@@ -117,13 +136,17 @@ def vector_copies(
     mask_features: tuple[str, ...] = (),
     mask_sizes: tuple[int, ...] = (),
 ) -> list[CopyAtom]:
-    """The vector copies of one feature level, with registers of `width` bytes; masked ones where masks have sizes.
+    """Return the vector copy atoms of one feature level, for registers of `width` bytes.
+
+    `level` begins their names; `mask_features` and `mask_sizes` are the CPU features and element sizes of masked
+    copies. No sizes: no masked copies.
 
     >>> [atom.name for atom in vector_copies("avx2", 32, ("avx2",), ("avx2",), (4, 8))]
     ['avx2.load', 'avx2.load.masked', 'avx2.broadcast', 'avx2.store', 'avx2.store.masked', 'avx2.store.stream']
     """
 
     def atom(name: str, loads: bool, **options: Any) -> CopyAtom:
+        """Return one copy atom between memory and registers: a load if `loads`, else a store."""
         source, target = ("global", "register") if loads else ("register", "global")
         return CopyAtom(
             f"{level}.{name}",
@@ -131,10 +154,10 @@ def vector_copies(
             target,
             bytes_moved=width,
             alike=ORDINARY,
-            **{"layout": _neighbours(width), **options},
+            **{"layout": _contiguous_layout(width), **options},
         )
 
-    whole = {"rule": _whole(width, 1), "on_views": partial(whole_conditions, width=width), "features": features}
+    full = {"rule": _whole(width, 1), "on_views": partial(whole_conditions, width=width), "features": features}
     masked = {
         "rule": _masked(width, mask_sizes),
         "on_views": partial(masked_conditions, width=width, sizes=mask_sizes),
@@ -146,19 +169,19 @@ def vector_copies(
         "on_views": partial(repeated_conditions, width=width),
         "features": features,
     }
-    # past the caches; the address must be a multiple of the vector
+    # these stores bypass the caches; their address must be a multiple of the vector's size
     streamed = {
         "rule": _whole(width, width),
         "on_views": partial(whole_conditions, width=width, alignment=width),
         "features": features,
         "hint": "stream",
     }
-    found = [
-        atom("load", True, meaning=_load, **whole),
+    atoms = [
+        atom("load", True, meaning=_load, **full),
         atom("load.masked", True, meaning=_load_masked, **masked),
         atom("broadcast", True, meaning=_load, **repeated),
-        atom("store", False, meaning=_store, **whole),
+        atom("store", False, meaning=_store, **full),
         atom("store.masked", False, meaning=_store_masked, **masked),
         atom("store.stream", False, meaning=_store, **streamed),
     ]
-    return found if mask_sizes else [atom for atom in found if not atom.name.endswith(".masked")]
+    return atoms if mask_sizes else [atom for atom in atoms if not atom.name.endswith(".masked")]

@@ -1,8 +1,8 @@
-"""How the pool's threads wait, as LLVM IR: a moment within a spin, giving the core away, and sleeping.
+"""LLVM IR by which the pool's threads wait: a pause within a spin loop, yielding the core, and sleeping.
 
-`@sleep_while(p, n)` returns when the word at p may no longer be n: it may return too early, never too late by more than
-a moment. Linux has a system call for it, whose number differs between architectures; where it is not known, and on
-other systems, a thread sleeps for a millisecond and looks again.
+`@sleep_while(p, n)` returns when the word at p may no longer be n: it may return too early, but never more than a
+moment too late. Linux has a system call for it (futex), whose number differs between architectures; on systems without
+it a thread sleeps for a millisecond and looks again.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ define internal void @wake(ptr %p, i32 %count) {
 
 
 def text_of_waiting(family: Family, system: str = sys.platform) -> str:
-    """The functions `look_away`, `give_way`, `sleep_while` and `wake` for a family of CPUs on a system.
+    """Return the LLVM functions `look_away` (pause), `give_way` (yield), `sleep_while` and `wake` for a family of CPUs
+    and a system, as `sys.platform` names it.
 
     >>> from tilewright.targets.cpu.families import family
     >>> "i64 98, ptr %p" in text_of_waiting(family("aarch64"), "linux")
@@ -73,7 +74,7 @@ define internal void @give_way() {{
 
 
 CALLS = "pool_calls"
-"""The source of Linux's functions for code without a library, `syscall` and `sched_yield`: two addresses."""
+"""The LLVM variable with the addresses of `syscall` and `sched_yield`, for code without a library."""
 
 _BY_ADDRESS = f"""@{CALLS} = internal global [2 x ptr] zeroinitializer, align 8
 {{declares}}
@@ -101,10 +102,8 @@ define internal void @wake(ptr %p, i32 %count) nounwind {{{{
 
 
 def text_without_library(family: Family) -> str | None:
-    """The same functions for Linux, in code that names no function of a library: it is told their addresses.
-
-    None where the family's number of the system call is not known.
-    """
+    """Return the LLVM functions of `text_of_waiting` for Linux, in code that links to no library: they call `syscall`
+    and `sched_yield` by the addresses in @pool_calls. None if the family's futex number is unknown."""
     if family.futex is None:
         return None
     return _BY_ADDRESS.format(declares=family.declares, pause=family.pause, number=family.futex)

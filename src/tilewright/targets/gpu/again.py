@@ -1,7 +1,8 @@
-"""Calls like one before, on a GPU: tensors of the same shapes, strides and types. Only addresses are new.
+"""Remembered calls of executables on a GPU: a later call with the same shapes, strides and types only has new
+addresses.
 
-The first call of its kind is checked at length and makes a launch. Later ones are compared with it (`targets.calls`),
-and that launch is started at their addresses.
+The first call of its kind is checked fully and makes a launch. Later calls are compared with it (`targets.calls`), and
+the same launch is started with their addresses.
 """
 
 from __future__ import annotations
@@ -19,13 +20,12 @@ from tilewright.targets.calls.table import CallLaunch, CallRecord, Extent, Nativ
 from tilewright.targets.calls.words import ARGUMENTS
 
 KINDS = 256
-"""The kinds of calls, at most, that are remembered."""
+"""The most kinds of calls that an executable remembers."""
 
 
 class MovableCall(NamedTuple):
-    """A launch on tensors that may be others: the code of its calls; of the tensors that it was bound to, which are
-    written, their bytes and their addresses (0: on the host).
-    """
+    """A launch that can be repeated with other tensors: its native code, and for each tensor that it was bound to
+    whether it is written, its bytes and its address (0: on the host)."""
 
     code: NativeCode
     launch: CallLaunch
@@ -33,40 +33,41 @@ class MovableCall(NamedTuple):
     extents: tuple[Extent, ...]
     addresses: tuple[int, ...]
     workspaces: tuple[int, ...] = ()
-    """Bytes of the workspaces, whose addresses follow those of the tensors."""
+    """Bytes of each workspace; their addresses come after those of the tensors."""
 
 
-class Again(LearntCalls):
-    """The launches learnt from the calls of one executable on a GPU."""
+class GpuLaunchCache(LearntCalls):
+    """The launches that one executable remembers of its calls on a GPU."""
 
     def learn(self, args: Sequence[Any], outputs: Sequence[Any], launch: Any) -> None:
-        """A call was right, whose outputs follow its arguments; another one like it may be done so."""
+        """Remember a successful call, so that later calls with tensors of the same form repeat its `launch`. `outputs`
+        are the tensors that the call made; they follow `args` among the tensors of the launch."""
         torch: Any = sys.modules.get("torch")
-        plain = getattr(torch, "Tensor", None)
+        tensor_type = getattr(torch, "Tensor", None)
         if (
-            plain is None
-            or exchange_of(plain) is None
-            or not all(type(t) is plain and t.is_cuda for t in (*args, *outputs))
+            tensor_type is None
+            or exchange_of(tensor_type) is None
+            or not all(type(t) is tensor_type and t.is_cuda for t in (*args, *outputs))
         ):
             return
-        whole = launch.whole if isinstance(launch, Bound) else None
-        first = launch if whole is None else whole.launches[0][0]
+        host_call = launch.whole if isinstance(launch, Bound) else None
+        first = launch if host_call is None else host_call.launches[0][0]
         if not hasattr(first, "again"):
             return
-        call: MovableCall = first.again(whole)
+        call: MovableCall = first.again(host_call)
         table = self.table_for(call.code, args)
         described = table.described(args)
         if described is None or list(call.addresses[: len(args)]) != described.addresses:
-            return  # of one of them the launch has a copy
+            return  # the launch has a copy of an argument
         if len(args) + len(outputs) + len(call.workspaces) > ARGUMENTS:
             return
-        given = range(len(args))
-        written = [n for n in given if call.written[n]]
+        arguments = range(len(args))
+        written = [n for n in arguments if call.written[n]]
         record = CallRecord(
             len(args),
             call.launch,
             [Output(_maker(torch, tensor)) for tensor in outputs],
-            pairs=[pair_of(w, n, call.extents, described.addresses) for w in written for n in given if n != w],
+            pairs=[pair_of(w, n, call.extents, described.addresses) for w in written for n in arguments if n != w],
             told=written,
             telling=telling_of(torch),
             workspaces=[_room_maker(torch, size, args[0].device) for size in call.workspaces],
@@ -75,14 +76,15 @@ class Again(LearntCalls):
 
 
 def _maker(torch: Any, tensor: Any) -> Any:
-    """Return a function that makes a contiguous tensor of the same form; `empty_strided` is quicker than `empty`."""
+    """Return a function that makes a contiguous tensor like `tensor`; `empty_strided` is faster than `empty`."""
     shape = tuple(tensor.shape)
     return partial(torch.empty_strided, shape, packed_steps(shape), dtype=tensor.dtype, device=tensor.device)
 
 
 def _room_maker(torch: Any, size: int, device: Any) -> Any:
-    """Return a function that makes a workspace of so many bytes.
+    """Return a function that makes a workspace of `size` bytes.
 
-    torch's allocator gives each stream memory of its own, and a CUDA graph that is captured memory that stays with it.
+    torch's allocator gives each stream separate memory, and a CUDA graph that is being captured memory that stays with
+    it.
     """
     return partial(torch.empty_strided, (max(1, size),), (1,), dtype=torch.uint8, device=device)

@@ -1,4 +1,4 @@
-"""Whether arrays are what a program of a GPU takes: shapes, types, strides, alignment."""
+"""Checks that arrays are what a GPU program takes: shapes, types, strides, alignment."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from tilewright.runtime.sizes import extent
 
 
 def check_arrays(program: Program, arrays: Sequence[Any], sizes: Mapping[str, int]) -> None:
-    """Raises where an array is not what the program takes, for these values of its open parameters."""
+    """Raise ArgumentError unless each array is what the program takes, for these values of its open parameters
+    (symbolic sizes)."""
     for array, arg in zip(arrays, program.args, strict=True):
         _check(program, array, arg, sizes)
 
 
 def _check(program: Program, array: Any, arg: Any, sizes: Mapping[str, int]) -> None:
+    """Raise ArgumentError unless an array has the shape, type, strides and alignment of the argument `arg`."""
     kind, name = arg.type, arg.name
     shape = tuple(extent(e, sizes, name, dim) for dim, e in enumerate(kind.shape))
     takes = f"{program.name} takes"
@@ -35,7 +37,7 @@ def _check(program: Program, array: Any, arg: Any, sizes: Mapping[str, int]) -> 
 
 
 def _check_strides(program: Program, array: Any, arg: Any, sizes: Mapping[str, int]) -> None:
-    """An array lies as its argument says: without gaps, or with the strides that the text states."""
+    """Raise ArgumentError unless an array has the strides that its argument states; contiguous, if it states none."""
     kind, name = arg.type, arg.name
     if kind.strides is None:
         packed = array.packed if isinstance(array, DeviceArray) else array.flags.c_contiguous

@@ -1,10 +1,10 @@
-"""Dynamic tasks: a workgroup takes the next task when it is done with one.
+"""Dynamic tasks (a persistent kernel's tile scheduler): a workgroup takes the next task when it has finished one.
 
-One counter in global memory, the kernel's own, says how many tasks were taken. The first wave of the first role that
-has the tasks *deals*: it draws the next number while the workgroup is at the one before, and lays numbers in two
-places of shared memory, which the waves of all roles read in turn; a number past the last task is the end. A workgroup
-begins with the task of its own number. Every task costs one draw, so with the last draw of a launch the counter is back
-at 0.
+A counter in global memory counts the tasks that were taken. The first wave of the first role that has the tasks
+*deals*: it draws the next number by an atomic increment while the workgroup works on the current task, and stores
+numbers in two slots of shared memory, which the waves of all roles read in turn. A number past the last task ends the
+loop. A workgroup begins with the task of its own number. Every task costs one draw, so the counter is back at 0 after
+the last draw of a launch.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ if TYPE_CHECKING:
     from tilewright.targets.gpu.emit import Emitter
 
 PLACES = 2
-"""Tasks that the dealing wave may be ahead of the slowest one."""
+"""Slots for task numbers: the dealing wave may be ahead of the slowest wave by this many tasks."""
 
 
 @dataclass
-class Deal:
-    """Tasks that several roles share: the counter's number, how many tasks there are, where the workgroup's places are.
+class DynamicTasks:
+    """Dynamic tasks that several roles share: the number of their counter, and how many tasks there are.
 
-    `full` and `empty` are barriers, one a place.
+    `waves` is the number of waves that take part. `full` and `empty` are the offsets in shared memory of barriers, one
+    for each slot; `place` is that of the slots themselves.
     """
 
     counter: int
@@ -44,7 +45,8 @@ class Deal:
 
 
 def count_of(op: Op) -> Expr:
-    """How many tasks there are; a number, or an expression of open parameters."""
+    """Return the number of tasks of a `tasks` operation: a number, or an expression of open parameters (symbolic
+    sizes)."""
     total: Expr = as_expr(1)
     for r in op.attrs["ranges"]:
         total = total * maximum(0, count_along(r))
@@ -52,46 +54,48 @@ def count_of(op: Op) -> Expr:
 
 
 def count_along(r: Range) -> Expr:
-    """How many tasks there are along one range, unless it is empty."""
+    """Return the number of steps of one range; negative or 0 for an empty one."""
     return -(-(r.hi - r.lo) // r.step)
 
 
-def dealt(roles: list[Op]) -> dict[Op, tuple[Deal, bool]]:
-    """The dynamic tasks of all roles, the first with the first, and so on; of each, whether its role deals.
+def find_dynamic_tasks(roles: list[Op]) -> dict[Op, tuple[DynamicTasks, bool]]:
+    """Return {operation: (its dynamic tasks, whether its role draws the task numbers)} for the dynamic `tasks`
+    operations of all roles.
 
-    Where some stand in loops, or are taken in turn by halves of a role, none is dealt: tasks are strided, which any
-    order of taking them allows.
+    The n-th operations of all roles share tasks. If any is inside a loop, or is divided between halves of a role
+    (ping-pong), the result is empty: tasks are then strided, which is as correct.
     """
-    every = [op for role in roles for op in walk_block(role.blocks[0]) if _dynamic(op)]
+    operations = [op for role in roles for op in walk_block(role.blocks[0]) if _is_dynamic(op)]
     outermost = {op for role in roles for op in role.blocks[0].ops}
-    if any(op not in outermost or "turn" in op.attrs for op in every):
+    if any(op not in outermost or "turn" in op.attrs for op in operations):
         return {}
-    deals: list[Deal] = []
-    found: dict[Op, tuple[Deal, bool]] = {}
+    groups: list[DynamicTasks] = []
+    tasks_of: dict[Op, tuple[DynamicTasks, bool]] = {}
     for role in roles:
         (waves,) = numbers((role.attrs["waves"],), "waves")
-        for place, op in enumerate(filter(_dynamic, role.blocks[0].ops)):
+        for place, op in enumerate(filter(_is_dynamic, role.blocks[0].ops)):
             total = count_of(op)
-            leads = place == len(deals)
+            leads = place == len(groups)
             if leads:
-                deals.append(Deal(place, total))
-            if deals[place].total is not total:
+                groups.append(DynamicTasks(place, total))
+            if groups[place].total is not total:
                 raise ProgramError(
                     f"tasks schedule dynamic: role {role.attrs['name']} has {total} of them, another role "
-                    f"{deals[place].total}; roles of a workgroup do the same tasks together",
+                    f"{groups[place].total}; roles of a workgroup do the same tasks together",
                     op.loc,
                 )
-            deals[place].waves += waves
-            found[op] = (deals[place], leads)
-    return found
+            groups[place].waves += waves
+            tasks_of[op] = (groups[place], leads)
+    return tasks_of
 
 
-def _dynamic(op: Op) -> bool:
+def _is_dynamic(op: Op) -> bool:
+    """True if an operation is `tasks` with a dynamic schedule."""
     return op.name == "tasks" and op.attrs.get("schedule") == "dynamic"
 
 
-def reserve(e: Emitter, deal: Deal) -> None:
-    """Room in shared memory: barriers, and places for numbers."""
+def reserve(e: Emitter, deal: DynamicTasks) -> None:
+    """Reserve shared memory for the barriers and the slots of dynamic tasks."""
     deal.full = e.room(8 * PLACES, 8)
     deal.empty = e.room(8 * PLACES, 8)
     deal.place = e.room(4 * PLACES, 8)
@@ -100,8 +104,9 @@ def reserve(e: Emitter, deal: Deal) -> None:
 
 
 @contextmanager
-def rounds(e: Emitter, deal: Deal, leads: bool, wave: str) -> Iterator[str]:
-    """The body for each task that the workgroup takes; gives the task's number, an i32."""
+def task_loop(e: Emitter, deal: DynamicTasks, leads: bool, wave: str) -> Iterator[str]:
+    """Context manager of the body that runs for each task of the workgroup; yields the task's number, an i32. `wave` is
+    the wave's number in its role; `leads` says that the role draws the task numbers."""
     w, d = e.w, e.dialect
     total, last = w.number(deal.total), w.number(deal.total - 1)
     taken, drawn, read = (w.slot("i32") for _ in range(3))
@@ -109,19 +114,21 @@ def rounds(e: Emitter, deal: Deal, leads: bool, wave: str) -> Iterator[str]:
     w.line(f"store i32 0, ptr {read}")
     workers = d.workers(e) if leads else ""
     dealing = w.value(f"icmp eq i32 {wave}, 0") if leads else ""
-    if leads:  # as if the number had been drawn
+    if leads:  # the first number is the workgroup's own
         first = w.value(f"sub i32 {d.worker(e)}, {workers}")
         w.line(f"store i32 {first}, ptr {drawn}")
     counter = f"getelementptr i32, ptr addrspace(1) {e.counters}, i64 {deal.counter}"
 
     def next_number() -> str:
+        """Emit the hand-over of the next task number from the dealing wave to all waves; return the i1 that there is a
+        task."""
         n = w.value(f"load i32, ptr {taken}")
         place = w.value(f"urem i32 {n}, {PLACES}")
         phase = w.value(f"and i32 {w.value(f'udiv i32 {n}, {PLACES}')}, 1")
         at = w.value(f"mul i32 {place}, 8")
         full, empty = (w.value(f"add i32 {e.shared}, {w.value(f'add i32 {at}, {start}')}") for start in _barriers(deal))
-        where = w.value(f"add i32 {w.value(f'mul i32 {place}, 4')}, {deal.place}")
-        slot = w.value(f"inttoptr i32 {w.value(f'add i32 {e.shared}, {where}')} to ptr addrspace(3)")
+        slot_offset = w.value(f"add i32 {w.value(f'mul i32 {place}, 4')}, {deal.place}")
+        slot = w.value(f"inttoptr i32 {w.value(f'add i32 {e.shared}, {slot_offset}')} to ptr addrspace(3)")
         if leads:
             with w.when(dealing):
                 d.await_(e, empty, w.value(f"xor i32 {phase}, 1"))
@@ -130,9 +137,9 @@ def rounds(e: Emitter, deal: Deal, leads: bool, wave: str) -> Iterator[str]:
                     number = w.value(f"add i32 {before}, {workers}")
                     w.line(f"store volatile i32 {number}, ptr addrspace(3) {slot}")
                     d.arrive(e, full, everywhere=False)
-            d.together(e)  # else a lane of its own would go on by itself
+            d.together(e)  # keeps the lanes of the dealing wave together
         d.await_(e, full, phase)
-        with w.when(e.first_lane):  # one lane reads and says so: what orders others of its wave, race checkers miss
+        with w.when(e.first_lane):  # one lane reads and arrives: race checkers miss the order of a wave's lanes
             w.line(f"store i32 {w.value(f'load volatile i32, ptr addrspace(3) {slot}')}, ptr {read}")
             d.arrive(e, empty, everywhere=False)
         number = d.uniform(e, w.value(f"load i32, ptr {read}"))
@@ -141,16 +148,17 @@ def rounds(e: Emitter, deal: Deal, leads: bool, wave: str) -> Iterator[str]:
         return w.value(f"icmp slt i32 {number}, {total}")
 
     numbered: list[str] = []
-    with w.rounds(next_number):
+    with w.while_loop(next_number):
         if leads:
             with w.when(dealing), w.when(e.first_lane):
                 # after the last number of a launch the counter is 0 again
                 one = w.value(f"atomicrmw uinc_wrap ptr addrspace(1) {w.value(counter)}, i32 {last} monotonic")
                 w.line(f"store i32 {one}, ptr {drawn}")
         yield numbered[0]
-        # a branch of one lane that went straight to the next round would make all of it look as if lanes disagreed
+        # without it, the branch of one lane would make the compiler treat the next iteration as divergent
         d.together(e)
 
 
-def _barriers(deal: Deal) -> tuple[int, int]:
+def _barriers(deal: DynamicTasks) -> tuple[int, int]:
+    """Return the offsets of the first full and the first empty barrier."""
     return deal.full, deal.empty

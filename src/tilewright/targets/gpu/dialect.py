@@ -1,4 +1,4 @@
-"""What a machine must say in its own words: each method writes the instructions of one operation."""
+"""The interface between the GPU code generator and a machine: each method emits the instructions of one operation."""
 
 from __future__ import annotations
 
@@ -13,131 +13,146 @@ if TYPE_CHECKING:
 
 
 Accuracy = Literal["full", "coarse", "absolute"]
-"""How good a function must be: to two units in the last place; to 2^-17 of its value, results below 2^-126 being 0; or
-to some 2^-22, whatever its value."""
+"""How accurate a function must be: "full": 2 units in the last place; "coarse": relative error of 2^-17, results below
+2^-126 may become 0; "absolute": absolute error of about 2^-22."""
 
 
 class Dialect(Protocol):
-    """The instructions of one machine; texts are LLVM values, addresses in shared memory are i32."""
+    """The instructions of one machine. Each method emits code through the emitter `e`; strings are LLVM values, or
+    addresses in shared memory as LLVM values of type i32."""
 
-    waves_together: int
-    """Roles begin at multiples of so many waves, where one says how many registers it has, or multiplies by many."""
+    wave_group: int
+    """Waves in an aligned group (4 for a warpgroup): roles begin at multiples of it if any role sets its
+    registers or multiplies by several waves at once."""
 
     def module(self, e: Emitter) -> str:
-        """The module: the kernel with its arguments around the lines that were written."""
+        """Return the text of the LLVM module: the kernel function with its arguments, around the lines that were
+        emitted."""
 
     def thread(self, e: Emitter) -> str:
-        """The thread's number in its workgroup."""
+        """Return the thread's number in its workgroup, an i32."""
 
     def worker(self, e: Emitter) -> str:
-        """The workgroup's number."""
+        """Return the workgroup's number, an i32."""
 
     def workers(self, e: Emitter) -> str:
-        """How many workgroups there are."""
+        """Return the number of workgroups, an i32."""
 
     def rank(self, e: Emitter) -> str:
-        """The workgroup's number in its cluster."""
+        """Return the workgroup's number in its cluster, an i32."""
 
-    def together_at_the_end(self, e: Emitter) -> None:
-        """All threads of the cluster meet: none ends while another may still reach into its memory."""
+    def sync_cluster_at_end(self, e: Emitter) -> None:
+        """Emit a cluster barrier for all threads: no workgroup ends while another may still access its shared
+        memory."""
 
     def uniform(self, e: Emitter, value: str) -> str:
-        """A number that is the same in all lanes of the wave, so that the machine knows it is."""
+        """Return an i32 that is the same in all lanes of the wave, in a form that shows it to the machine as
+        uniform."""
 
     def begin(self, e: Emitter, barriers: list[tuple[int, int]]) -> None:
-        """The first thread prepares barriers, (offset, arrivals); then the workgroup, or its cluster, meets."""
+        """Emit the start of the kernel: the first thread initialises the `barriers`, (offset in shared memory,
+        arrivals) each; then all threads of the workgroup, or of its cluster, wait for it."""
 
-    def after_the_launch_before(self, e: Emitter, lets_in: bool) -> None:
-        """Waits for the launch before, which may still go on; the next one may begin as far as this now, or at the
-        end."""
+    def wait_for_previous_launch(self, e: Emitter, allows_next: bool) -> None:
+        """Emit the wait for the previous launch of the stream, which may still be running when this one begins. If
+        `allows_next`, the next launch may start now and run up to the same wait; else when this one ends."""
 
     def check_registers(self, roles: list[tuple[int, int | None]]) -> None:
-        """Raises where roles, (threads, registers of each or None), ask for more registers than there are."""
+        """Raise ProgramError if the roles need more registers than the machine has; `roles` are (threads, registers of
+        each thread or None for the default)."""
 
     def registers(self, e: Emitter, count: int, threads: int) -> None:
-        """The role has so many registers from here on; `threads` are those of the workgroup."""
+        """Emit the change of the role's register count to `count` for each thread; `threads` is the size of the
+        workgroup."""
 
     def meet(self, e: Emitter, barrier: str, threads: int) -> None:
-        """Threads that name the same barrier meet."""
+        """Emit a barrier of `threads` threads that all use the barrier number `barrier`."""
 
     def together(self, e: Emitter) -> None:
-        """The lanes of the wave meet: what each did before, all see."""
+        """Emit a barrier of the wave's lanes, after which each sees the others' writes."""
 
     def arrive(self, e: Emitter, address: str, everywhere: bool) -> None:
-        """One arrival at a counting barrier, or at the same one of each workgroup of the cluster."""
+        """Emit one arrival at the counting barrier at `address`; with `everywhere`, at that barrier in each workgroup
+        of the cluster."""
 
     def expect(self, e: Emitter, address: str, count: int) -> None:
-        """The barrier waits for so many bytes too."""
+        """Make the barrier at `address` also wait for `count` bytes of bulk copies."""
 
-    def kept(self, e: Emitter, fragments: Sequence[Value]) -> None:
-        """The lane's values of these, which products of a loop took in every round, were needed until here."""
+    def keep_registers(self, e: Emitter, fragments: Sequence[Value]) -> None:
+        """Keep the registers of `fragments` alive up to here: MMAs of the preceding loop read them in every
+        iteration."""
 
-    def computed(self, e: Emitter, fragments: Sequence[Value]) -> None:
-        """The lane's values of these are computed before what follows, if it waits."""
+    def force_computed(self, e: Emitter, fragments: Sequence[Value]) -> None:
+        """Make sure that the values of `fragments` are computed before the code that follows, even if that waits."""
 
     def await_(self, e: Emitter, address: str, parity: str) -> None:
-        """Until the phase of that parity is complete."""
+        """Emit the wait until the barrier at `address` has completed the phase of that parity."""
 
     def fence(self, e: Emitter) -> None:
-        """What the lane stored is there for what goes on by itself."""
+        """Make the lane's stores to shared memory visible to asynchronous copies and multiplications."""
 
     def copy_in(self, e: Emitter, op: Op) -> None:
-        """A copy to shared memory that goes on by itself, by one lane."""
+        """Emit an asynchronous bulk copy to shared memory, issued by one lane."""
 
     def copy_lanes(self, e: Emitter, op: Op) -> None:
-        """A copy of a few neighbours to shared memory that goes on by itself, by each lane."""
+        """Emit an asynchronous copy of a few contiguous elements to shared memory by each lane."""
 
     def land(self, e: Emitter, address: str) -> None:
-        """The barrier waits for what the lane has begun to copy."""
+        """Make the barrier at `address` wait for the asynchronous copies that this lane has issued."""
 
     def copy_out(self, e: Emitter, op: Op) -> None:
-        """A copy from shared memory that goes on by itself, by one lane."""
+        """Emit an asynchronous bulk copy from shared memory, issued by one lane."""
 
     def seal(self, e: Emitter) -> None:
-        """Closes a group of copies out."""
+        """Close the current group of bulk copies from shared memory."""
 
     def drain(self, e: Emitter, pending: int) -> None:
-        """Until at most so many groups of copies still read."""
+        """Wait until at most `pending` groups of bulk copies still read shared memory."""
 
     def load(self, e: Emitter, op: Op) -> bool:
-        """Loads a fragment by an instruction of the wave's own; False: by each lane's loads."""
+        """Emit the load of a fragment by a collective instruction of the wave; return False if each lane must load by
+        itself."""
 
     def store(self, e: Emitter, op: Op) -> bool:
-        """Stores a fragment by an instruction of the wave's own; False: by each lane's stores."""
+        """Emit the store of a fragment by a collective instruction of the wave; return False if each lane must store by
+        itself."""
 
     def load_streaming(self, e: Emitter, address: str, words: int) -> list[str]:
-        """So many i32, 1, 2 or 4, which caches evict first; the address is a multiple of their size."""
+        """Load 1, 2 or 4 words of 32 bits which caches evict first, and return them; `address` is a multiple of their
+        size."""
 
     def multiply(self, e: Emitter, op: Op) -> None:
-        """A product."""
+        """Emit a multiplication atom."""
 
     def settle(self, e: Emitter, pending: int, sums: tuple[Value, ...]) -> None:
-        """Until at most so many groups of products are under way."""
+        """Wait until at most `pending` groups of asynchronous multiplications are in flight; `sums` are their
+        accumulators."""
 
-    def own_register(self, e: Emitter, number: float, dtype: DType) -> str | None:
-        """A number in a register of its own, written here; None: it may as well be a constant.
+    def fresh_register(self, e: Emitter, number: float, dtype: DType) -> str | None:
+        """Return a constant in a register of its own; None if an ordinary constant will do.
 
-        Sums begin so: a copy from another sum's register would make it wait for that one's products.
+        Accumulators start this way: if they were copied from another accumulator's register, they would wait for its
+        MMA.
         """
 
     def from_lane(self, e: Emitter, value: str, lane: str) -> str:
-        """An i32 of another lane."""
+        """Return the i32 `value` that lane number `lane` has."""
 
-    def whole(self, e: Emitter, word: str) -> str:
-        """An i32 that holds two values and stays one: LLVM would have a register for each where it depends on a
-        condition what they are."""
+    def as_one_word(self, e: Emitter, word: str) -> str:
+        """Return an i32 that holds two packed values, in a form that LLVM cannot split into a register for each."""
 
-    def any(self, e: Emitter, test: str) -> str:
-        """Whether a test, an i1, holds in some lane of the wave: the same i1 in all of them."""
+    def any_lane(self, e: Emitter, test: str) -> str:
+        """Return an i1, the same in all lanes: whether the i1 `test` holds in any lane of the wave."""
 
     def function(self, e: Emitter, name: str, values: list[str], accuracy: Accuracy) -> str | None:
-        """A function of f32 that the machine has instructions for."""
+        """Emit a function of f32 by the machine's own instructions and return the result; None if there are none for
+        it."""
 
     def rounds_pairs(self, e: Emitter, kind: DType) -> bool:
-        """Whether two f32 are rounded to floats of a smaller type by one instruction."""
+        """True if one instruction rounds two f32 to floats of type `kind`."""
 
     def pair(self, e: Emitter, low: str, high: str, kind: DType) -> str:
-        """Two f32 rounded to a vector of two elements of such a type."""
+        """Return two f32, rounded to type `kind`, as a vector of two elements."""
 
     def pair_of_bytes(self, e: Emitter, low: str, high: str) -> str:
-        """Two i8 as a vector of two bfloat, where pairs are rounded to that type."""
+        """Return two i8, converted to bf16, as a vector of two elements, on machines that round pairs to bf16."""

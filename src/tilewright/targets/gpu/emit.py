@@ -1,7 +1,7 @@
 """From a loop program for waves of many lanes to LLVM IR: one kernel, as one lane executes it.
 
-A fragment's values are registers of the lane; the lane's number stands for the axis of lanes. Single steps of a wave
-(arrivals, copies that go on by themselves) are done by its first lane, several in a row under one branch.
+A fragment's values are registers of the lane; the lane's number replaces the axis over lanes. Steps that one lane does
+for its wave (barrier arrivals, bulk copies) are done by the first lane, consecutive ones under one branch.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ from tilewright.targets.gpu.formulas import LaneFormula, is_coarse
 from tilewright.targets.gpu.writer import MOST, LaneWriter
 
 SINGLE = ("arrive", "expect", "copy_in", "copy_out", "seal", "drain")
-"""Steps that one lane does for its wave."""
+"""Operations that one lane executes for its wave."""
 ALIGNMENT = 1024
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """An argument of the kernel beyond the tensors' pointers: what the host makes of a tensor, for copies."""
+    """An argument of the kernel after the tensors' pointers: what the host derives from tensor number `tensor`, a
+    tensor map."""
 
     tensor: int
     what: Any
@@ -46,31 +47,31 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Emitted:
-    """A kernel's text, and what a launch must provide."""
+    """A kernel's LLVM text, and what a launch must provide."""
 
     text: str
     name: str
     threads: int
     shared_bytes: int
     tasks: Size
-    """How many there are; an expression where parameters are open."""
+    """The number of tasks; an expression if parameters are open."""
     parameters: tuple[Parameter, ...]
     written: tuple[bool, ...]
-    """Of each tensor, whether the kernel writes to it."""
+    """For each tensor, whether the kernel writes to it."""
     cluster: int = 1
-    """How many workgroups run together."""
+    """The number of workgroups in a cluster."""
     programmatic: bool = False
-    """Whether a launch may begin while the one before it ends."""
+    """True for programmatic dependent launch: it may begin while the launch before it ends."""
     alone: bool = False
-    """Whether each task is a workgroup's own: the machine hands them out as others end."""
+    """True if the grid has one workgroup for each task, which the hardware schedules."""
     counters: int = 0
-    """Numbers of 32 bits in global memory that are 0 before a launch, and after it again; after the sizes."""
+    """The number of 32-bit counters in global memory, 0 before and after a launch; their pointer follows the sizes."""
     sizes: tuple[str, ...] = ()
-    """The open parameters, numbers of 32 bits: arguments after the tensors' pointers."""
+    """The open parameters, 32-bit arguments after the tensors' pointers."""
 
 
 class Emitter:
-    """One walk over a loop program: where its registers and memory are, and the text so far."""
+    """One walk over a loop program; it holds where registers and memory are, and the text so far."""
 
     def __init__(self, program: Program, machine: Machine, dialect: Dialect):
         self.program, self.machine, self.dialect = program, machine, dialect
@@ -92,7 +93,7 @@ class Emitter:
         self.programmatic = program.record("launch") is not None
         self.lane = self.first_lane = self.shared = self.rank = self.wave = ""
         self.counters = "%counters"
-        self.dealt: dict[Op, tuple[dealing.Deal, bool]] = {}
+        self.dynamic_tasks: dict[Op, tuple[dealing.DynamicTasks, bool]] = {}
         self.sizes = open_parameters(program)
         for i, s in enumerate(self.sizes):
             if s.hi > MOST:
@@ -105,32 +106,32 @@ class Emitter:
     # -- the kernel -------------------------------------------------------------------------------------------
 
     def run(self) -> Emitted:
-        """The kernel."""
+        """Emit the whole kernel and return it."""
         w, d = self.w, self.dialect
         roles = [op for op in self.program.body.ops if op.name == "role"]
         for op in self.program.body.ops:
             if op.name not in ("alloc", "role"):
                 raise ProgramError(f"{op.name} stands outside of roles; a kernel's work is done by its roles", op.loc)
         allocs = [op for op in self.program.body.ops if op.name == "alloc"]
-        for op in sorted(allocs, key=lambda op: isinstance(op.attrs["type"], BarrierType)):  # between tensors, each
-            self.reserve(op)  # would take as much as tensors are aligned to
-        self.dealt = dealing.dealt(roles)
-        for deal, leads in self.dealt.values():
+        for op in sorted(allocs, key=lambda op: isinstance(op.attrs["type"], BarrierType)):  # barriers last:
+            self.reserve(op)  # between tensors, each would take up the tensors' alignment
+        self.dynamic_tasks = dealing.find_dynamic_tasks(roles)
+        for deal, leads in self.dynamic_tasks.values():
             if leads:
                 dealing.reserve(self, deal)
         waves = [numbers((op.attrs["waves"],), "waves")[0] for op in roles]
-        apart = d.waves_together if any(self._is_aligned(op) for op in roles) else 1
+        wave_alignment = d.wave_group if any(self._is_aligned(op) for op in roles) else 1
         starts, total = [], 0
         for size in waves:
             starts.append(total)
-            total += -(-size // apart) * apart
+            total += -(-size // wave_alignment) * wave_alignment
         self.threads = total * self.lanes
         if any("registers" in op.attrs for op in roles):
             counts = [
                 numbers((op.attrs["registers"],), "registers")[0] if "registers" in op.attrs else None for op in roles
             ]
-            rooms = [-(-size // apart) * apart * self.lanes for size in waves]
-            d.check_registers(list(zip(rooms, counts, strict=True)))
+            role_threads = [-(-size // wave_alignment) * wave_alignment * self.lanes for size in waves]
+            d.check_registers(list(zip(role_threads, counts, strict=True)))
         thread = d.thread(self)
         self.lane = w.value(f"and i32 {thread}, {self.lanes - 1}")
         self.first_lane = w.value(f"icmp eq i32 {self.lane}, 0")
@@ -138,9 +139,9 @@ class Emitter:
         self.shared = w.value("ptrtoint ptr addrspace(3) @shared to i32")
         d.begin(self, self.arrivals)
         self.rank = d.rank(self) if self.cluster > 1 else "0"
-        self._branch(list(zip(roles, starts, waves, strict=True)), wave, apart)
+        self._branch(list(zip(roles, starts, waves, strict=True)), wave, wave_alignment)
         if self.cluster > 1:
-            d.together_at_the_end(self)
+            d.sync_cluster_at_end(self)
         return Emitted(
             d.module(self),
             self.program.name,
@@ -151,61 +152,66 @@ class Emitter:
             tuple(arg.type.role != "in" for arg in self.program.args),
             self.cluster,
             self.programmatic,
-            self.waits_for_memory and not self.dealt,
+            self.waits_for_memory and not self.dynamic_tasks,
             self.counted,
             tuple(s.name for s in self.sizes),
         )
 
     @property
     def counted(self) -> int:
-        """How many counters the kernel has."""
-        return len({deal.counter for deal, _ in self.dealt.values()})
+        """The number of counters that the kernel has in global memory."""
+        return len({deal.counter for deal, _ in self.dynamic_tasks.values()})
 
     @property
     def waits_for_memory(self) -> bool:
-        """Whether it neither multiplies by atoms nor has roles: what bounds it is memory, and how much is under way."""
-        every = list(self.program.walk())
-        return not any(op.name in ("atom", "copy_in") for op in every) and sum(op.name == "role" for op in every) == 1
+        """True if the kernel has one role, no MMA and no bulk copies: it is bound by memory, and needs many loads in
+        flight."""
+        ops = list(self.program.walk())
+        return not any(op.name in ("atom", "copy_in") for op in ops) and sum(op.name == "role" for op in ops) == 1
 
     def _is_aligned(self, role: Op) -> bool:
-        """Whether a role says how many registers it has, or multiplies by several waves at once."""
+        """True if a role sets its number of registers, or multiplies by several waves at once."""
         inside = [op for block in role.blocks for op in walk_block(block)]
         atoms = [self.machine.multiply_atom(op.attrs["atom"]) for op in inside if op.name == "atom"]
         return "registers" in role.attrs or any(atom.c.lanes > self.lanes for atom in atoms)
 
-    def _branch(self, roles: list[tuple[Op, int, int]], wave: str, apart: int) -> None:
-        """Each wave goes to its role, one branch of a chain; those that only fill a role's room up go to the end."""
+    def _branch(self, roles: list[tuple[Op, int, int]], wave: str, wave_alignment: int) -> None:
+        """Emit a chain of branches that sends each wave to its role. `roles` are (operation, first wave, number of
+        waves). A role begins at a multiple of `wave_alignment` waves; waves that only fill the gap go to the end."""
         if not roles:
             return
         (op, start, size), *others = roles
-        room = -(-size // apart) * apart
-        mine = self.w.value(f"sub i32 {wave}, {start}")
-        here = self.w.value(f"icmp ult i32 {mine}, {room}")
+        room = -(-size // wave_alignment) * wave_alignment
+        own_wave = self.w.value(f"sub i32 {wave}, {start}")
+        is_in_role = self.w.value(f"icmp ult i32 {own_wave}, {room}")
 
         def role() -> None:
+            """Emit one role: its register count, the wait for the previous launch, and its body."""
             if "registers" in op.attrs:
                 (count,) = numbers((op.attrs["registers"],), "registers")
                 self.dialect.registers(self, count, self.threads)
-            if self.programmatic:  # all that comes before touches no memory but the workgroup's own
-                self.dialect.after_the_launch_before(self, self.waits_for_memory)
+            if self.programmatic:  # the code before it accesses shared memory only
+                self.dialect.wait_for_previous_launch(self, self.waits_for_memory)
             if room == size:
-                self._role(op, mine)
+                self._role(op, own_wave)
                 return
-            with self.w.when(self.w.value(f"icmp ult i32 {mine}, {size}")):
-                self._role(op, mine)
+            with self.w.when(self.w.value(f"icmp ult i32 {own_wave}, {size}")):
+                self._role(op, own_wave)
 
-        self.w.either(here, role, lambda: self._branch(others, wave, apart))
+        self.w.either(is_in_role, role, lambda: self._branch(others, wave, wave_alignment))
 
     def _role(self, op: Op, wave: str) -> None:
+        """Emit the body of a role; its axes are the wave's number in the role, then the workgroup's number in the
+        cluster."""
         self.wave = wave
-        own = (wave, self.rank)
-        self.w.names |= dict(zip(op.attrs.get("over", ()), own, strict=False))
+        numbers_of_axes = (wave, self.rank)
+        self.w.names |= dict(zip(op.attrs.get("over", ()), numbers_of_axes, strict=False))
         self._within(op.blocks)
 
     # -- blocks -----------------------------------------------------------------------------------------------
 
     def body(self, block: Block) -> None:
-        """Every operation of a block; single steps in a row are done together."""
+        """Emit all operations of a block; consecutive steps of one lane share a branch."""
         for op in block.ops:
             scalar = op.name in ("read", "alloc", "let") or (
                 op.name in ("compute", "fill") and not isinstance(op.operands[0].type, FragmentType)
@@ -221,7 +227,7 @@ class Emitter:
         self.flush()
 
     def flush(self) -> None:
-        """The single steps that were put off are done."""
+        """Emit the postponed operations that one lane executes for its wave, under one branch."""
         if not self.pending:
             return
         steps, self.pending = self.pending, []
@@ -230,22 +236,26 @@ class Emitter:
                 getattr(self, f"_{op.name}")(op)
 
     def _within(self, blocks: tuple[Block, ...]) -> None:
+        """Emit all operations of the blocks."""
         for block in blocks:
             self.body(block)
 
     def _for(self, op: Op) -> None:
+        """Emit a loop over one or more ranges, the first outermost."""
         self._nest(op, list(op.attrs["ranges"]))
 
     def _keep(self, loop: Op) -> None:
-        """Tells the machine of factors in registers that products of a loop take in every round, made before it."""
-        inside = [op for block in loop.blocks for op in walk_block(block)]
-        changed = {v for op in inside for v in (*op.results, *op.operands[:1])}
-        taken = dict.fromkeys(op.operands[1] for op in inside if op.name == "atom" and "a" not in op.attrs)
-        kept = tuple(v for v in taken if v not in changed)
-        if kept:
-            self.dialect.kept(self, kept)
+        """Keep registers alive behind a loop whose multiplications read them in every iteration (operands made before
+        the loop)."""
+        inner_ops = [op for block in loop.blocks for op in walk_block(block)]
+        changed = {v for op in inner_ops for v in (*op.results, *op.operands[:1])}
+        operands = dict.fromkeys(op.operands[1] for op in inner_ops if op.name == "atom" and "a" not in op.attrs)
+        unchanged = tuple(v for v in operands if v not in changed)
+        if unchanged:
+            self.dialect.keep_registers(self, unchanged)
 
     def _nest(self, op: Op, ranges: list[Range]) -> None:
+        """Emit nested loops over `ranges`, with the operation's blocks in the innermost."""
         if not ranges:
             self._within(op.blocks)
             return
@@ -255,6 +265,8 @@ class Emitter:
             self._nest(op, ranges[1:])
 
     def _tasks(self, op: Op) -> None:
+        """Emit the loop in which a workgroup runs its tasks: dynamic, a contiguous range, or strided; with `turn`,
+        every other one."""
         count = dealing.count_of(op)
         unknown = sorted(s.name for s in count.symbols - set(self.sizes))
         if unknown:
@@ -262,9 +274,9 @@ class Emitter:
                 f"tasks: how many there are, {count}, depends on {', '.join(unknown)}; a launch must know it", op.loc
             )
         self.tasks = maximum(self.tasks, count)
-        if op in self.dealt:
-            deal, leads = self.dealt[op]
-            with dealing.rounds(self, deal, leads, self.wave) as number:
+        if op in self.dynamic_tasks:
+            deal, leads = self.dynamic_tasks[op]
+            with dealing.task_loop(self, deal, leads, self.wave) as number:
                 self._task(op, number)
             return
         w = self.w
@@ -273,9 +285,9 @@ class Emitter:
         first, step, last = worker, workers, total
         if op.attrs.get("schedule") == "contiguous":
             more = w.value(f"add i32 {workers}, {w.number(count - 1)}")
-            part = w.value(f"udiv i32 {more}, {workers}")
-            first, step = w.value(f"mul i32 {worker}, {part}"), "1"
-            end = w.value(f"add i32 {first}, {part}")
+            per_worker = w.value(f"udiv i32 {more}, {workers}")
+            first, step = w.value(f"mul i32 {worker}, {per_worker}"), "1"
+            end = w.value(f"add i32 {first}, {per_worker}")
             w.declare("i32 @llvm.smin.i32(i32, i32)")
             last = w.value(f"call i32 @llvm.smin.i32(i32 {end}, i32 {total})")
         if "turn" in op.attrs:
@@ -285,7 +297,8 @@ class Emitter:
             self._task(op, number)
 
     def _task(self, op: Op, number: str) -> None:
-        """The task of a number: its coordinates, the last fastest, and its body."""
+        """Emit one task: split the flat task number into the digits of the ranges, the last fastest, and emit the
+        body."""
         w, rest = self.w, number
         for r in reversed(op.attrs["ranges"]):
             first = r is op.attrs["ranges"][0]
@@ -299,6 +312,7 @@ class Emitter:
         self._within(op.blocks)
 
     def _if(self, op: Op) -> None:
+        """Emit an `if` operation: a branch with one or two blocks."""
         condition = self.w.condition(op.attrs["when"])
         if len(op.blocks) == 1:
             with self.w.when(condition):
@@ -307,12 +321,13 @@ class Emitter:
         self.w.either(condition, lambda: self.body(op.blocks[0]), lambda: self.body(op.blocks[1]))
 
     def _let(self, op: Op) -> None:
-        """A name: expressions have what it stands for."""
+        """Emit nothing: expressions contain the definition that the name stands for."""
 
     # -- registers and memory ---------------------------------------------------------------------------------
 
     def reserve(self, op: Op) -> None:
-        """Shared memory and barriers have their place from the beginning."""
+        """Assign the offset in shared memory of a tensor, or of barriers (whose initial arrival counts are
+        recorded)."""
         kind, value = op.attrs["type"], op.results[0]
         if isinstance(kind, BarrierType):
             count, arrivals = numbers((kind.count, kind.arrivals), str(kind))
@@ -324,7 +339,7 @@ class Emitter:
             raise ProgramError("registers are allocated in roles", op.loc)
 
     def room(self, size: int, alignment: int) -> int:
-        """The offset of so many bytes of shared memory, kept from here on."""
+        """Reserve `size` bytes of shared memory and return their offset; raise ProgramError if there is not enough."""
         start = -(-self.shared_bytes // alignment) * alignment
         self.shared_bytes = start + size
         most = self.machine.spaces["shared"].bytes
@@ -333,6 +348,7 @@ class Emitter:
         return start
 
     def _alloc(self, op: Op) -> None:
+        """Reserve shared memory for a tensor, or stack slots for the values of a register."""
         kind, value = op.attrs["type"], op.results[0]
         if not isinstance(kind, VectorType):
             self.reserve(op)
@@ -341,53 +357,60 @@ class Emitter:
         self.registers[value] = [self.w.slot(element(kind.dtype)) for _ in range(count)]
 
     def values(self, value: Value) -> int:
-        """How many values a lane has of a register."""
+        """Return the number of values that a lane holds of a register."""
         shape = numbers(value.type.shape, "register")
         return shape[1] if isinstance(value.type, FragmentType) else prod(shape)
 
     def get(self, value: Value, place: int = 0) -> str:
-        """A value of a register."""
+        """Return value number `place` of a register."""
         return self.w.value(f"load {element(value.type.dtype)}, ptr {self.registers[value][place]}")
 
     def put(self, value: Value, place: int, text: str) -> None:
-        """A value of a register changes."""
+        """Set value number `place` of a register to an LLVM value."""
         self.w.line(f"store {element(value.type.dtype)} {text}, ptr {self.registers[value][place]}")
 
     def address(self, value: Value, place: Expr, size: int) -> str:
-        """An address in shared memory, an i32."""
+        """Return the address in shared memory, an i32, of the element at index expression `place`; elements have `size`
+        bytes."""
         inner = self.w.number(place * size + self.offsets[value])
         return self.w.once((value, place, "address"), f"add i32 {self.shared}, {inner}")
 
     def lane_axis(self, op: Op) -> tuple[Symbol, ...]:
-        """The axes of an operation on a register; the first stands for the lane's number."""
+        """Return the axes of an operation on a register; if that is a fragment, the first axis is bound to the lane's
+        number."""
         axes: tuple[Symbol, ...] = op.attrs.get("over", ())
         if axes and isinstance(op.operands[0].type, FragmentType):
             self.w.names[axes[0]] = self.lane
         return axes
 
     def at_value(self, e: Expr, axes: tuple[Symbol, ...], place: int) -> Expr:
-        """An expression for one of a lane's values."""
+        """Return expression `e` for value number `place` of the lane: the last of the operation's `axes` is replaced by
+        that number."""
         return Substitution({axes[-1]: as_expr(place)})(e) if axes and axes[-1] in e.symbols else e
 
     def _load(self, op: Op) -> None:
+        """Emit a load, by a collective instruction of the wave if there is one. A scalar i32 is made uniform."""
         if not (isinstance(op.operands[0].type, FragmentType) and self.dialect.load(self, op)):
             memory.load(self, op)
             target = op.operands[0]
             if not isinstance(target.type, FragmentType) and element(target.type.dtype) == "i32":
-                self.put(target, 0, self.dialect.uniform(self, self.get(target)))  # the wave's, so all lanes have it
+                self.put(target, 0, self.dialect.uniform(self, self.get(target)))  # the same in all lanes
 
     def _store(self, op: Op) -> None:
+        """Emit a store, by a collective instruction of the wave if there is one."""
         if not (isinstance(op.operands[0].type, FragmentType) and self.dialect.store(self, op)):
             memory.store(self, op)
 
     def _fill(self, op: Op) -> None:
+        """Set all values of a register to one number; accumulators may need a register of their own."""
         value = op.operands[0]
         number, dtype = op.attrs["value"], value.type.dtype
         for i in range(self.values(value)):
-            own = self.dialect.own_register(self, number, dtype) if isinstance(value.type, FragmentType) else None
-            self.put(value, i, literal(number, dtype) if own is None else own)
+            fresh = self.dialect.fresh_register(self, number, dtype) if isinstance(value.type, FragmentType) else None
+            self.put(value, i, literal(number, dtype) if fresh is None else fresh)
 
     def _read(self, op: Op) -> None:
+        """Bind the operation's symbol to the integer in a register."""
         value = op.operands[0]
         text, kind = self.get(value), value.type.dtype
         if kind.bits < 32:
@@ -398,9 +421,11 @@ class Emitter:
         self.w.names[op.attrs["symbol"]] = text
 
     def _atomic(self, op: Op) -> None:
+        """Emit an atomic update (see `memory.atomic`)."""
         memory.atomic(self, op)
 
     def _bitcast(self, op: Op) -> None:
+        """Give the result the same memory as its operand."""
         source, result = op.operands[0], op.results[0]
         if source in self.offsets:
             self.offsets[result] = self.offsets[source]
@@ -408,36 +433,42 @@ class Emitter:
             self.pointers[result] = self.pointers[source]
 
     def _while(self, op: Op) -> None:
+        """Emit a loop that runs as long as its flag register is not zero."""
         kind = element(op.operands[0].type.dtype)
-        with self.w.rounds(lambda: self.w.value(f"icmp ne {kind} {self.get(op.operands[0])}, 0")):
+        with self.w.while_loop(lambda: self.w.value(f"icmp ne {kind} {self.get(op.operands[0])}, 0")):
             self._within(op.blocks)
 
     def _compute(self, op: Op) -> None:
+        """Emit an elementwise formula for all of a lane's values. With `rare`, the code is skipped if the formula's
+        condition fails in all lanes of the wave."""
         target, formula = op.operands[0], op.attrs["formula"]
         axes, to = self.lane_axis(op), target.type.dtype
         count = self.values(target)
         if op.attrs.get("rare"):
             tests = [self._formula(op, axes, i).test(formula.parts[0]) for i in range(count)]
-            some = tests[0]
+            any_value = tests[0]
             for test in tests[1:]:
-                some = self.w.value(f"or i1 {some}, {test}")
-            with self.w.when(self.dialect.any(self, some)):
-                self._each(op, axes, formula, to, count)
+                any_value = self.w.value(f"or i1 {any_value}, {test}")
+            with self.w.when(self.dialect.any_lane(self, any_value)):
+                self._compute_each(op, axes, formula, to, count)
             return
-        self._each(op, axes, formula, to, count)
+        self._compute_each(op, axes, formula, to, count)
 
-    def _each(self, op: Op, axes: tuple[Symbol, ...], formula: Formula, to: DType, count: int) -> None:
+    def _compute_each(self, op: Op, axes: tuple[Symbol, ...], formula: Formula, to: DType, count: int) -> None:
+        """Emit the formula for `count` values of the lane and write them to the target, as type `to`; rounded in pairs
+        if possible."""
         target = op.operands[0]
         rounds = formula.name == "cast" and formula.value is to and is_coarse(to)
         pairs = rounds and count % 2 == 0 and self.dialect.rounds_pairs(self, to)
         if pairs and self._in_pairs(op, axes, formula, to, count):
             return
-        found = [self._formula(op, axes, i).write(formula, to) for i in range(count)]
-        for i, text in enumerate(found):
+        texts = [self._formula(op, axes, i).write(formula, to) for i in range(count)]
+        for i, text in enumerate(texts):
             self.put(target, i, text)
 
     def _in_pairs(self, op: Op, axes: tuple[Symbol, ...], formula: Formula, to: DType, count: int) -> bool:
-        """Two values rounded, or two bytes widened, by one instruction, where the machine has one."""
+        """Emit the formula for pairs of values, which one instruction rounds to 16 bits (or widens from bytes); return
+        False if the machine cannot."""
         inner = formula.parts[0]
         kind = inner.gives(lambda leaf: op.operands[leaf.value].type.dtype, dtypes.f32)
         is_bytes = kind is dtypes.i8 and inner.name == "operand" and to is dtypes.bf16
@@ -455,39 +486,43 @@ class Emitter:
         return True
 
     def _formula(self, op: Op, axes: tuple[Symbol, ...], place: int) -> LaneFormula:
+        """Return the writer of a formula for value number `place` of the lane."""
+
         def leaf(f: Formula) -> Any:
+            """Return (LLVM value, element type) of an operand of the formula."""
             value = op.operands[f.value]
             return self.get(value, place if self.values(value) > 1 else 0), value.type.dtype
 
         return LaneFormula(self, axes, place, leaf)
 
     def _shuffle(self, op: Op) -> None:
+        """Emit a permutation of values within lanes or between lanes."""
         target, source = op.operands
         axes = self.lane_axis(op)
         lane, value = op.attrs["at"]
-        found = []
+        texts = []
         for i in range(self.values(target)):
-            place = self.at_value(value, axes, i)
-            if not isinstance(place, Const):
-                raise ProgramError(f"shuffle: which value is taken, {place}, is not known when the program is compiled")
-            text = self.get(source, place.value)
+            index = self.at_value(value, axes, i)
+            if not isinstance(index, Const):
+                raise ProgramError(f"shuffle: which value is taken, {index}, is not known when the program is compiled")
+            text = self.get(source, index.value)
             if lane is not axes[0]:
-                text = self._moved(text, element(source.type.dtype), self.w.number(self.at_value(lane, axes, i)))
-            found.append(text)
-        for i, text in enumerate(found):
+                text = self._from_lane(text, element(source.type.dtype), self.w.number(self.at_value(lane, axes, i)))
+            texts.append(text)
+        for i, text in enumerate(texts):
             self.put(target, i, text)
 
-    def _moved(self, text: str, kind: str, lane: str) -> str:
-        """A value of another lane: in words of 32 bits."""
+    def _from_lane(self, text: str, kind: str, lane: str) -> str:
+        """Return the value `text` of LLVM type `kind` that another lane has, moved in words of 32 bits."""
         w, bits = self.w, {"float": 32, "half": 16, "bfloat": 16, "double": 64}.get(kind) or int(kind[1:])
-        whole = text if kind.startswith("i") else w.value(f"bitcast {kind} {text} to i{bits}")
+        integer = text if kind.startswith("i") else w.value(f"bitcast {kind} {text} to i{bits}")
         if bits == 64:
-            low, high = w.value(f"trunc i64 {whole} to i32"), w.value(f"lshr i64 {whole}, 32")
+            low, high = w.value(f"trunc i64 {integer} to i32"), w.value(f"lshr i64 {integer}, 32")
             words = [low, w.value(f"trunc i64 {high} to i32")]
             low, high = (w.value(f"zext i32 {self.dialect.from_lane(self, word, lane)} to i64") for word in words)
             other = w.value(f"or i64 {low}, {w.value(f'shl i64 {high}, 32')}")
         else:
-            word = whole if bits == 32 else w.value(f"zext i{bits} {whole} to i32")
+            word = integer if bits == 32 else w.value(f"zext i{bits} {integer} to i32")
             other = self.dialect.from_lane(self, word, lane)
             other = other if bits == 32 else w.value(f"trunc i32 {other} to i{bits}")
         return other if kind.startswith("i") else w.value(f"bitcast i{bits} {other} to {kind}")
@@ -495,59 +530,73 @@ class Emitter:
     # -- who waits for whom -----------------------------------------------------------------------------------
 
     def barrier_address(self, op: Op, place: int = 0, at: str = "at") -> str:
-        """The address of a counting barrier."""
+        """Return the address of the counting barrier that is operand number `place`, at the index in attribute `at`."""
         return self.address(op.operands[place], op.attrs[at][0], 8)
 
     def _arrive(self, op: Op) -> None:
+        """Emit an arrival at a counting barrier (mbarrier)."""
         self.dialect.arrive(self, self.barrier_address(op), bool(op.attrs.get("everywhere")))
 
     def _expect(self, op: Op) -> None:
+        """Make a barrier also wait for a number of bytes of bulk copies."""
         self.dialect.expect(self, self.barrier_address(op), numbers((op.attrs["bytes"],), "bytes")[0])
 
     def _await(self, op: Op) -> None:
+        """Emit the wait for a phase of a barrier; values of further operands are computed before it."""
         if len(op.operands) > 1:
-            self.dialect.computed(self, op.operands[1:])
+            self.dialect.force_computed(self, op.operands[1:])
         self.dialect.await_(self, self.barrier_address(op), self.w.number(op.attrs["phase"] % 2))
 
     def _barrier(self, op: Op) -> None:
+        """Emit a barrier of some waves of the workgroup, with the barrier number of the operation (bar.sync)."""
         if "id" not in op.attrs:
             raise ProgramError("barrier: say which one, and of how many waves: barrier (1) of 4", op.loc)
         (waves,) = numbers((op.attrs["waves"],), "waves")
         self.dialect.meet(self, self.w.number(op.attrs["id"]), waves * self.lanes)
 
     def _together(self, op: Op) -> None:
+        """Emit a barrier of the wave's lanes."""
         self.dialect.together(self)
 
     def _fence(self, op: Op) -> None:
+        """Make stores to shared memory visible to asynchronous copies and multiplications."""
         self.dialect.fence(self)
 
     def _copy_in(self, op: Op) -> None:
+        """Emit an asynchronous bulk copy to shared memory."""
         self.dialect.copy_in(self, op)
 
     def _copy_lanes(self, op: Op) -> None:
+        """Emit an asynchronous copy to shared memory by each lane."""
         self.w.names[op.attrs["over"][0]] = self.lane
         self.dialect.copy_lanes(self, op)
 
     def _land(self, op: Op) -> None:
+        """Make a barrier wait for the asynchronous copies that the lane has issued."""
         self.dialect.land(self, self.barrier_address(op))
 
     def _copy_out(self, op: Op) -> None:
+        """Emit an asynchronous bulk copy from shared memory."""
         self.dialect.copy_out(self, op)
 
     def _seal(self, op: Op) -> None:
+        """Close a group of bulk copies from shared memory."""
         self.dialect.seal(self)
 
     def _drain(self, op: Op) -> None:
+        """Wait until at most `pending` groups of bulk copies still read shared memory."""
         self.dialect.drain(self, op.attrs["pending"])
 
     def _atom(self, op: Op) -> None:
+        """Emit a multiplication atom."""
         self.dialect.multiply(self, op)
 
     def _settle(self, op: Op) -> None:
+        """Wait until at most `pending` groups of asynchronous multiplications are in flight."""
         self.dialect.settle(self, op.attrs["pending"], op.operands)
 
 
 def emit(program: Program, machine: Machine, dialect: Dialect) -> Emitted:
-    """The LLVM IR of a loop program for a machine, in its dialect."""
+    """Return the LLVM IR of a loop program for a machine, whose instructions `dialect` emits."""
     with building():
         return Emitter(program, machine, dialect).run()

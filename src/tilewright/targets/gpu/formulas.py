@@ -1,8 +1,8 @@
-"""Formulas for one value of a lane: the machine's own instructions for functions where it has them.
+"""Scalar formulas of one lane as LLVM IR, with the machine's own instructions for functions such as exp.
 
-How good a function must be follows from what becomes of it. What is rounded to 16 bits at the end, after products and
-quotients alone, may be off by some 2^-17 of itself. Where such a value is a number plus a part no larger, the part's
-error counts beside that number, not beside the part.
+The accuracy that a function needs depends on how its result is used. If only products and quotients follow before it
+is rounded to 16 bits, a relative error of about 2^-17 is allowed. If a term in [-1, 1] is added to a constant that is
+no smaller, only the term's absolute error counts.
 """
 
 from __future__ import annotations
@@ -22,39 +22,39 @@ if TYPE_CHECKING:
     from tilewright.targets.gpu.emit import Emitter
 
 KEEPS = ("mul", "div", "neg", "abs", "cast")
-"""Operations whose result is off by the same part of itself as what they are given."""
+"""Operations whose result has the relative error of their operands."""
 UP_TO_ONE = ("erf", "tanh")
 """Functions whose results are between -1 and 1."""
 LEAST = 2.0**-100
-"""A number beside which what a product loses below the range of f32 does not count."""
+"""The least constant beside which an underflow of a product does not matter."""
 
 
 def is_coarse(kind: DType) -> bool:
-    """Whether a type holds floats of 16 bits or fewer."""
+    """True if a type holds floats of 16 bits or fewer."""
     return kind.is_float and kind.bits <= 16
 
 
-def needed(f: Formula, part: Formula, accuracy: Accuracy) -> Accuracy:
-    """How good a part of a formula must be, where the whole must be so good.
+def accuracy_of_part(f: Formula, part: Formula, accuracy: Accuracy) -> Accuracy:
+    """Return the accuracy that operand `part` of formula `f` needs, if the result of `f` needs `accuracy`.
 
     >>> x = Formula.operand(1)
     >>> gate = Formula("mul", (x, Formula("sigmoid", (x,))))
-    >>> needed(Formula.cast(dtypes.bf16, gate), gate, "full"), needed(gate, gate.parts[1], "coarse")
+    >>> accuracy_of_part(Formula.cast(dtypes.bf16, gate), gate, "full"), accuracy_of_part(gate, gate.parts[1], "coarse")
     ('coarse', 'coarse')
-    >>> needed(gate.parts[1], x, "coarse")
+    >>> accuracy_of_part(gate.parts[1], x, "coarse")
     'full'
     """
     if f.name == "cast" and is_coarse(f.value):
         return "coarse"
     if accuracy == "coarse" and (f.name in KEEPS or (f.name == "select" and part is not f.parts[0])):
         return "coarse"
-    if accuracy == "coarse" and part.name in UP_TO_ONE and _is_no_larger(f, part):
+    if accuracy == "coarse" and part.name in UP_TO_ONE and _adds_bounded_term(f, part):
         return "absolute"
     return "full"
 
 
-def _is_no_larger(f: Formula, part: Formula) -> bool:
-    """Whether a formula adds a part that is between -1 and 1, perhaps a multiple of it, to a number no smaller."""
+def _adds_bounded_term(f: Formula, part: Formula) -> bool:
+    """True if `f` is c * part + d or part + d for constants with |c| <= |d|, where `part` is in [-1, 1]."""
     values = [each.value if each.name == "number" else None for each in f.parts]
     if f.name == "fma" and part is f.parts[1]:
         factor, _, number = values
@@ -65,11 +65,12 @@ def _is_no_larger(f: Formula, part: Formula) -> bool:
     return factor is not None and number is not None and abs(factor) <= abs(number)
 
 
-def _in_one_step(f: Formula) -> Formula:
-    """A sum of a number and a product by a power of two as one step: the product is exact, so nothing changes.
+def _as_fma(f: Formula) -> Formula:
+    """Return a constant plus a product by a power of two as one fma; other formulas unchanged. Such a product is exact,
+    so the result is the same.
 
     >>> half, x = Formula.number(0.5), Formula.operand(1)
-    >>> print(_in_one_step(Formula("add", (half, Formula("mul", (half, x))))).text(["%y", "%x"]))
+    >>> print(_as_fma(Formula("add", (half, Formula("mul", (half, x))))).text(["%y", "%x"]))
     fma(0.5, %x, 0.5)
     """
     if f.name != "add" or [part.name for part in f.parts] != ["number", "mul"]:
@@ -82,7 +83,7 @@ def _in_one_step(f: Formula) -> Formula:
 
 
 class LaneFormula(FormulaWriter):
-    """Writes one formula for one of a lane's values."""
+    """The writer of a formula for one of a lane's values: value number `place`, with `axes` as the operation's axes."""
 
     def __init__(self, e: Emitter, axes: tuple[Symbol, ...], place: int, leaf: Callable[[Formula], Typed]):
         super().__init__(e.w, None, None, leaf)
@@ -91,37 +92,42 @@ class LaneFormula(FormulaWriter):
         self.above: Formula | None = None
 
     def write(self, f: Formula, to: DType, rounded: DType | None = None) -> str:
-        """The formula's value as elements of type `to`, which are rounded to another type after that."""
+        """Emit the formula and return its value, of type `to`; the caller then rounds it to type `rounded`, if
+        given."""
         self.accuracy, self.above = "coarse" if is_coarse(rounded or to) else "full", None
         return super().write(f, to)
 
     def _write(self, f: Formula, want: DType | None) -> Typed:
+        """Emit a part of the formula with the accuracy that it needs; return its LLVM value and type."""
         if f.name == "index":
             return self.w.integer(self.e.at_value(f.value, self.axes, self.place)), dtypes.index
-        outside = self.accuracy, self.above
+        saved = self.accuracy, self.above
         if self.above is not None:
-            self.accuracy = needed(self.above, f, self.accuracy)
-        self.above = f = _in_one_step(f)
-        found = super()._write(f, want)
-        self.accuracy, self.above = outside
-        return found
+            self.accuracy = accuracy_of_part(self.above, f, self.accuracy)
+        self.above = f = _as_fma(f)
+        typed = super()._write(f, want)
+        self.accuracy, self.above = saved
+        return typed
 
     def _step_rounded(self, name: str, values: list[str], kind: DType) -> Typed:
-        outside, self.accuracy = self.accuracy, "coarse"
-        found = self._step(name, values, kind)
-        self.accuracy = outside
-        return found
+        """Emit one operation whose result is rounded to 16 bits, so with coarse accuracy; return its LLVM value and
+        type."""
+        saved, self.accuracy = self.accuracy, "coarse"
+        typed = self._step(name, values, kind)
+        self.accuracy = saved
+        return typed
 
     def cast(self, value: str, kind: DType, to: DType) -> str:
-        """A value in another element type; bf16 is the upper half of an f32: one operation on the word it came in."""
+        """Return a value converted from type `kind` to type `to`. From bf16 to f32 it is a shift of bits."""
         if kind is dtypes.bf16 and to is dtypes.f32:
             half = self.w.value(f"zext i16 {self.w.value(f'bitcast bfloat {value} to i16')} to i32")
             return self.w.value(f"bitcast i32 {self.w.value(f'shl i32 {half}, 16')} to float")
         return super().cast(value, kind, to)
 
     def _float(self, name: str, values: list[str], kind: DType) -> Any:
+        """Emit a function of floats, by the machine's own instructions if it has them for f32."""
         if kind is dtypes.f32:
-            found = self.e.dialect.function(self.e, name, values, self.accuracy)
-            if found is not None:
-                return found
+            result = self.e.dialect.function(self.e, name, values, self.accuracy)
+            if result is not None:
+                return result
         return super()._float(name, values, kind)

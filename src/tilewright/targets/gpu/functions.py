@@ -1,4 +1,4 @@
-"""The cost of a function of one element of f32 on GPUs, in operations of the simplest kind, beside loads and stores.
+"""The cost of functions of one f32 element on GPUs, in simple arithmetic instructions, without loads and stores.
 
 NVIDIA's were measured on an H200: the time that a function adds to the epilogue of a product of 8192x8192x256, whose
 results are rounded to bf16, as results of products mostly are (medians of interleaved replays; a chain of products and
@@ -22,5 +22,5 @@ OTHERS: Mapping[str, float] = {
     "log": 3, "log2": 2, "log10": 3, "sin": 6, "cos": 6, "powf": 8,
     "expm1": 8, "log1p": 8,
 }  # fmt: skip
-"""Of machines whose code is not written yet: one or two products around 2^x, log2 x, 1/x and 1/sqrt x, which the
-instruction set manuals of CDNA3 (v_exp_f32, v_log_f32, v_rcp_f32, v_rsq_f32, v_sin_f32) and Xe (math) have."""
+"""Estimates for machines without a code generator: one or two multiplications around 2^x, log2 x, 1/x and 1/sqrt x,
+which CDNA3 (v_exp_f32, v_log_f32, v_rcp_f32, v_rsq_f32, v_sin_f32) and Xe (math) have as instructions."""

@@ -1,4 +1,4 @@
-"""A block or loop program as code for a GPU: text on every level, and launches bound to arrays."""
+"""A block or loop program compiled for a GPU: its texts on every level, and launches bound to arrays."""
 
 from __future__ import annotations
 
@@ -29,41 +29,43 @@ from tilewright.targets.gpu.writer import MOST
 
 
 class Backend(Protocol):
-    """What a maker of GPUs provides."""
+    """The part of the code generator that each maker of GPUs provides."""
 
     levels: Mapping[str, str]
-    """What the maker calls "assembly" and "instructions"."""
+    """Maps the maker's names of levels, such as "ptx", to "assembly" and "instructions"."""
 
     def emitted(self, program: Program, machine: Machine) -> Emitted:
-        """The LLVM IR of a loop program."""
+        """Return the LLVM IR of a loop program, with all that a launch needs: threads, shared memory, arguments."""
 
     def request(self, machine: Machine) -> dict[str, Any]:
-        """What the helper that generates code is asked for: the machine's assembly."""
+        """Return the request to the code generation helper for the machine's assembly."""
 
     def disassembled(self, assembly: str, machine: Machine) -> str:
-        """The machine's own instructions, as its maker's tools print them."""
+        """Return the machine's instructions (such as SASS) for an assembly text, as the maker's tools print them."""
 
     def why_not(self, machine: Machine) -> str | None:
-        """Why the machine's code does not run here; None: it does."""
+        """Return the reason why the machine's code does not run here; None if it does."""
 
     def loaded(self, assembly: str, emitted: Emitted, number: int) -> Any:
-        """The code on the device of that number; what was assembled is kept under the key."""
+        """Return the code, loaded on the device of that number."""
 
     def memory(self, machine: Machine, number: int, passing: bool = False, stream: int | None = None) -> Memories:
-        """The memory of the device of that number; `passing`: what it gives is used by one call alone."""
+        """Return the memory of the device of that number. With `passing`, what it allocates is used by one call only;
+        with a `stream`, all work goes to that stream."""
 
     def stopwatch(self, number: int) -> Any:
-        """What times launches on the device of that number: `stream`, and `seconds(call)`."""
+        """Return an object that times launches on the device of that number: `stream`, and `seconds(call)`."""
 
     def bound(
         self, loaded: Any, emitted: Emitted, arrays: list[Any], workers: int | None, sizes: Mapping[str, int]
     ) -> Callable[[], None]:
-        """A launch on arrays of the host and of the device, for these open sizes; `at` starts it at other addresses."""
+        """Return a launch of loaded code on arrays of the host or the device, for these values of open parameters
+        (symbolic sizes)."""
 
 
 @dataclass(frozen=True)
 class GpuTarget:
-    """A machine, and how code is made for it and started."""
+    """A machine, and the back end that compiles for it and starts its kernels."""
 
     name: str
     machine: Machine
@@ -72,7 +74,8 @@ class GpuTarget:
     def kernel(
         self, program: Program, described: Machine | None, dump: Dump, conditions: tuple[Condition, ...] = ()
     ) -> GpuKernel:
-        """The code of a program that was written for a machine; `conditions` are what open sizes must meet."""
+        """Return the compiled program; raise ProgramError if it was written for another machine than the target's.
+        `described` is the machine that it was written for (None: any); `conditions` must hold for symbolic sizes."""
         if described is not None and described is not self.machine:
             raise ProgramError(
                 f"{program.name} is written for {described.name}, not for {self.machine.name}, which {self.name} is"
@@ -81,7 +84,7 @@ class GpuTarget:
 
 
 class GpuKernel:
-    """A program's code, made as far as it is asked for."""
+    """A program's code for a GPU; each level is made when it is first asked for."""
 
     def __init__(self, program: Program, target: GpuTarget, dump: Dump, conditions: tuple[Condition, ...] = ()):
         for arg in program.args:
@@ -92,7 +95,7 @@ class GpuKernel:
                 )
         self.program, self.target = program, target
         self.open, self.conditions = open_parameters(program), conditions
-        _ = self.emitted  # what the machine refuses is refused now, also where it is not at hand
+        _ = self.emitted  # errors of code generation are raised now, even if no GPU is at hand
         dump.write("lower", "loop", lambda: str(self.loop))
         dump.write("emit", "ll", lambda: self.llvm)
         dump.write("generate", "s", lambda: self.assembly)
@@ -110,7 +113,7 @@ class GpuKernel:
 
     @cached_property
     def emitted(self) -> Emitted:
-        """The LLVM IR, and what a launch must provide."""
+        """The LLVM IR, with all that a launch needs: threads, shared memory, arguments."""
         return self.target.backend.emitted(self.loop, self.target.machine)
 
     @property
@@ -120,32 +123,32 @@ class GpuKernel:
 
     @cached_property
     def assembly(self) -> str:
-        """The machine's assembly, from the cache or by LLVM."""
+        """The machine's assembly, from the cache or compiled by LLVM."""
         request = self.target.backend.request(self.target.machine)
         key = disk.key_of("gpu", self.target.machine.name, self.llvm, json.dumps(request), toolchain())
-        kept = disk.load(key)
-        if kept is None:
-            kept = HELPER.ask(request, self.llvm)
-            disk.store(key, kept)
-        return kept.decode()
+        code = disk.load(key)
+        if code is None:
+            code = HELPER.ask(request, self.llvm)
+            disk.store(key, code)
+        return code.decode()
 
     @property
     def levels(self) -> Mapping[str, str]:
-        """Further levels by their maker's names, and what they are called here."""
+        """The maker's names of levels, such as "ptx", mapped to "assembly" and "instructions"."""
         return self.target.backend.levels
 
     @property
     def instructions(self) -> str:
-        """The machine's own instructions, where its maker's tools are installed."""
+        """The machine's instructions (such as SASS); raises TargetError if the maker's tools are not installed."""
         return self.target.backend.disassembled(self.assembly, self.target.machine)
 
     @property
     def object(self) -> bytes:
-        """What is given to the driver."""
+        """The code that is given to the driver."""
         return self.assembly.encode()
 
     def on_device(self, number: int) -> Any:
-        """The code on a device, by its number; loaded once."""
+        """Return the code, loaded on the device of that number; loaded once."""
         if number not in self._loaded:
             loaded = self.target.backend.loaded(self.assembly, self.emitted, number)
             self._loaded[number] = loaded
@@ -154,9 +157,9 @@ class GpuKernel:
     def launch(
         self, arrays: list[Any], workers: int | None = None, params: Mapping[str, int] | None = None
     ) -> Callable[[], None]:
-        """The program bound to arrays; call it as often as wanted.
+        """Return the program bound to arrays, as a function that runs it; it may be called any number of times.
 
-        Open parameters are told by the arrays' shapes; `params` gives those that no shape tells.
+        Open parameters (symbolic sizes) follow from the arrays' shapes; `params` gives those that no shape determines.
         """
         why = self.target.backend.why_not(self.target.machine)
         if why is not None:

@@ -1,8 +1,8 @@
-"""How many registers a lane's fragments take at a time, where lanes multiply: the assembler is not asked for less.
+"""The number of registers that a lane's fragments need at once, if lanes multiply by themselves (fma): a lower bound.
 
 load %1 ...                             72 registers
-compute %x = %1                         the same ones: %1 is not looked at again
-compute %sum = fma(f32(%x), ...)        and those of the sum
+compute %x = %1                         the same ones: %1 is not used again
+compute %sum = fma(f32(%x), ...)        and those of the accumulator
 """
 
 from __future__ import annotations
@@ -15,49 +15,50 @@ WORD = 4
 
 
 def registers_of_products(program: Program) -> int:
-    """The most registers that fragments take between two operations, where lanes add up products; 0: they do not.
-
-    Of other programs most can be computed again, or be had later.
-    """
+    """Return the most registers per lane that fragments need at once, in a program whose lanes add up products by fma;
+    0 for other programs, whose values can be recomputed or loaded later."""
     if not any(op.name == "compute" and _multiplies(op) for op in program.walk()):
         return 0
-    return max((_most(op) for op in program.body.ops if op.name == "role"), default=0)
+    return max((_most_live_words(op) for op in program.body.ops if op.name == "role"), default=0)
 
 
 def _multiplies(op: Op) -> bool:
-    """Whether an operation adds products to a sum: by fma, or, of integers, by an addition to what it writes."""
+    """True if an operation adds products to an accumulator: by fma, or by a product added to the register that it
+    writes."""
     parts = {part.name for part in op.attrs["formula"].walk()}
     return "fma" in parts or (op.operands[0] in op.operands[1:] and {"add", "mul"} <= parts)
 
 
 def _words(value: Value) -> int:
-    """The registers of a lane for a fragment."""
+    """Return the number of 32-bit registers that a lane needs for a fragment."""
     return -(-int(value.type.shape[1]) * int(value.type.dtype.numpy.itemsize) // WORD)
 
 
-def _most(role: Op) -> int:
+def _most_live_words(role: Op) -> int:
+    """Return the most 32-bit registers per lane that the fragments of a role need at once."""
     begins: dict[Value, int] = {}
     ends: dict[Value, int] = {}
-    same: dict[Value, Value] = {}  # a lane's own values by another name
-    widened: list[tuple[int, Value]] = []  # where a factor is as wide as its sum
+    alias_of: dict[Value, Value] = {}  # a fragment and the one it is a copy of
+    widened: list[tuple[int, Value]] = []  # operations that convert an operand to the accumulator's type
     number = 0
 
     def walk(ops: list[Op]) -> None:
+        """Number the operations in program order, and record the first and last use of each fragment."""
         nonlocal number
         for op in ops:
             first = number
             number += 1
             if op.name == "shuffle" and op.attrs["at"][0] is op.attrs["over"][0]:
-                same[op.operands[0]] = same.get(op.operands[1], op.operands[1])
-            for value in (same.get(v, v) for v in op.operands if isinstance(v.type, FragmentType)):
+                alias_of[op.operands[0]] = alias_of.get(op.operands[1], op.operands[1])
+            for value in (alias_of.get(v, v) for v in op.operands if isinstance(v.type, FragmentType)):
                 begins.setdefault(value, first)
                 ends[value] = first
             if op.name == "compute" and _multiplies(op):
                 widened.append((first, op.operands[0]))
             for block in op.blocks:
                 walk(block.ops)
-            used = {same.get(v, v) for block in op.blocks for inner in walk_block(block) for v in inner.operands}
-            for value in (v for v in used if begins.get(v, number) < first):  # another round may look at it
+            used = {alias_of.get(v, v) for block in op.blocks for inner in walk_block(block) for v in inner.operands}
+            for value in (v for v in used if begins.get(v, number) < first):  # another iteration may read it
                 ends[value] = number
 
     walk([op for block in role.blocks for op in block.ops])
@@ -65,11 +66,11 @@ def _most(role: Op) -> int:
     for value, begin in begins.items():
         change[begin] += _words(value)
         change[ends[value]] -= _words(value)
-    for place, value in widened:
-        change[place] += _words(value)
-        change[place + 1] -= _words(value)
-    most = now = 0
-    for each in change:
-        now += each
-        most = max(most, now)
-    return most
+    for at_op, value in widened:
+        change[at_op] += _words(value)
+        change[at_op + 1] -= _words(value)
+    highest = live = 0
+    for step in change:
+        live += step
+        highest = max(highest, live)
+    return highest

@@ -1,4 +1,4 @@
-"""Loads and stores of a lane: as wide as its values lie side by side, under the conditions they share."""
+"""Loads and stores of a lane's values: each as wide as contiguous values and shared conditions allow."""
 
 from __future__ import annotations
 
@@ -18,65 +18,67 @@ if TYPE_CHECKING:
     from tilewright.targets.gpu.emit import Emitter
 
 WIDEST, WORD = 16, 4
-"""Bytes that one instruction moves for a lane, and of a register."""
+"""Bytes that one instruction moves for a lane, and bytes of a register."""
 
 
 @dataclass(frozen=True)
 class MemoryRun:
-    """Values of a lane that are moved at once: the first, how many, where, under which condition."""
+    """Contiguous values of a lane that one instruction moves: the first, their number, their place (an element offset),
+    and the condition under which they are moved (None: always)."""
 
     first: int
     count: int
     place: Expr
     when: Expr | None
-    askew: bool = False
-    """Whether the place is no multiple of the length."""
+    misaligned: bool = False
+    """True if the place need not be a multiple of the run's length."""
 
 
-def _runs(e: Emitter, op: Op, *, askew: bool = False) -> list[MemoryRun]:
-    """The lane's values in runs that lie side by side, at places that are multiples of their length; with `askew`, runs
-    of which only a word could be moved at once begin anywhere."""
+def _runs(e: Emitter, op: Op, *, misaligned: bool = False) -> list[MemoryRun]:
+    """Return the lane's values as contiguous runs, at places that are multiples of their length. With `misaligned`,
+    runs that could move at most one word at a time are made as wide as possible and may begin anywhere."""
     register, memory = op.operands
     axes = e.lane_axis(op)
     count = e.values(register)
     kind: TensorType = memory.type
     size = kind.dtype.numpy.itemsize
-    places = [e.at_value(op.attrs["at"][0], axes, i) for i in range(count)]
+    offsets = [e.at_value(op.attrs["at"][0], axes, i) for i in range(count)]
     when = op.attrs.get("when")
     conditions = [None if when is None else e.at_value(when, axes, i) for i in range(count)]
-    most = max(1, WIDEST // size)
+    widest = max(1, WIDEST // size)
     if kind.swizzle is not None:
-        most = min(most, 1 << kind.swizzle.base)
-    found: list[MemoryRun] = []
+        widest = min(widest, 1 << kind.swizzle.base)
+    runs: list[MemoryRun] = []
     i = 0
     while i < count:
-        width = most
-        while width > 1 and (places[i].multiple % width or not _together(places, conditions, i, width)):
+        width = widest
+        while width > 1 and (offsets[i].multiple % width or not _is_contiguous(offsets, conditions, i, width)):
             width //= 2
-        anywhere = askew and width * size <= WORD and _together(places, conditions, i, most)
-        width = most if anywhere else width
-        found.append(MemoryRun(i, width, swizzled(kind.swizzle, places[i]), conditions[i], anywhere))
+        anywhere = misaligned and width * size <= WORD and _is_contiguous(offsets, conditions, i, widest)
+        width = widest if anywhere else width
+        runs.append(MemoryRun(i, width, swizzled(kind.swizzle, offsets[i]), conditions[i], anywhere))
         i += width
-    return found
+    return runs
 
 
-def _together(places: list[Expr], conditions: list[Expr | None], first: int, width: int) -> bool:
+def _is_contiguous(places: list[Expr], conditions: list[Expr | None], first: int, width: int) -> bool:
+    """True if the `width` values from number `first` on have consecutive `places` and share one condition."""
     if first + width > len(places):
         return False
     for i in range(1, width):
-        apart = places[first + i] - places[first]
-        if not isinstance(apart, Const) or apart.value != i or conditions[first + i] is not conditions[first]:
+        distance = places[first + i] - places[first]
+        if not isinstance(distance, Const) or distance.value != i or conditions[first + i] is not conditions[first]:
             return False
     return True
 
 
 def pointer(e: Emitter, memory: Value, place: Expr, size: int) -> str:
-    """The address of an element."""
+    """Return the LLVM pointer to the element at index expression `place` of a tensor; elements have `size` bytes."""
     if memory.type.space == "shared":
         address = e.address(memory, place, size)
         return e.w.once((memory, place, "pointer"), f"inttoptr i32 {address} to ptr addrspace(3)")
     constant, _ = linear(place)
-    moved = place - constant  # neighbouring places have that in common
+    moved = place - constant  # neighbouring elements share this part
     offset = e.w.integer(moved * size)
     base = e.w.once((memory, moved), f"getelementptr i8, ptr addrspace(1) {e.pointers[memory]}, i64 {offset}")
     if constant == 0:
@@ -84,8 +86,9 @@ def pointer(e: Emitter, memory: Value, place: Expr, size: int) -> str:
     return e.w.once((memory, place), f"getelementptr i8, ptr addrspace(1) {base}, i64 {constant * size}")
 
 
-def _forms(kind: str, size: int, count: int) -> tuple[str, str]:
-    """(the type that is moved, the type of the values): elements of less than 32 bits travel in words."""
+def _moved_types(kind: str, size: int, count: int) -> tuple[str, str]:
+    """Return the LLVM types (that the instruction moves, of the values) for `count` elements of `size` bytes; elements
+    of less than 32 bits are moved in words."""
     values = f"<{count} x {kind}>" if count > 1 else kind
     total = size * count
     if count == 1 or size >= 4 or total < 4:
@@ -93,19 +96,20 @@ def _forms(kind: str, size: int, count: int) -> tuple[str, str]:
     return (f"<{total // 4} x i32>" if total > 4 else "i32"), values
 
 
-def _words(e: Emitter, address: str, space: int, total: int, *, stream: bool) -> list[str]:
-    """Elements of less than a word, `total` bytes of them, each word loaded by itself; the back end joins the loads."""
+def _load_words(e: Emitter, address: str, space: int, total: int, *, stream: bool) -> list[str]:
+    """Load `total` bytes as separate words of 32 bits and return them; the back end merges the loads. `space` is the
+    LLVM address space; with `stream`, caches evict the data first."""
     if stream:
         return e.dialect.load_streaming(e, address, total // WORD)
-    found = []
+    words = []
     for n in range(0, total, WORD):
-        place = e.w.value(f"getelementptr i8, ptr addrspace({space}) {address}, i64 {n}") if n else address
-        found.append(e.w.value(f"load i32, ptr addrspace({space}) {place}, align {WORD if n else total}"))
-    return found
+        word_address = e.w.value(f"getelementptr i8, ptr addrspace({space}) {address}, i64 {n}") if n else address
+        words.append(e.w.value(f"load i32, ptr addrspace({space}) {word_address}, align {WORD if n else total}"))
+    return words
 
 
-def _joined(e: Emitter, words: list[str]) -> tuple[str, str]:
-    """(the type, the value) of words as one vector."""
+def _join_words(e: Emitter, words: list[str]) -> tuple[str, str]:
+    """Return (LLVM type, LLVM value) of the words as one vector; of a single word, the word itself."""
     if len(words) == 1:
         return "i32", words[0]
     kind, text = f"<{len(words)} x i32>", "poison"
@@ -114,63 +118,67 @@ def _joined(e: Emitter, words: list[str]) -> tuple[str, str]:
     return kind, text
 
 
-def _askew(e: Emitter, address: str) -> list[str]:
-    """Four words that begin anywhere: those of the two places of 16 bytes in which they lie, moved.
+def _load_misaligned(e: Emitter, address: str) -> list[str]:
+    """Load 16 bytes from any even address in global memory, as four words: by two aligned loads, whose words are
+    shifted.
 
-    What else lies there is on the same page of memory, whosever it is; nothing is made of it.
+    The loads may read beyond the 16 bytes, but within an aligned 16-byte block, so never on another page; the extra
+    bytes are dropped.
     """
     w = e.w
     number = w.value(f"ptrtoint ptr addrspace(1) {address} to i64")
     words: list[str] = []
-    for reach in (0, WIDEST - 2):  # where they end in the first of these places, it is both
-        place = w.value(f"and i64 {w.value(f'add i64 {number}, {reach}')}, {-WIDEST}")
-        pointer = w.value(f"inttoptr i64 {place} to ptr addrspace(1)")
-        text = w.value(f"load <4 x i32>, ptr addrspace(1) {pointer}, align {WIDEST}")
-        words += [w.value(f"extractelement <4 x i32> {text}, i32 {n}") for n in range(4)]
-    moved = w.value(f"trunc i64 {number} to i32")
-    for far in (2, 1):  # by two words, by one, by half of one
-        wide = w.value(f"icmp ne i32 {w.value(f'and i32 {moved}, {WORD * far}')}, 0")
+    for reach in (0, WIDEST - 2):  # both loads are of one block if the bytes end in it
+        aligned_address = w.value(f"and i64 {w.value(f'add i64 {number}, {reach}')}, {-WIDEST}")
+        pointer = w.value(f"inttoptr i64 {aligned_address} to ptr addrspace(1)")
+        vector = w.value(f"load <4 x i32>, ptr addrspace(1) {pointer}, align {WIDEST}")
+        words += [w.value(f"extractelement <4 x i32> {vector}, i32 {n}") for n in range(4)]
+    low_bits = w.value(f"trunc i64 {number} to i32")
+    for step in (2, 1):  # by two words, by one, by half of one
+        wide = w.value(f"icmp ne i32 {w.value(f'and i32 {low_bits}, {WORD * step}')}, 0")
         words = [
-            w.value(f"select i1 {wide}, i32 {words[n + far]}, i32 {words[n]}")
-            for n in range(min(4 + far, len(words) - far))
+            w.value(f"select i1 {wide}, i32 {words[n + step]}, i32 {words[n]}")
+            for n in range(min(4 + step, len(words) - step))
         ]
-    bits = w.value(f"shl i32 {w.value(f'and i32 {moved}, 2')}, 3")
+    bits = w.value(f"shl i32 {w.value(f'and i32 {low_bits}, 2')}, 3")
     w.declare("i32 @llvm.fshr.i32(i32, i32, i32)")
     return [w.value(f"call i32 @llvm.fshr.i32(i32 {words[n + 1]}, i32 {words[n]}, i32 {bits})") for n in range(4)]
 
 
-def _parts(e: Emitter, words: list[str], size: int, kind: str) -> list[str]:
-    """Values of `size` bytes as parts of words: halves, or bytes.
+def _split_words(e: Emitter, words: list[str], size: int, kind: str) -> list[str]:
+    """Return the values of `size` bytes (halves or bytes) that the words hold, as LLVM type `kind`.
 
-    So what widens a part starts from its word. Of a vector of words, LLVM would make one of parts, and take each part
-    out before it is widened.
+    Conversions of a value then start from its word: from a vector of words LLVM would make a vector of halves, and
+    extract each before it is converted.
     """
-    whole, found = f"i{8 * size}", []
+    integer_type, values = f"i{8 * size}", []
     for word in words:
         for low in range(0, 8 * WORD, 8 * size):
             bits = e.w.value(f"lshr i32 {word}, {low}") if low else word
-            part = e.w.value(f"trunc i32 {bits} to {whole}")
-            found.append(part if kind == whole else e.w.value(f"bitcast {whole} {part} to {kind}"))
-    return found
+            part = e.w.value(f"trunc i32 {bits} to {integer_type}")
+            values.append(part if kind == integer_type else e.w.value(f"bitcast {integer_type} {part} to {kind}"))
+    return values
 
 
 def _streams(op: Op, size: int, count: int) -> bool:
-    """Whether so many elements of an operation are loaded as words that caches evict first."""
+    """True if `count` elements of an operation are loaded in words that caches evict first."""
     return bool(op.attrs.get("stream")) and size * count >= WORD
 
 
 def load(e: Emitter, op: Op) -> None:
-    """Each value becomes its element, or the `else` number."""
+    """Emit a load: each value of the lane becomes its element, or the operation's `otherwise` number if its condition
+    fails."""
     target, memory = op.operands
     kind, size = element(target.type.dtype), target.type.dtype.numpy.itemsize
     number = op.attrs.get("otherwise", 0)
     other, space = literal(number, target.type.dtype), 3 if memory.type.space == "shared" else 1
 
-    def one(run: MemoryRun) -> None:
-        moved, values = _forms(kind, size, run.count)
+    def load_plain(run: MemoryRun) -> None:
+        """Load a run with one instruction and write its values to the register."""
+        moved, values = _moved_types(kind, size, run.count)
         address = pointer(e, memory, run.place, size)
         if _streams(op, size, run.count):
-            moved, text = _joined(e, e.dialect.load_streaming(e, address, size * run.count // WORD))
+            moved, text = _join_words(e, e.dialect.load_streaming(e, address, size * run.count // WORD))
         else:
             text = e.w.value(f"load {moved}, ptr addrspace({space}) {address}, align {size * run.count}")
         if moved != values:
@@ -179,52 +187,57 @@ def load(e: Emitter, op: Op) -> None:
             part = text if run.count == 1 else e.w.value(f"extractelement {values} {text}, i32 {n}")
             e.put(target, run.first + n, part)
 
-    def brought(run: MemoryRun, address: str) -> list[str]:
-        if run.askew:
-            return _askew(e, address)
-        return _words(e, address, space, size * run.count, stream=_streams(op, size, run.count))
+    def load_run(run: MemoryRun, address: str) -> list[str]:
+        """Return the words of a run, loaded from `address`."""
+        if run.misaligned:
+            return _load_misaligned(e, address)
+        return _load_words(e, address, space, size * run.count, stream=_streams(op, size, run.count))
 
-    def in_words(run: MemoryRun, condition: str | None) -> None:
-        """Values under the condition are words: a half or a byte by itself would take a register, and be taken out
-        of its word where it is loaded, which waits for it."""
+    def load_as_words(run: MemoryRun, condition: str | None) -> None:
+        """Load a run as words under a condition, and write its values to the register.
+
+        The condition selects whole words: for single halves or bytes, LLVM would use a register each, and extract them
+        right after the load, which then has to wait.
+        """
         address = pointer(e, memory, run.place, size)
         if condition is None:
-            words = brought(run, address)
+            words = load_run(run, address)
         else:
             slots = [e.w.slot("i32") for _ in range(size * run.count // WORD)]
             others = int(np.full(WORD // size, number, target.type.dtype.numpy).view(np.int32)[0])
             for slot in slots:
                 e.w.line(f"store i32 {others}, ptr {slot}")
             with e.w.when(condition):
-                for slot, word in zip(slots, brought(run, address), strict=True):
+                for slot, word in zip(slots, load_run(run, address), strict=True):
                     e.w.line(f"store i32 {word}, ptr {slot}")
-            words = [e.dialect.whole(e, e.w.value(f"load i32, ptr {slot}")) for slot in slots]
-        for n, part in enumerate(_parts(e, words, size, kind)):
+            words = [e.dialect.as_one_word(e, e.w.value(f"load i32, ptr {slot}")) for slot in slots]
+        for n, part in enumerate(_split_words(e, words, size, kind)):
             e.put(target, run.first + n, part)
 
-    for run in _runs(e, op, askew=size == 2 and space == 1):
+    for run in _runs(e, op, misaligned=size == 2 and space == 1):
         always = run.when is None or (isinstance(run.when, Const) and run.when.value)
         condition = None if always or run.when is None else e.w.condition(run.when)
         is_bytes = size == 1 and run.count >= WORD and condition is not None
-        if run.askew or is_bytes or (kind == "bfloat" and run.count > 1):
-            in_words(run, condition)
+        if run.misaligned or is_bytes or (kind == "bfloat" and run.count > 1):
+            load_as_words(run, condition)
         elif condition is None:
-            one(run)
+            load_plain(run)
         else:
             for n in range(run.count):
                 e.put(target, run.first + n, other)
             with e.w.when(condition):
-                one(run)
+                load_plain(run)
 
 
 def store(e: Emitter, op: Op) -> None:
-    """Each value under its condition."""
+    """Emit a store of the lane's values, each under its condition."""
     source, memory = op.operands
     kind, size = element(source.type.dtype), source.type.dtype.numpy.itemsize
 
-    def one(run: MemoryRun) -> None:
+    def store_run(run: MemoryRun) -> None:
+        """Store a run with one instruction."""
         space = 3 if memory.type.space == "shared" else 1
-        moved, values = _forms(kind, size, run.count)
+        moved, values = _moved_types(kind, size, run.count)
         text = e.get(source, run.first)
         if run.count > 1:
             parts = [text, *(e.get(source, run.first + n) for n in range(1, run.count))]
@@ -238,34 +251,39 @@ def store(e: Emitter, op: Op) -> None:
 
     for run in _runs(e, op):
         if run.when is None or (isinstance(run.when, Const) and run.when.value):
-            one(run)
+            store_run(run)
             continue
         with e.w.when(e.w.condition(run.when)):
-            one(run)
+            store_run(run)
 
 
 _ATOMIC = {"add": ("add", "fadd"), "max": ("max", "fmax"), "min": ("min", "fmin")}
 
 
 def atomic(e: Emitter, op: Op) -> None:
-    """Each value is combined into its element as one step."""
+    """Emit an atomic update (add, max, min) of memory by each of the lane's values, under its condition."""
     source, memory = op.operands
     kind, dtype = element(source.type.dtype), source.type.dtype
-    whole, fraction = _ATOMIC[op.attrs["how"]]
-    word = fraction if dtype.is_float else ("u" + whole if dtype.numpy.kind in "ub" and whole != "add" else whole)
+    integer_operation, float_operation = _ATOMIC[op.attrs["how"]]
+    word = (
+        float_operation
+        if dtype.is_float
+        else ("u" + integer_operation if dtype.numpy.kind in "ub" and integer_operation != "add" else integer_operation)
+    )
     axes = e.lane_axis(op)
     for i in range(e.values(source)):
         place = swizzled(memory.type.swizzle, e.at_value(op.attrs["at"][0], axes, i))
         when = None if "when" not in op.attrs else e.at_value(op.attrs["when"], axes, i)
 
-        def one(i: int = i, place: Expr = place) -> None:
+        def update(i: int = i, place: Expr = place) -> None:
+            """Emit the atomic instruction for one value."""
             space = 3 if memory.type.space == "shared" else 1
             address = pointer(e, memory, place, dtype.numpy.itemsize)
             text = e.get(source, i)
             e.w.value(f"atomicrmw {word} ptr addrspace({space}) {address}, {kind} {text} monotonic")
 
         if when is None:
-            one()
+            update()
             continue
         with e.w.when(e.w.condition(when)):
-            one()
+            update()

@@ -1,4 +1,5 @@
-"""Figures that GPUs share until one of another kind is measured: tuned for an H200, taken by the other rows by name."""
+"""Cost constants and resource figures that GPUs share, tuned on an H200; machines with measurements of their own
+replace them."""
 
 from __future__ import annotations
 
@@ -43,12 +44,12 @@ ROW_TASKS = RowTasks(
 
 COSTS = Costs(
     terms=TermCosts(load=6, result=2, task=150, waiting=2, values_in_flight=96, unrolled_products=640),
-    # softmax 8192x8192 and layer norm 65536x256 in bf16 with 2 to 32 waves and 1 to 48 rows a task, on an H200; the
-    # assembler is asked for registers of 1024 lanes
+    # fitted on an H200 to softmax 8192x8192 and layer norm 65536x256 in bf16, with 2 to 32 waves and 1 to 48 rows a
+    # task; the assembler assumes 1024 lanes when it assigns registers
     resident=ResidentCosts(lanes=1024, registers=20, exchange=1000, uneven=1.25, sharpness=4),
     one_wave=12,
     functions=OTHERS,
 )
 
 LIMITS: Mapping[str, Any] = {"copy_rate": 16.0, "latency": 4, "load_cycles": 0.6, "line_bytes": 64}
-"""Fields of `Limits` that rows of GPUs have alike."""
+"""Fields of `Limits` that all GPU machines have in common."""

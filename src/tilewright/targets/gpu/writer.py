@@ -1,7 +1,7 @@
-"""LLVM text for one lane: integer expressions in 32 bits where their limits allow, structured control flow.
+"""LLVM text for one lane: integer expressions, in 32 bits if their limits allow it, and structured control flow.
 
-What was worked out once is used again where it dominates: within the block that it stands in and blocks inside that.
-Registers that change are stack slots; LLVM's first pass makes values of them.
+A computed value is reused where it dominates: within its block and the blocks inside it. Registers that change are
+stack slots, which LLVM's first pass turns into values.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LEAST, MOST = -(1 << 31), (1 << 31) - 1
 
 
 class LaneWriter(Writer):
-    """The lines of a kernel, as one lane executes them."""
+    """The LLVM lines of a kernel, as one lane executes them."""
 
     in_place = ("erf", "sigmoid")
 
@@ -47,30 +47,34 @@ class LaneWriter(Writer):
     # -- lines ----------------------------------------------------------------------------------------------
 
     def placed(self, depth: int, key: Any, text: str) -> str:
-        """A line that computes something, here; the same name where the first one dominates."""
+        """Emit the line `text` here and return its name; reuse the name of an earlier line with the same `key` that
+        dominates. The `depth` is ignored: it is that of writers which hoist lines out of loops."""
         return self.once(key, text)
 
     def once(self, key: Any, text: str) -> str:
-        """A line that computes something, unless it has been written where this one can see it."""
-        found = self._known(key)
-        if found is None:
-            found = self.layers[-1][key] = self.value(text)
-        return found
+        """Emit the line `text` and return its name, or return the name of an earlier line with the same `key` that
+        dominates."""
+        name = self._known(key)
+        if name is None:
+            name = self.layers[-1][key] = self.value(text)
+        return name
 
     def _known(self, key: Any) -> str | None:
+        """Return the name of the value that was computed for `key` and is visible here; None if there is none."""
         return next((layer[key] for layer in reversed(self.layers) if key in layer), None)
 
     def slot(self, kind: str) -> str:
-        """A place for a value that changes."""
-        found = self.name("slot")
-        self.slots.append(f"  {found} = alloca {kind}")
-        return found
+        """Return a new stack slot for a variable of LLVM type `kind`."""
+        name = self.name("slot")
+        self.slots.append(f"  {name} = alloca {kind}")
+        return name
 
-    def together(self, kinds: Sequence[str]) -> str:
-        """The type of several values that one instruction gives; named, since products give a hundred and more.
+    def struct_type(self, kinds: Sequence[str]) -> str:
+        """Return the name of the LLVM struct type of several results of one instruction, and declare it: an MMA has
+        over a hundred.
 
         >>> w = LaneWriter()
-        >>> w.together(["float"] * 3 + ["i32"]), list(w.declared)
+        >>> w.struct_type(["float"] * 3 + ["i32"]), list(w.declared)
         ('%of.3_float.1_i32', ['%of.3_float.1_i32 = type {float, float, float, i32}'])
         """
         name = ".".join(["%of", *(f"{len(list(same))}_{kind}" for kind, same in groupby(kinds))])
@@ -78,7 +82,8 @@ class LaneWriter(Writer):
         return name
 
     def assembly(self, text: str, constraints: str = "", operands: tuple[str, ...] = (), result: str = "void") -> str:
-        """Instructions that LLVM has no name for; `operands` are written with their types."""
+        """Emit inline assembly and return its result ("" for void). `operands` are LLVM values with their types,
+        `result` is the LLVM type of the result."""
         flat = text.replace("\n", "\\0A")
         marks = ",".join(filter(None, (constraints, "~{memory}")))
         call = f'call {result} asm sideeffect "{flat}", "{marks}"({", ".join(operands)})'
@@ -90,12 +95,12 @@ class LaneWriter(Writer):
     # -- control ----------------------------------------------------------------------------------------------
 
     def fresh_label(self, word: str) -> str:
-        """A name for a block."""
+        """Return a new name for a block, beginning with `word`."""
         return self.name(word)[1:]
 
     @contextmanager
-    def inside(self) -> Iterator[None]:
-        """What is worked out within is not known afterwards."""
+    def nested(self) -> Iterator[None]:
+        """Context manager of a block of code: values that are computed within are not reused after it."""
         self.layers.append({})
         try:
             yield
@@ -104,39 +109,40 @@ class LaneWriter(Writer):
 
     @contextmanager
     def when(self, condition: str) -> Iterator[None]:
-        """What is written within happens under a condition, an i1."""
+        """Context manager: code emitted within runs only if `condition`, an i1, holds."""
         then, after = self.fresh_label("then"), self.fresh_label("after")
         self.line(f"br i1 {condition}, label %{then}, label %{after}")
         self.label(then)
-        with self.inside():
+        with self.nested():
             yield
         self.line(f"br label %{after}")
         self.label(after)
 
     def either(self, condition: str, first: Callable[[], None], second: Callable[[], None]) -> None:
-        """One of two."""
+        """Emit a branch: `first` emits the code for a true condition (an i1), `second` that for a false one."""
         then, other, after = (self.fresh_label(word) for word in ("then", "else", "after"))
         self.line(f"br i1 {condition}, label %{then}, label %{other}")
         for name, body in ((then, first), (other, second)):
             self.label(name)
-            with self.inside():
+            with self.nested():
                 body()
             self.line(f"br label %{after}")
         self.label(after)
 
     @contextmanager
     def loop(self, first: str, last: str, step: str) -> Iterator[str]:
-        """Rounds from a number on, as long as it is below another; gives the round's number, an i32."""
+        """Context manager of a loop's body: a counter runs from `first` to below `last` by `step`; yields the counter,
+        an i32."""
         slot = self.slot("i32")
         self.line(f"store i32 {first}, ptr {slot}")
         head, body, after = (self.fresh_label(word) for word in ("head", "body", "after"))
         self.line(f"br label %{head}")
         self.label(head)
         number = self.value(f"load i32, ptr {slot}")
-        more = self.value(f"icmp slt i32 {number}, {last}")
-        self.line(f"br i1 {more}, label %{body}, label %{after}")
+        continues = self.value(f"icmp slt i32 {number}, {last}")
+        self.line(f"br i1 {continues}, label %{body}, label %{after}")
         self.label(body)
-        with self.inside():
+        with self.nested():
             yield number
             following = self.value(f"add i32 {number}, {step}")
             self.line(f"store i32 {following}, ptr {slot}")
@@ -144,12 +150,13 @@ class LaneWriter(Writer):
         self.label(after)
 
     @contextmanager
-    def rounds(self, more: Callable[[], str]) -> Iterator[None]:
-        """Rounds as long as a condition, an i1, holds before each."""
+    def while_loop(self, more: Callable[[], str]) -> Iterator[None]:
+        """Context manager of a loop's body; `more` emits the condition, an i1, which is tested before each
+        iteration."""
         head, body, after = (self.fresh_label(word) for word in ("head", "body", "after"))
         self.line(f"br label %{head}")
         self.label(head)
-        with self.inside():
+        with self.nested():
             self.line(f"br i1 {more()}, label %{body}, label %{after}")
             self.label(body)
             yield
@@ -158,39 +165,42 @@ class LaneWriter(Writer):
 
     # -- integer expressions ------------------------------------------------------------------------------------
 
-    def narrow(self, e: Expr) -> bool:
-        """Whether an expression, and all it is made of, is shown to fit in 32 bits."""
+    def fits_32_bits(self, e: Expr) -> bool:
+        """True if an expression and all its parts are known to fit in 32 bits."""
         return all(part.lo >= LEAST and part.hi <= MOST for part in e.walk())
 
     def number(self, e: Expr) -> str:
-        """The expression's value, an i32."""
-        if self.narrow(e):
+        """Emit the expression and return its value as an i32."""
+        if self.fits_32_bits(e):
             return self._integer32(e)
         wide = self._written(e, 64)
         return wide if isinstance(e, Const) else self.once((e, "narrowed"), f"trunc i64 {wide} to i32")
 
     def integer(self, e: Expr) -> str:
-        """The expression's value, an i64."""
+        """Emit the expression and return its value as an i64."""
         if isinstance(e, Const):
             return str(e.value)
-        if self.narrow(e):
+        if self.fits_32_bits(e):
             return self.once((e, "widened"), f"sext i32 {self._integer32(e)} to i64")
         return self._written(e, 64)
 
     def _integer32(self, e: Expr) -> str:
+        """Emit the expression in arithmetic of 32 bits and return its value, an i32."""
         return self._written(e, 32)
 
     def _written(self, e: Expr, bits: int) -> str:
+        """Return the value of an expression in integers of `bits` bits, emitted only if no value is visible here."""
         if isinstance(e, Const):
             return str(e.value)
         known = self._known((e, bits))
         if known is not None:
             return known
-        found = self._compose(e, bits)
-        self.layers[-1][e, bits] = found
-        return found
+        text = self._compose(e, bits)
+        self.layers[-1][e, bits] = text
+        return text
 
     def _compose(self, e: Expr, bits: int) -> str:
+        """Emit an expression in arithmetic of `bits` bits, operand by operand; return its value."""
         kind = f"i{bits}"
         if isinstance(e, Symbol):
             if e in self.names:
@@ -224,40 +234,44 @@ class LaneWriter(Writer):
         return self._floored(isinstance(e, Mod), kind, parts[0], parts[1])
 
     def _chain(self, pattern: str, parts: list[str]) -> str:
+        """Emit a two-operand instruction over all `parts`, from left to right; `pattern` has two {} for its
+        operands."""
         total = parts[0]
         for part in parts[1:]:
             total = self.value(pattern.format(total, part))
         return total
 
     def _floored(self, rest_wanted: bool, kind: str, left: str, right: str) -> str:
+        """Emit floor division, or its remainder if `rest_wanted`, of LLVM values of type `kind` that may be
+        negative."""
         rest = self.value(f"srem {kind} {left}, {right}")
-        mixed = self.value(f"xor {kind} {rest}, {right}")
-        below = self.value(f"icmp slt {kind} {mixed}, 0")
-        some = self.value(f"icmp ne {kind} {rest}, 0")
-        off = self.value(f"and i1 {below}, {some}")
+        sign_bits = self.value(f"xor {kind} {rest}, {right}")
+        signs_differ = self.value(f"icmp slt {kind} {sign_bits}, 0")
+        is_inexact = self.value(f"icmp ne {kind} {rest}, 0")
+        rounds_down = self.value(f"and i1 {signs_differ}, {is_inexact}")
         if rest_wanted:
-            moved = self.value(f"add {kind} {rest}, {right}")
-            return self.value(f"select i1 {off}, {kind} {moved}, {kind} {rest}")
+            corrected = self.value(f"add {kind} {rest}, {right}")
+            return self.value(f"select i1 {rounds_down}, {kind} {corrected}, {kind} {rest}")
         quotient = self.value(f"sdiv {kind} {left}, {right}")
-        one = self.value(f"zext i1 {off} to {kind}")
+        one = self.value(f"zext i1 {rounds_down} to {kind}")
         return self.value(f"sub {kind} {quotient}, {one}")
 
     def condition(self, e: Expr) -> str:
-        """The condition's value, an i1."""
+        """Emit a condition and return its value, an i1."""
         if isinstance(e, Const):
             return "true" if e.value else "false"
         known = self._known((e, 1))
         if known is not None:
             return known
         if isinstance(e, AtLeastZero | IsZero):
-            kind = "i32" if self.narrow(e.operand) else "i64"
+            kind = "i32" if self.fits_32_bits(e.operand) else "i64"
             constant = e.operand.constant if isinstance(e.operand, Sum) else 0
             inner = self._written(e.operand - constant, int(kind[1:]))  # the same for neighbours
-            found = self.value(f"icmp {'sge' if isinstance(e, AtLeastZero) else 'eq'} {kind} {inner}, {-constant}")
+            text = self.value(f"icmp {'sge' if isinstance(e, AtLeastZero) else 'eq'} {kind} {inner}, {-constant}")
         elif isinstance(e, And | Or):
             word = "and" if isinstance(e, And) else "or"
-            found = self._chain(f"{word} i1 {{}}, {{}}", [self.condition(a) for a in e.args])
+            text = self._chain(f"{word} i1 {{}}, {{}}", [self.condition(a) for a in e.args])
         else:
-            found = self.value(f"icmp ne i32 {self.number(e)}, 0")
-        self.layers[-1][e, 1] = found
-        return found
+            text = self.value(f"icmp ne i32 {self.number(e)}, 0")
+        self.layers[-1][e, 1] = text
+        return text

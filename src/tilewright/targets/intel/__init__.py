@@ -1,1 +1,1 @@
-"""Intel Xe."""
+"""Intel's Xe GPUs: machine table and atoms."""

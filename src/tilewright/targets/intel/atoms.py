@@ -1,4 +1,4 @@
-"""What an Intel Xe machine offers: DPAS by sub-groups of 16 lanes; words of 32 bits hold neighbours of B along k."""
+"""Atoms of Intel Xe machines: DPAS by sub-groups of 16 lanes. A word of 32 bits holds neighbours of B along k."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from tilewright.machine.lanes import lane_load, lane_store
 
 
 def dpas(dtype: DType, wide: DType) -> MultiplyAtom:
-    """Eight rows by sixteen columns; a step of k is as long as sixteen lanes with two bytes of a row of A each."""
-    near = 16 // dtype.bits  # neighbours along k that a lane has of a row of A
-    k = 16 * near
+    """Return the DPAS atom of 8 rows by 16 columns for operands of type `dtype` and accumulators of type `wide`. Its k
+    step is 32 bytes of a row of A: 16 for 16-bit types, 32 for 8-bit types."""
+    per_lane = 16 // dtype.bits  # neighbours along k that a lane holds of a row of A
+    k = 16 * per_lane
     return MultiplyAtom(
         f"dpas.8x16x{k}.{dtype}",
-        RegisterOperand(8, k, dtype, Layout((16, (near, 8)), (8 * near, (8, 1)))),
+        RegisterOperand(8, k, dtype, Layout((16, (per_lane, 8)), (8 * per_lane, (8, 1)))),
         RegisterOperand(k, 16, dtype, Layout((16, k), (k, 1))),
         RegisterOperand(8, 16, wide, Layout((16, 8), (8, 1))),
         ("xe",),
-        cycles=8.0,  # an engine does an eighth of 4096 operations of 16 bits a cycle and core
+        cycles=8.0,  # a core does 4096 16-bit operations a cycle, each of its eight engines an eighth
     )
 
 

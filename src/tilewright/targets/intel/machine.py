@@ -1,4 +1,4 @@
-"""The Intel machine: Xe of the data centre, sub-groups of 16 lanes."""
+"""The machine table of Intel's GPUs: Xe of the data centre, sub-groups of 16 lanes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tilewright.targets.intel.atoms import COPY, MULTIPLY
 
 _REGISTERS = replace(REGISTERS, core_values=128 << 10)
 _ACCESS = replace(ACCESS, line_bytes=64)
-# as many lanes as tasks have on an H200, in waves of half as many
+# tasks have as many lanes as on an H200, in waves of half the size
 _ROW_TASKS = replace(ROW_TASKS, waves=16, fewer_waves=8, most_waves=32, least_waves=4)
 
-# A Data Center GPU Max 1550, both stacks. Of Intel's overview of the architecture (Hot Chips 2021): cores, clock,
-# caches and their rates, registers, lanes. Of published figures of Aurora's nodes: what memory reaches. Of published
-# tests of its caches: latencies. Launches and what rows that do not begin at sectors cost are guesses.
+# A Data Center GPU Max 1550, both stacks. From Intel's overview of the architecture (Hot Chips 2021): cores, clock,
+# caches and their rates, registers, lanes. From published figures of Aurora's nodes: measured rate of memory. From
+# published tests of its caches: latencies. Costs of launches and of rows not aligned to sectors are guesses.
 MACHINES = {
     "xe": Machine(
         "xe",
@@ -35,7 +35,7 @@ MACHINES = {
             cores=128,
             clock_ghz=1.6,
             l2_rate=56.0,  # 0.9 of 64 bytes a cycle
-            far_rate=10.3,  # 2.1 TB/s, which published node figures reach, of 3.3
+            far_rate=10.3,  # 2.1 TB/s in published node figures, of 3.3
             far_alone=1.1,
             warm=5.0,
             shared_rate=128.0,
@@ -53,7 +53,7 @@ MACHINES = {
             start_cycles=4.0,
             **LIMITS,
         ),
-        # an engine is an eighth of a core, and a quarter where the factor of others was fitted
+        # an engine is an eighth of a core; on NVIDIA, where the constant was fitted, a quarter
         costs=replace(COSTS, one_wave=6),
         register_file=_REGISTERS,
         lane_access=_ACCESS,

@@ -1,1 +1,1 @@
-"""NVIDIA Hopper."""
+"""NVIDIA's GPUs: machine table, atoms, PTX and launches."""

@@ -1,12 +1,12 @@
-"""What NVIDIA machines offer: all rows, by name.
+"""All atoms of NVIDIA machines, by name.
 
-| file        | rows                                                    |
+| file        | atoms                                                   |
 |-------------|---------------------------------------------------------|
 | multiply    | fma, mma.sync, wgmma                                    |
 | matrices    | ldmatrix, stmatrix                                      |
 | lane_copies | ld, st, cp.async                                        |
-| tma, im2col | TMA, whose side in shared memory is in tma_tile         |
-| *_view      | when TMA can do a copy between views                    |
+| tma, im2col | TMA, whose shared-memory side is in tma_tile            |
+| *_view      | conditions of TMA copies between views                  |
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""PTX from a loop program, by LLVM; and what the driver makes of it."""
+"""NVIDIA's back end: PTX from a loop program by LLVM, loaded and launched by the driver."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from tilewright.targets.nvidia.timing import Stopwatch
 
 TRIPLE = "nvptx64-nvidia-cuda"
 PASSES = ("sroa", "simplify_cfg", "instruction_combine", "simplify_cfg")
-"""Registers out of stack slots; the rest is the assembler's to do."""
+"""LLVM's passes, which turn stack slots into values; all else is left to the assembler."""
 FLAGS = ("--disable-lsr=false", "--enable-misched=true", "--enable-post-misched=true")
 
 
 class Nvidia:
-    """What NVIDIA provides for its GPUs."""
+    """The back end for NVIDIA's GPUs."""
 
     levels: Mapping[str, str] = {"ptx": "assembly", "sass": "instructions"}
 
     def emitted(self, program: Program, machine: Machine) -> Emitted:
-        """The LLVM IR of a loop program."""
+        """Return the LLVM IR of a loop program, with all that a launch needs: threads, shared memory, arguments."""
         return emit(program, machine, Ptx())
 
     def request(self, machine: Machine) -> dict[str, Any]:
-        """What the helper that generates code is asked for: PTX."""
+        """Return the request to the code generation helper for PTX."""
         cpu, features = architecture(machine)
         return {
             "triple": TRIPLE,
@@ -45,29 +45,30 @@ class Nvidia:
         }
 
     def disassembled(self, assembly: str, machine: Machine) -> str:
-        """SASS."""
+        """Return the machine instructions (SASS) for PTX, as nvdisasm prints them."""
         return disassembled(assembly, architecture(machine)[0])
 
     def why_not(self, machine: Machine) -> str | None:
-        """Why the machine's code does not run here."""
+        """Return the reason why the machine's code does not run here; None if it does."""
         return driver.why_not(machine)
 
     def loaded(self, assembly: str, emitted: Emitted, number: int) -> Any:
-        """The code on a GPU."""
+        """Return the code, loaded on the GPU of that number."""
         return driver.Loaded(assembly, emitted, number)
 
     def memory(self, machine: Machine, number: int, passing: bool = False, stream: int | None = None) -> DeviceMemory:
-        """The memory of a GPU, on a stream if one is given."""
+        """Return the memory of the GPU of that number. With `passing`, what it allocates is used by one call only; with
+        a `stream`, all work goes to that stream."""
         return DeviceMemory(machine, number, passing, stream)
 
     def stopwatch(self, number: int) -> Stopwatch:
-        """What times launches."""
+        """Return an object that times launches on the GPU of that number."""
         return Stopwatch(number)
 
     def bound(
         self, loaded: Any, emitted: Emitted, arrays: list[Any], workers: int | None, sizes: Mapping[str, int]
     ) -> Launch:
-        """A launch on arrays, for these values of open parameters."""
+        """Return a launch of loaded code on arrays, for these values of open parameters (symbolic sizes)."""
         return Launch(loaded, emitted, arrays, workers, sizes)
 
 

@@ -1,4 +1,4 @@
-"""Copies by TMA as instructions: the tensor map that the host makes, and coordinates for each box."""
+"""TMA copies as instructions: the tensor map that the host makes, and the coordinates of each box."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TensorBox:
-    """One instruction: coordinates, fastest first, offsets of a filter's tap (im2col), place in shared memory."""
+    """One instruction: coordinates of the box, fastest first; offsets of a filter's tap (im2col); offset in shared
+    memory."""
 
     coordinates: tuple[Expr, ...]
     offsets: tuple[Expr, ...]
@@ -34,7 +35,7 @@ class TensorBox:
 
 @dataclass(frozen=True)
 class MapForm:
-    """A tensor map of which a launch may tell sizes: its fields are numbers, and expressions of open parameters.
+    """A tensor map whose sizes may be known at launch only: its fields are numbers and expressions of open parameters.
 
     >>> from tilewright.algebra.expr import symbol
     >>> M = symbol("M", 1, 99)
@@ -47,32 +48,36 @@ class MapForm:
 
     @classmethod
     def of(cls, kind: type[TensorMap] | type[Im2colMap], *fields: Any) -> MapForm:
-        """The form with numbers where they are known."""
+        """Return the form of a map of class `kind`; constant expressions among its fields become numbers."""
         return cls(kind, tuple(_each(_known, f) for f in fields))
 
     def at(self, values: Mapping[str, int]) -> TensorMap | Im2colMap:
-        """The map for values of the open parameters, by name."""
+        """Return the tensor map for these values of the open parameters (symbolic sizes), by name."""
 
         def number(e: Any) -> Any:
+            """Return the value of an expression; anything else as it is."""
             return int(evaluated(e, values)) if isinstance(e, Expr) else e
 
         return self.kind(*(_each(number, f) for f in self.fields))
 
 
 def _known(e: Any) -> Any:
+    """Return the value of a constant expression; anything else as it is."""
     return e.value if isinstance(e, Const) else e
 
 
 def _each(change: Any, field: Any) -> Any:
+    """Apply `change` to a field, or to each item of a field that is a tuple."""
     return tuple(map(change, field)) if isinstance(field, tuple) else change(field)
 
 
 def boxes(op: Op, loads: bool) -> tuple[MapForm, list[TensorBox]]:
-    """The tensor map of a copy, and its instructions."""
+    """Return (tensor map, one box for each instruction) of a copy operation; `loads` says that it goes to shared
+    memory."""
     far, near = (op.operands[0], op.operands[1]) if loads else (op.operands[1], op.operands[0])
     tensor: TensorType = far.type
-    axes, place = op.attrs["over"], op.attrs["at"][0]
-    there = MemoryView(
+    axes, shared_offset = op.attrs["over"], op.attrs["at"][0]
+    global_view = MemoryView(
         f"%{far.name}",
         "global",
         tuple(e for e, _ in op.attrs["there"]),
@@ -83,12 +88,12 @@ def boxes(op: Op, loads: bool) -> tuple[MapForm, list[TensorBox]]:
         ends=tuple(holds(op.attrs["inside"])) if "inside" in op.attrs else (),
     )
     shared = MemoryView(
-        f"%{near.name}", "shared", (place,), near.type.shape, (as_expr(1),), (False,), 1024, near.type.swizzle
+        f"%{near.name}", "shared", (shared_offset,), near.type.shape, (as_expr(1),), (False,), 1024, near.type.swizzle
     )
-    request = ViewRequest(axes, tensor.dtype, *((there, shared) if loads else (shared, there)))
-    form = linear_form(place, axes)
+    request = ViewRequest(axes, tensor.dtype, *((global_view, shared) if loads else (shared, global_view)))
+    form = linear_form(shared_offset, axes)
     if form is None:
-        raise ProgramError(f"{op.name}: the place {place} is not linear in the box's axes", op.loc)
+        raise ProgramError(f"{op.name}: the place {shared_offset} is not linear in the box's axes", op.loc)
     start = form[1]
     try:
         im2col = op.attrs["by"].endswith("im2col")
@@ -98,19 +103,22 @@ def boxes(op: Op, loads: bool) -> tuple[MapForm, list[TensorBox]]:
 
 
 def _tiles(request: ViewRequest, start: Expr, loads: bool) -> tuple[MapForm, list[TensorBox]]:
+    """Return the tensor map and the boxes of a tiled copy; `start` is the offset of its tile in shared memory."""
     tile, dimensions = tiled_box(request, loads)
     box = tuple(1 if d.walked_by is None else tile.box[d.walked_by] for d in dimensions)
-    extents, strides = (tuple(getattr(d, what) for d in dimensions) for what in ("extent", "stride"))
-    found = [
+    extents, strides = (tuple(getattr(d, field) for d in dimensions) for field in ("extent", "stride"))
+    its_boxes = [
         TensorBox(
             tuple(d.first + (0 if d.walked_by is None else first[d.walked_by]) for d in dimensions), (), start + offset
         )
         for first, offset in tile.pieces()
     ]
-    return MapForm.of(TensorMap, 0, extents, strides, box, tile.span), found
+    return MapForm.of(TensorMap, 0, extents, strides, box, tile.span), its_boxes
 
 
 def _column(request: ViewRequest, start: Expr) -> tuple[MapForm, list[TensorBox]]:
+    """Return the tensor map and the single box of an im2col copy; `start` is the offset of its tile in shared
+    memory."""
     fields, tile, coordinates, offsets = column_of(request)
     pieces = list(tile.pieces())
     if len(pieces) != 1:
@@ -119,7 +127,7 @@ def _column(request: ViewRequest, start: Expr) -> tuple[MapForm, list[TensorBox]
 
 
 def parameter(e: Emitter, op: Op, loads: bool, tensor_map: MapForm) -> str:
-    """The kernel's argument that is this tensor map; the same for the same map."""
+    """Return the name of the kernel's argument with this tensor map; equal maps of a tensor share one argument."""
     wanted = Parameter(e.program.args.index(op.operands[0 if loads else 1]), tensor_map)
     if wanted not in e.parameters:
         e.parameters.append(wanted)

@@ -1,4 +1,4 @@
-"""PTX as the machine's own instructions (SASS), to be read: by ptxas and nvdisasm, where they are installed."""
+"""PTX to machine code (cubin) and readable machine instructions (SASS), by NVIDIA's ptxas and nvdisasm if installed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ TOOLKIT = "/usr/local/cuda/bin"
 
 
 def in_wheel(name: str) -> Path | None:
-    """Where a tool of NVIDIA's is: named by a variable (PTXAS, NVDISASM), or in a wheel (the extra `sass`)."""
+    """Return the path of NVIDIA's tool `name`: from a variable of the environment (PTXAS, NVDISASM), or from a Python
+    package (the extra `sass`); None if it is in neither."""
     named = os.environ.get(name.upper())
     if named:
         return Path(named)
@@ -26,43 +27,46 @@ def in_wheel(name: str) -> Path | None:
 
 
 def tool(name: str) -> Path | None:
-    """The same, or on the path, or in the toolkit."""
-    found = in_wheel(name)
-    if found is not None:
-        return found
+    """Return the path of NVIDIA's tool `name`: as `in_wheel`, else on the PATH or in the CUDA toolkit; None if there is
+    none."""
+    path = in_wheel(name)
+    if path is not None:
+        return path
     on_path = shutil.which(name) or shutil.which(name, path=TOOLKIT)
     return None if on_path is None else Path(on_path)
 
 
 def disassembled(ptx: str, architecture: str) -> str:
-    """The instructions that the assembler makes of a PTX text."""
-    found = _tools("sass", "ptxas", "nvdisasm")
+    """Return the machine instructions (SASS) for a PTX text, as nvdisasm prints them."""
+    tools = _tools("sass", "ptxas", "nvdisasm")
     with tempfile.TemporaryDirectory() as folder:
-        code = _assembled("sass", found["ptxas"], ptx, architecture, Path(folder))
-        return _run("sass", [str(found["nvdisasm"]), "-c", str(code)])
+        code = _assembled("sass", tools["ptxas"], ptx, architecture, Path(folder))
+        return _run("sass", [str(tools["nvdisasm"]), "-c", str(code)])
 
 
 def assembled(ptx: str, architecture: str) -> bytes:
-    """The machine code (cubin) that the assembler makes of a PTX text."""
-    found = _tools("cubin", "ptxas")
+    """Return the machine code (cubin) for a PTX text."""
+    tools = _tools("cubin", "ptxas")
     with tempfile.TemporaryDirectory() as folder:
-        return _assembled("cubin", found["ptxas"], ptx, architecture, Path(folder)).read_bytes()
+        return _assembled("cubin", tools["ptxas"], ptx, architecture, Path(folder)).read_bytes()
 
 
 def _tools(what: str, *names: str) -> dict[str, Path]:
-    """Return the paths of tools; raises where one that is needed for `what` is missing."""
-    found = {name: tool(name) for name in names}
-    missing = [name for name, place in found.items() if place is None]
+    """Return {name: path} of NVIDIA's tools; raise TargetError if one is missing. `what` is the output asked for, for
+    the message."""
+    paths = {name: tool(name) for name in names}
+    missing = [name for name, path in paths.items() if path is None]
     if missing:
         extra = "the extra `sass` brings both" if len(names) > 1 else "the extra `ptxas` brings it"
         raise TargetError(
             f"{what}: {' and '.join(missing)} of NVIDIA's toolkit is not on the path; {extra}, and `ptx` needs "
             f"{'neither' if len(names) > 1 else 'none'}"
         )
-    return {name: place for name, place in found.items() if place is not None}
+    return {name: path for name, path in paths.items() if path is not None}
 
 
 def _assembled(what: str, assembler: Path, ptx: str, architecture: str, folder: Path) -> Path:
+    """Write the cubin for a PTX text to a folder with the tool `assembler`; return its path."""
     source, code = folder / "kernel.ptx", folder / "kernel.cubin"
     source.write_text(ptx)
     _run(what, [str(assembler), f"-arch={architecture}", "-O3", str(source), "-o", str(code)])
@@ -70,7 +74,8 @@ def _assembled(what: str, assembler: Path, ptx: str, architecture: str, folder: 
 
 
 def _run(what: str, command: list[str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise TargetError(f"{what}: {Path(command[0]).name} says: {(done.stderr or done.stdout).strip()[:300]}")
-    return done.stdout
+    """Run a command and return its output; raise TargetError with its message if it fails."""
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    if process.returncode:
+        raise TargetError(f"{what}: {Path(command[0]).name} says: {(process.stderr or process.stdout).strip()[:300]}")
+    return process.stdout

@@ -1,6 +1,6 @@
-"""The driver, through cuda-bindings (the extra `gpu`): devices, and code on them. Imported where it is used.
+"""NVIDIA's driver, through cuda-bindings (the extra `gpu`): devices, and kernels loaded on them; imported on first use.
 
-The driver assembles PTX, and keeps what it assembled in a cache of its own.
+The driver assembles PTX, and keeps the result in a cache of its own.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from tilewright.targets.gpu.emit import Emitted
 
 LIBRARY = "libcuda.so.1"
 ALIGNMENT = 16
-"""Bytes that one load takes at most: memory begins and ends at multiples of them."""
+"""The most bytes that one load reads: allocations begin and end at multiples of it."""
 CAPTURES = range(900, 908)
-"""The driver's answers to what cannot be done while a CUDA graph is captured."""
+"""The driver's error codes for calls that are not allowed while a CUDA graph is captured."""
 RELAXED = 2
-"""The driver's number for the mode of a thread whose calls do not end captures."""
+"""The driver's number of the capture mode in which a thread's calls do not end captures."""
 _IN_GRAPH = (
     ". A CUDA graph is captured: only launches can be in it. Make the same call once before the capture, which loads "
     "code and packs weights; a kernel that checks indices cannot be captured"
@@ -31,15 +31,17 @@ _IN_GRAPH = (
 
 
 def _bindings() -> Any:
+    """Return cuda-bindings' module of the driver API."""
     from cuda.bindings import driver
 
     return driver
 
 
 class Device:
-    """A GPU by its number: its context is the one that other libraries of the process use too.
+    """A GPU by its number, in its primary context, which other libraries of the process share.
 
-    What every launch calls goes to the driver's library directly (`starting`): bindings take as long as the launch.
+    Functions that every launch calls are called in the driver's library directly (`starting`): a call through bindings
+    takes as long as the launch.
     """
 
     def __init__(self, number: int = 0) -> None:
@@ -49,12 +51,12 @@ class Device:
         self.handle = self.check(self.cu.cuDeviceGet(number), "cuDeviceGet")
         self.context = self.check(self.cu.cuDevicePrimaryCtxRetain(self.handle), "cuDevicePrimaryCtxRetain")
         self.version = int(self.check(self.cu.cuDriverGetVersion(), "cuDriverGetVersion"))
-        what = self.cu.CUdevice_attribute
+        attribute = self.cu.CUdevice_attribute
         self.capability = (
-            self._attribute(what.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
-            self._attribute(what.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR),
+            self._attribute(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
+            self._attribute(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR),
         )
-        self.cores = self._attribute(what.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
+        self.cores = self._attribute(attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
         self.library = library = ctypes.CDLL(LIBRARY)
         self.start: Any = library.cuLaunchKernelEx
         self.room_for_clusters: Any = library.cuOccupancyMaxActiveClusters
@@ -62,12 +64,14 @@ class Device:
         self.readdress: Any = library.cuTensorMapReplaceAddress
         self.readdress.argtypes, self.readdress.restype = [ctypes.c_void_p] * 2, ctypes.c_int
 
-    def _attribute(self, which: Any) -> int:
-        return int(self.check(self.cu.cuDeviceGetAttribute(which, self.handle), "cuDeviceGetAttribute"))
+    def _attribute(self, attribute: Any) -> int:
+        """Return an attribute of the device."""
+        return int(self.check(self.cu.cuDeviceGetAttribute(attribute, self.handle), "cuDeviceGetAttribute"))
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Within, this thread works in the device's context; one that had none keeps it."""
+        """Context manager: this thread works in the device's context; a thread without any context keeps it
+        afterwards."""
         before, mine = int(self.check(self.cu.cuCtxGetCurrent(), "cuCtxGetCurrent")), int(self.context)
         if before not in (0, mine):
             self.check(self.cu.cuCtxPushCurrent(self.context), "cuCtxPushCurrent")
@@ -81,16 +85,18 @@ class Device:
         yield
 
     def check(self, answer: Any, what: str) -> Any:
-        """What the driver answered; raises with its own words where it refuses."""
+        """Return the results of a call of the driver; raise TargetError with its message if it failed. `what` names the
+        call."""
         code = answer[0]
         if code != self.cu.CUresult.CUDA_SUCCESS:
             raise self.fault(code, what)
         return answer[1] if len(answer) == 2 else answer[1:]
 
     def free(self, pointer: Any) -> None:
-        """Gives memory back to the driver, also while a CUDA graph is captured.
+        """Free device memory, also while a CUDA graph is captured.
 
-        A free that this thread has not announced as relaxed ends the capture: objects go at any time.
+        A free from a thread that has not switched to relaxed mode would end the capture, and objects are freed at any
+        time.
         """
         exchange, mode = self.library.cuThreadExchangeStreamCaptureMode, ctypes.c_int(RELAXED)
         exchange(ctypes.byref(mode))
@@ -98,7 +104,7 @@ class Device:
         exchange(ctypes.byref(mode))
 
     def fault(self, code: Any, what: str) -> TargetError:
-        """What the driver says of its answer."""
+        """Return the exception for an error code of the driver, with its name and text; `what` names the call."""
         _, name = self.cu.cuGetErrorName(code)
         _, text = self.cu.cuGetErrorString(code)
         name, text = (t.decode() if isinstance(t, bytes) else str(t) for t in (name, text))
@@ -107,7 +113,7 @@ class Device:
 
 @cache
 def device(number: int = 0) -> Device | str:
-    """A GPU, or why there is none."""
+    """Return the GPU of that number, or a text that says why there is none."""
     try:
         return Device(number)
     except ImportError:
@@ -117,7 +123,7 @@ def device(number: int = 0) -> Device | str:
 
 
 def why_not(machine: Machine) -> str | None:
-    """Why code for a machine does not run here; None: it does."""
+    """Return the reason why code for a machine does not run on GPU 0 here; None if it does."""
     gpu = device()
     if isinstance(gpu, str):
         return gpu
@@ -130,11 +136,12 @@ def why_not(machine: Machine) -> str | None:
 
 
 LAUNCHES = 1024
-"""Launches of one kernel that may be under way at a time and each have counters of their own."""
+"""Launches of one kernel that may be in flight at a time, each with counters of its own."""
 
 
 def whole_places(size: int) -> int:
-    """Bytes for so many: what is loaded may be all of a place that holds an element.
+    """Return the bytes to allocate for `size` bytes: a multiple of 16, at least 16, since a load may read the whole 16
+    bytes around an element.
 
     >>> whole_places(0), whole_places(17)
     (16, 32)
@@ -143,7 +150,7 @@ def whole_places(size: int) -> int:
 
 
 class OwnedMemory:
-    """Memory of a device, at least so many bytes, which goes with the object."""
+    """Device memory of at least `size` bytes that is freed with the object."""
 
     def __init__(self, device: Device, size: int, what: str):
         self.device = device
@@ -156,7 +163,7 @@ class OwnedMemory:
 
 
 class Loaded:
-    """A kernel on a device. `drawn` is how many of its launches have drawn counters."""
+    """A kernel on a device. `drawn` counts its launches that have taken counters."""
 
     def __init__(self, assembly: str | bytes, emitted: Emitted, number: int = 0):
         """`assembly` is PTX, or the machine code that an assembler made of it."""
@@ -168,8 +175,9 @@ class Loaded:
             self._load(assembly, emitted)
 
     def _load(self, assembly: str | bytes, emitted: Emitted) -> None:
+        """Load the code on the device, set its shared memory, and allocate its counters."""
         cu, check = self.device.cu, self.device.check
-        # as a whole: linked, setmaxnreg would be left out, and products wait
+        # loaded as one module: by the linker, setmaxnreg would be dropped and wgmma serialised
         code = assembly if isinstance(assembly, bytes) else assembly.encode() + b"\0"
         self.module = check(cu.cuModuleLoadData(code), f"{self.name}: cuModuleLoadData")
         self.function = check(cu.cuModuleGetFunction(self.module, self.name.encode()), f"{self.name}: its code")

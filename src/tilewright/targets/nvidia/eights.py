@@ -1,7 +1,7 @@
-"""ldmatrix and stmatrix: loads and stores of fragments that are rows of 8x8 matrices in shared memory.
+"""ldmatrix and stmatrix: loads and stores of fragments that consist of 8x8 matrices in shared memory.
 
-Lane i gives the address of row i % 8 of matrix i // 8. Of a matrix that lies as its fragment, the row is that of the
-lanes 4r, 4r + 1, ...; of one that is turned, the row is that of the values which lanes t have for every g.
+Lane i gives the address of row i % 8 of matrix i // 8. Without transposition, row r holds the values of lanes 4r to
+4r + 3; with transposition (.trans), row r holds one value of each lane with lane % 4 == r // 2.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ LANES = 32
 
 
 def form(e: Emitter, op: Op) -> tuple[bool, Any] | None:
-    """(whether the matrices are turned, how far each [lane, value] is from the first), where rows of eight lie so."""
+    """Return (whether the matrices are transposed, offset of each [lane, value] from the first) of a fragment in shared
+    memory; None if it does not consist of rows of eight contiguous elements, as ldmatrix and stmatrix need."""
     register, memory = op.operands
     kind = memory.type
     if kind.space != "shared" or kind.dtype.bits != 16 or "when" in op.attrs or e.lanes != LANES:
@@ -35,54 +36,57 @@ def form(e: Emitter, op: Op) -> tuple[bool, Any] | None:
     if len(axes) != 2 or count % 2:
         return None
     begin = Substitution({axes[0]: 0, axes[1]: 0})(place)
-    moved = place - begin
-    if not moved.symbols <= set(axes) or begin.multiple % 8:
+    offset = place - begin
+    if not offset.symbols <= set(axes) or begin.multiple % 8:
         return None
     lane, value = np.indices((LANES, count))
-    found = np.broadcast_to(np.asarray(evaluate(moved, {axes[0].name: lane, axes[1].name: value})), lane.shape)
-    plain = found[lane // 4 * 4, value // 2 * 2] + 2 * (lane % 4) + value % 2
-    if (found == plain).all() and not (found[::4, ::2] % 8).any():
-        return False, found
-    turned = found[lane % 4, value] + lane // 4
-    if (found == turned).all() and not (found[:4] % 8).any():
-        return True, found
+    offsets = np.broadcast_to(np.asarray(evaluate(offset, {axes[0].name: lane, axes[1].name: value})), lane.shape)
+    plain = offsets[lane // 4 * 4, value // 2 * 2] + 2 * (lane % 4) + value % 2
+    if (offsets == plain).all() and not (offsets[::4, ::2] % 8).any():
+        return False, offsets
+    transposed = offsets[lane % 4, value] + lane // 4
+    if (offsets == transposed).all() and not (offsets[:4] % 8).any():
+        return True, offsets
     return None
 
 
 def row_place(op: Op, turned: bool, first: int, matrices: int) -> Expr:
-    """Where the row begins that a lane gives, of matrices that follow one another as values; after the swizzle."""
+    """Return the offset of the matrix row whose address a lane gives, after the swizzle. The instruction moves
+    `matrices` matrices, which begin at value number `first` of the fragment."""
     (lane, value), place = op.attrs["over"], op.attrs["at"][0]
     row, matrix = lane % 8, (lane // 8) % matrices
-    at: dict[Any, Expr] = {
+    position: dict[Any, Expr] = {
         lane: row // 2 if turned else 4 * row,
         value: first + 2 * matrix + (row % 2 if turned else 0),
     }
-    return swizzled(op.operands[1].type.swizzle, Substitution(at)(place))
+    return swizzled(op.operands[1].type.swizzle, Substitution(position)(place))
 
 
 def _address(e: Emitter, op: Op, turned: bool, first: int, matrices: int) -> str:
+    """Return the address in shared memory of the matrix row that this lane gives (see `row_place`)."""
     e.w.names[op.attrs["over"][0]] = e.lane
     return e.address(op.operands[1], row_place(op, turned, first, matrices), 2)
 
 
-def _matrices(count: int) -> int:
+def _matrices_per_instruction(count: int) -> int:
+    """Return how many matrices (4, 2 or 1) each instruction moves of a fragment with `count` values a lane."""
     return next(n for n in (4, 2, 1) if count % (2 * n) == 0)
 
 
 def load(e: Emitter, op: Op) -> bool:
-    """Loads a fragment by ldmatrix; False where it does not lie so."""
-    found = form(e, op)
-    if found is None:
+    """Emit ldmatrix for the load of a fragment; return False if it does not have the layout for it."""
+    layout = form(e, op)
+    if layout is None:
         return False
     register = op.operands[0]
     kind, count = element(register.type.dtype), e.values(register)
-    matrices = _matrices(count)
-    word = ".trans" if found[0] else ""
+    matrices = _matrices_per_instruction(count)
+    word = ".trans" if layout[0] else ""
     for first in range(0, count, 2 * matrices):
-        address = _address(e, op, found[0], first, matrices)
-        outs = ", ".join(f"${i}" for i in range(matrices))
+        address = _address(e, op, layout[0], first, matrices)
+        results = ", ".join(f"${i}" for i in range(matrices))
         kinds = "{" + ", ".join(["i32"] * matrices) + "}" if matrices > 1 else "i32"
-        text = f"ldmatrix.sync.aligned.m8n8.x{matrices}{word}.shared.b16 {{{outs}}}, [${matrices}];"
+        text = f"ldmatrix.sync.aligned.m8n8.x{matrices}{word}.shared.b16 {{{results}}}, [${matrices}];"
         result = e.w.assembly(text, ",".join(["=r"] * matrices + ["r"]), (f"i32 {address}",), kinds)
         for i in range(matrices):
             bits = e.w.value(f"extractvalue {kinds} {result}, {i}") if matrices > 1 else result
@@ -93,21 +97,21 @@ def load(e: Emitter, op: Op) -> bool:
 
 
 def store(e: Emitter, op: Op) -> bool:
-    """Stores a fragment by stmatrix; False where it does not lie so."""
-    found = form(e, op)
-    if found is None:
+    """Emit stmatrix for the store of a fragment; return False if it does not have the layout for it."""
+    layout = form(e, op)
+    if layout is None:
         return False
     from tilewright.targets.nvidia.mma import words
 
     register = op.operands[0]
     count = e.values(register)
-    matrices = _matrices(count)
-    word = ".trans" if found[0] else ""
-    every = [text for _, text in words(e, register)]
+    matrices = _matrices_per_instruction(count)
+    word = ".trans" if layout[0] else ""
+    all_words = [text for _, text in words(e, register)]
     for first in range(0, count, 2 * matrices):
-        address = _address(e, op, found[0], first, matrices)
-        given = ", ".join(f"${1 + i}" for i in range(matrices))
-        text = f"stmatrix.sync.aligned.m8n8.x{matrices}{word}.shared.b16 [$0], {{{given}}};"
-        taken = every[first // 2 : first // 2 + matrices]
-        e.w.assembly(text, ",".join(["r"] * (1 + matrices)), (f"i32 {address}", *(f"i32 {t}" for t in taken)))
+        address = _address(e, op, layout[0], first, matrices)
+        inputs = ", ".join(f"${1 + i}" for i in range(matrices))
+        text = f"stmatrix.sync.aligned.m8n8.x{matrices}{word}.shared.b16 [$0], {{{inputs}}};"
+        its_words = all_words[first // 2 : first // 2 + matrices]
+        e.w.assembly(text, ",".join(["r"] * (1 + matrices)), (f"i32 {address}", *(f"i32 {t}" for t in its_words)))
     return True

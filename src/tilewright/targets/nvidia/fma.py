@@ -1,4 +1,4 @@
-"""Products of lanes as text: one fma for each of a lane's sums and each step of k."""
+"""Multiplications by fma as LLVM IR: one fma for each of a lane's accumulators and each k."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ if TYPE_CHECKING:
     from tilewright.targets.gpu.emit import Emitter
 
 ROW, CHUNK = 128, 16
-"""Bytes of a row of shared memory, and of what the swizzle moves."""
+"""Bytes of a row of shared memory, and of a chunk, which the swizzle moves as a whole."""
 TOGETHER = 4
-"""Elements of a chunk."""
+"""Elements of f32 in a chunk."""
 WRITTEN_OUT = 2048
-"""Products of a lane that are written out one after another, at most: more do not stay where instructions are kept."""
+"""The most fma instructions of a lane that are unrolled: more do not fit in the instruction cache."""
 
 
 def multiply(e: Emitter, op: Op, atom: MultiplyAtom) -> None:
-    """A lane's own rows times its own columns, of factors in registers, or in shared memory."""
+    """Emit an fma atom, with operands in registers or in shared memory."""
     (outer if isinstance(atom.a, RegisterOperand) else from_shared)(e, op, atom)
 
 
 def outer(e: Emitter, op: Op, atom: MultiplyAtom) -> None:
-    """Factors are in registers, each lane's own of every step of k."""
+    """Emit an fma atom whose operands are in registers: in each k step, each row of the lane times each of its
+    columns."""
     c, a, b = op.operands
     assert isinstance(atom.a, RegisterOperand)
     assert isinstance(atom.b, RegisterOperand)
@@ -49,41 +50,42 @@ def outer(e: Emitter, op: Op, atom: MultiplyAtom) -> None:
 
 
 def from_shared(e: Emitter, op: Op, atom: MultiplyAtom) -> None:
-    """Factors lie in rows of 128 bytes, whose chunks of 16 bytes the swizzle moves: a chunk is a load.
+    """Emit an fma atom whose operands are in shared memory, in rows of 128 bytes; each load is a chunk of 16 bytes.
 
-    What many sums take is written out for two loads' worth of k, and done in rounds.
+    Short loops over k are unrolled; longer ones iterate over two k steps at a time.
     """
     c, a, b = op.operands
     kind = element(c.type.dtype)
     w, (rows, _, deep) = e.w, atom.shape
     w.declare(f"{kind} @llvm.fma.{c.type.dtype}({kind}, {kind}, {kind})")
-    places = [divmod(int(atom.c.layout(0, v)), rows) for v in range(atom.c.values)]
-    number = _first(e, atom)
-    left = _Rows(e, a, Descriptor(op, atom, "a"), w.value(f"urem i32 {number}, {rows}"), [i for _, i in places])
-    right = _Rows(e, b, Descriptor(op, atom, "b"), w.value(f"udiv i32 {number}, {rows}"), [j for j, _ in places])
+    positions = [divmod(int(atom.c.layout(0, v)), rows) for v in range(atom.c.values)]
+    number = _first_position(e, atom)
+    left = _Rows(e, a, Descriptor(op, atom, "a"), w.value(f"urem i32 {number}, {rows}"), [i for _, i in positions])
+    right = _Rows(e, b, Descriptor(op, atom, "b"), w.value(f"udiv i32 {number}, {rows}"), [j for j, _ in positions])
     if op.attrs.get("fresh"):
         for v in range(atom.c.values):
             e.put(c, v, literal(0, c.type.dtype))
 
-    def multiplied(step: str) -> None:
+    def multiply_step(step: str) -> None:
+        """Emit all fma of one k step; `step` is its number, an LLVM value."""
         for k in range(deep):
-            one, two = left.loaded(step, k), right.loaded(step, k)
-            for v, (j, i) in enumerate(places):
-                factors = f"{kind} {one[i]}, {kind} {two[j]}"
+            a_values, b_values = left.loaded(step, k), right.loaded(step, k)
+            for v, (j, i) in enumerate(positions):
+                factors = f"{kind} {a_values[i]}, {kind} {b_values[j]}"
                 e.put(c, v, w.value(f"call {kind} @llvm.fma.{c.type.dtype}({factors}, {kind} {e.get(c, v)})"))
 
     steps = left.steps
     if steps * deep * atom.c.values <= WRITTEN_OUT:
         for n in range(steps):
-            multiplied(str(n))
+            multiply_step(str(n))
         return
     with w.loop("0", str(steps), "2") as step:
-        multiplied(step)
-        multiplied(w.value(f"add i32 {step}, 1"))
+        multiply_step(step)
+        multiply_step(w.value(f"add i32 {step}, 1"))
 
 
-def _first(e: Emitter, atom: MultiplyAtom) -> str:
-    """Where a lane's first sum lies in C, column by column."""
+def _first_position(e: Emitter, atom: MultiplyAtom) -> str:
+    """Return the position in C (column-major, an i32) of this lane's first accumulator."""
     w, total, step = e.w, "0", 1
     wave = w.value(f"and i32 {e.wave}, {atom.c.lanes // e.lanes - 1}")
     lane = w.value(f"add i32 {e.lane}, {w.value(f'mul i32 {wave}, {e.lanes}')}")
@@ -95,9 +97,9 @@ def _first(e: Emitter, atom: MultiplyAtom) -> str:
 
 
 class _Rows:
-    """The rows of A, or the columns of B, that a lane looks at: its first, and so many after it.
+    """The rows of A, or the columns of B, that a lane multiplies: row `first` and those at distances `places` from it.
 
-    With k fastest, each is a row of memory. Otherwise rows of memory are of k, and four neighbours a chunk.
+    With k fastest, each is a row of memory. Otherwise each row of memory is one k, and a chunk holds four neighbours.
     """
 
     def __init__(self, e: Emitter, memory: Value, descriptor: Descriptor, first: str, places: list[int]):
@@ -106,7 +108,7 @@ class _Rows:
         self.chunks: dict[int, list[str]] = {}
         slab, period = ROW // size, ROW * ROWS
         self.apart = (descriptor.slabs if self.transposed else descriptor.groups) * size
-        """Bytes between slabs of what lies side by side, or between groups of rows."""
+        """Bytes between slabs (m or n fastest), or between groups of eight rows (k fastest)."""
         step = TOGETHER * ROW if self.transposed else CHUNK
         if [m * size for m in descriptor.moves] != [step * n for n in range(self.steps)]:
             raise ProgramError(f"%{memory.name}: lanes multiply a slab along k, whose steps follow one another")
@@ -122,12 +124,13 @@ class _Rows:
         within, above = w.value(f"urem i32 {first}, {ROWS}"), w.value(f"udiv i32 {first}, {ROWS}")
         moved = w.value(f"add i32 {w.value(f'mul i32 {within}, {ROW}')}, {w.value(f'mul i32 {above}, {self.apart}')}")
         self.base = w.value(f"add i32 {begin}, {moved}")
-        """The address of what the lane has first, but for what the swizzle does."""
+        """The address of the lane's first row, before the swizzle."""
         self.turn = w.value(f"mul i32 {within}, {CHUNK}") if starts and self.apart % period == 0 else None
-        """The place of a chunk in its row, which the swizzle moves; None: addresses say it."""
+        """The lane's contribution to the swizzle of a chunk; None: it must be computed from addresses."""
 
     def loaded(self, step: str, k: int) -> dict[int, str]:
-        """What a lane has of each of its rows, for one `k` of a step."""
+        """Return {row number: value} for number `k` of a k step, loaded if needed; `step` is the step's number, an LLVM
+        value."""
         if self.transposed:
             return self._along_rows(step, k)
         if k == 0:
@@ -135,40 +138,43 @@ class _Rows:
         return {n: values[k] for n, values in self.chunks.items()}
 
     def _along_k(self, step: str) -> dict[int, list[str]]:
-        w, found = self.e.w, {}
+        """Return {row number: its values of a k step}; a chunk holds the four k of one row."""
+        w, values_of = self.e.w, {}
         chunk = w.once((self, step, "chunk"), f"mul i32 {step}, {CHUNK}")
         for n in self.places:
-            below = n % ROWS * ROW + n // ROWS * self.apart
+            row_offset = n % ROWS * ROW + n // ROWS * self.apart
             if self.turn is None:
-                address = w.value(f"add i32 {self.base}, {below}")
+                address = w.value(f"add i32 {self.base}, {row_offset}")
                 turn = w.value(f"and i32 {w.value(f'lshr i32 {address}, 3')}, {ROW - CHUNK}")
-                place, below = w.value(f"add i32 {address}, {w.value(f'xor i32 {turn}, {chunk}')}"), 0
+                address_of_chunk, row_offset = w.value(f"add i32 {address}, {w.value(f'xor i32 {turn}, {chunk}')}"), 0
             else:
-                place = self._turned((step, n % ROWS), chunk, n % ROWS * CHUNK)
-            found[n] = self._load(place, below)
-        return found
+                address_of_chunk = self._swizzled_address((step, n % ROWS), chunk, n % ROWS * CHUNK)
+            values_of[n] = self._load(address_of_chunk, row_offset)
+        return values_of
 
     def _along_rows(self, step: str, k: int) -> dict[int, str]:
-        w, found, slab = self.e.w, dict[int, str](), ROW // CHUNK * TOGETHER
-        down = w.once((self, step, "down"), f"mul i32 {step}, {TOGETHER * ROW}")
+        """Return {row number: value} for number `k` of a k step; a chunk holds four neighbouring rows."""
+        w, values_of, slab = self.e.w, dict[int, str](), ROW // CHUNK * TOGETHER
+        step_offset = w.once((self, step, "down"), f"mul i32 {step}, {TOGETHER * ROW}")
         period = w.once((self, step, "period"), f"mul i32 {step}, {TOGETHER * CHUNK}")
         chunk = w.once((self, step, "chunk"), f"and i32 {period}, {ROW - 1}")
         for n in (n for n in self.places if n % TOGETHER == 0):
-            turned = self._turned((step, k, n % slab), chunk, k * CHUNK ^ n % slab // TOGETHER * CHUNK)
-            place = w.once((self, step, turned), f"add i32 {turned}, {down}")
+            swizzled = self._swizzled_address((step, k, n % slab), chunk, k * CHUNK ^ n % slab // TOGETHER * CHUNK)
+            place = w.once((self, step, swizzled), f"add i32 {swizzled}, {step_offset}")
             values = self._load(place, k * ROW + n // slab * self.apart)
-            found |= {n + i: value for i, value in enumerate(values)}
-        return found
+            values_of |= {n + i: value for i, value in enumerate(values)}
+        return values_of
 
-    def _turned(self, key: tuple[object, ...], chunk: str, more: int) -> str:
-        """The address of a chunk of the first row, moved by the swizzle of another."""
+    def _swizzled_address(self, key: tuple[object, ...], chunk: str, more: int) -> str:
+        """Return the address of a chunk, with the swizzle applied; `key` identifies it for reuse, `more` is its
+        constant part."""
         w = self.e.w
-        moved = w.once((self, key[0], "moved"), f"xor i32 {self.turn}, {chunk}")
-        turned = w.once((self, key, "turned"), f"xor i32 {moved}, {more}")
-        return w.once((self, key, "place"), f"add i32 {self.base}, {turned}")
+        partly_swizzled = w.once((self, key[0], "moved"), f"xor i32 {self.turn}, {chunk}")
+        swizzled = w.once((self, key, "turned"), f"xor i32 {partly_swizzled}, {more}")
+        return w.once((self, key, "place"), f"add i32 {self.base}, {swizzled}")
 
     def _load(self, place: str, below: int) -> list[str]:
-        """The four values of a chunk, so many bytes below an address."""
+        """Return the four values of the chunk `below` bytes after the address `place`."""
         w = self.e.w
         pointer = w.once((place, "pointer"), f"inttoptr i32 {place} to ptr addrspace(3)")
         if below:

@@ -1,24 +1,24 @@
-"""Functions of one f32 by the machine's approximations, and what makes these exact enough.
+"""Functions of f32 by NVIDIA's approximate instructions, with corrections that make them accurate enough.
 
-exp2 has an instruction, good to two units in the last place; results below 2^-126 are 0. Without `ftz` the assembler
-would scale small arguments up and results down: three more instructions each.
+exp2 is one instruction, accurate to two units in the last place; results below 2^-126 are 0. Without `ftz` the
+assembler would scale small arguments up and results down: three more instructions each.
 
-exp(x) is 2^n times 2^f, where n is the integer below x log2 e, kept between -126 and 126, and f what is left; beyond
-these, f is what makes the result 0 or infinite. n is found by adding a number whose last bit counts ones, so that its
-bits, moved up, are 2^n.
+exp(x) is 2^n times 2^f, where n is the integer below x log2 e, clamped to [-126, 126], and f the remainder; beyond the
+clamp, f makes the result 0 or infinite. n is computed by adding a number whose last bit stands for 1, so that its bits,
+shifted, are 2^n.
 
-erf is an odd polynomial near 0, and 1 - 2^-Q(|x|) elsewhere, where Q stands for -log2 erfc, a smooth function. Where
-its error counts beside 1 (`absolute`), the second form does from 0 on.
+erf is an odd polynomial near 0, and 1 - 2^-Q(|x|) elsewhere, where Q is -log2 erfc, a smooth function. If only the
+absolute error matters (`absolute`), the second form is used from 0 on.
 
-tanh is 1 - 2/(1 + 2^(2x log2 e)), off by 2^-21 at most: as good as it must be beside 1. Beside itself it is where x is
-not small, and there two terms of its series are.
+tanh is 1 - 2/(1 + 2^(2x log2 e)), with an absolute error of at most 2^-21. Its relative error is as small unless x is
+small; there two terms of the series are used.
 
-Where a result is only rounded to 16 bits (`coarse`), exp is a power of two of a rounded argument, off by 2^-24 of that,
-and the sigmoid the machine's inverse of 1 + 2^-x.
+If a result is rounded to 16 bits (`coarse`), exp is exp2 of a rounded product, whose relative error is 2^-24, and the
+sigmoid is the approximate reciprocal of 1 + 2^(-x log2 e).
 
-A quotient is a times 1/b, and what a step of remainders puts right: exact where it is a number of the type, and
-otherwise the nearest but for one in some millions. All that depends on b alone is the same for many values of a row,
-and then done once; numbers near the ends of the range are scaled first.
+A quotient is a times 1/b, corrected by one remainder step: exact if the quotient is representable, and otherwise
+correctly rounded in all but one of some million cases. The steps that depend on b alone are shared by all values of a
+row with the same b. Numbers near the ends of the range are scaled first.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 LOG2_E = 1.4426950408889634
 LOG2_E_HIGH = float(np.float32(LOG2_E))
 COUNTS = 1.5 * 2**23
-"""A number of f32 whose last bit is one."""
+"""A number of f32 whose last bit stands for 1."""
 LARGE, SCALE = 2.0**100, 2.0**64
 
 
@@ -50,7 +50,7 @@ ERF = (
     0.0050618816167116165,
     -0.000637496414128691,
 )
-"""erf a = a (1 + P(a^2)) below that: 2^-27.26."""
+"""Coefficients of P: erf a = a (1 + P(a^2)) below ERF_SMALL, to 2^-27.26."""
 ERFC = (
     1.6281214952468872,
     0.9170820116996765,
@@ -59,7 +59,7 @@ ERFC = (
     0.004655431490391493,
     -0.00031080309418030083,
 )
-"""-log2 erfc a = a P(a) from there to 4: 2^-28.21 of 1."""
+"""Coefficients of P: -log2 erfc a = a P(a) from ERF_SMALL to 4, with an absolute error of 2^-28.21."""
 ERFC_ALL = (
     1.6279085874557495,
     0.918416440486908,
@@ -70,122 +70,134 @@ ERFC_ALL = (
     -0.00044554437045007944,
     4.53635620942805e-05,
 )
-"""The same from 0 on: 2^-25.89 of 1; it grows beyond 4."""
+"""Coefficients of P: -log2 erfc a = a P(a) from 0 on, with an absolute error of 2^-25.89; a P(a) grows beyond 4."""
 TANH_SMALL = 0.0625
-"""x - x^3/3 is tanh x below that: 2^-18.9."""
+"""Below this, x - x^3/3 is tanh x, to 2^-18.9."""
 
 
 def function(e: Emitter, name: str, values: list[str], accuracy: Accuracy) -> str | None:
-    """The function of f32 in a few instructions; None where there is nothing better than arithmetic."""
-    found = {"coarse": COARSE, "absolute": ABSOLUTE}.get(accuracy, FUNCTIONS).get(name) or FUNCTIONS.get(name)
-    return None if found is None else found(e, *values)
+    """Emit the function `name` of f32 values with that accuracy, in a few instructions, and return the result; None if
+    plain arithmetic is as good."""
+    emit_function = {"coarse": COARSE, "absolute": ABSOLUTE}.get(accuracy, FUNCTIONS).get(name) or FUNCTIONS.get(name)
+    return None if emit_function is None else emit_function(e, *values)
 
 
-def _number(value: float) -> str:
-    """A constant as LLVM writes it: the bits of the double that it is."""
+def _constant(value: float) -> str:
+    """Return a float constant as LLVM writes it: the bits of the value as a double."""
     return f"0x{struct.unpack('<Q', struct.pack('<d', float(np.float32(value))))[0]:016X}"
 
 
 def _call(e: Emitter, name: str, *values: str) -> str:
+    """Emit a call of an LLVM intrinsic on floats and return its result."""
     e.w.declare(f"float @llvm.{name}({', '.join(['float'] * len(values))})")
     return e.w.value(f"call float @llvm.{name}({', '.join(f'float {v}' for v in values)})")
 
 
 def _exp2(e: Emitter, x: str) -> str:
+    """Emit the approximate 2^x (ex2.approx.ftz)."""
     return _call(e, "nvvm.ex2.approx.ftz.f", x)
 
 
-def _rounded(e: Emitter, name: str, *values: str) -> str:
-    """A fused product and sum, rounded as the instruction's name says."""
-    places = ", ".join(f"${i}" for i in range(1, len(values) + 1))
+def _rounded_operation(e: Emitter, name: str, *values: str) -> str:
+    """Emit the PTX instruction `name` on floats, such as fma with a rounding mode, and return its result."""
+    slots = ", ".join(f"${i}" for i in range(1, len(values) + 1))
     marks = ",".join(["=f", *["f"] * len(values)])
-    return e.w.value(f'call float asm "{name} $0, {places};", "{marks}"({", ".join(f"float {v}" for v in values)})')
+    return e.w.value(f'call float asm "{name} $0, {slots};", "{marks}"({", ".join(f"float {v}" for v in values)})')
 
 
 def _exp(e: Emitter, x: str) -> str:
-    w, most = e.w, 126.0
-    share = _rounded(e, "fma.rn.sat.f32", x, _number(LOG2_E / (2 * most)), _number(0.5))
-    counted = _rounded(e, "fma.rm.f32", share, _number(2 * most), _number(COUNTS + 1))
-    whole = w.value(f"fsub float {counted}, {_number(COUNTS + 1 + most)}")
-    rest = _call(e, "fma.f32", x, _number(LOG2_E_HIGH), w.value(f"fneg float {whole}"))
-    rest = _call(e, "fma.f32", x, _number(LOG2_E - LOG2_E_HIGH), rest)
-    bits = w.value(f"shl i32 {w.value(f'bitcast float {counted} to i32')}, 23")
-    return w.value(f"fmul float {_exp2(e, rest)}, {w.value(f'bitcast i32 {bits} to float')}")
+    """Emit exp(x) accurate to 2 units in the last place."""
+    w, limit = e.w, 126.0
+    scaled = _rounded_operation(e, "fma.rn.sat.f32", x, _constant(LOG2_E / (2 * limit)), _constant(0.5))
+    shifted = _rounded_operation(e, "fma.rm.f32", scaled, _constant(2 * limit), _constant(COUNTS + 1))
+    integer_part = w.value(f"fsub float {shifted}, {_constant(COUNTS + 1 + limit)}")
+    fraction = _call(e, "fma.f32", x, _constant(LOG2_E_HIGH), w.value(f"fneg float {integer_part}"))
+    fraction = _call(e, "fma.f32", x, _constant(LOG2_E - LOG2_E_HIGH), fraction)
+    bits = w.value(f"shl i32 {w.value(f'bitcast float {shifted} to i32')}, 23")
+    return w.value(f"fmul float {_exp2(e, fraction)}, {w.value(f'bitcast i32 {bits} to float')}")
 
 
 def _coarse_exp(e: Emitter, x: str) -> str:
-    return _exp2(e, e.w.value(f"fmul float {x}, {_number(LOG2_E)}"))
+    """Emit exp(x) as one multiplication and exp2."""
+    return _exp2(e, e.w.value(f"fmul float {x}, {_constant(LOG2_E)}"))
 
 
 def _coarse_sigmoid(e: Emitter, x: str) -> str:
-    down = _exp2(e, e.w.value(f"fmul float {x}, {_number(-LOG2_E)}"))
-    return _call(e, "nvvm.rcp.approx.ftz.f", e.w.value(f"fadd float {down}, {_number(1)}"))
+    """Emit the sigmoid as the approximate reciprocal of 1 + 2^(-x log2 e)."""
+    power = _exp2(e, e.w.value(f"fmul float {x}, {_constant(-LOG2_E)}"))
+    return _call(e, "nvvm.rcp.approx.ftz.f", e.w.value(f"fadd float {power}, {_constant(1)}"))
 
 
 def _polynomial(e: Emitter, x: str, coefficients: tuple[float, ...]) -> str:
-    *others, found = map(_number, coefficients)
+    """Emit a polynomial of x by Horner's scheme; the coefficient of x^0 is first."""
+    *others, value = map(_constant, coefficients)
     for c in reversed(others):
-        found = _call(e, "fma.f32", found, x, c)
-    return found
+        value = _call(e, "fma.f32", value, x, c)
+    return value
 
 
 def _near_one(e: Emitter, size: str, x: str, coefficients: tuple[float, ...]) -> str:
-    """1 - 2^-(a P(a)), with the sign of x."""
+    """Emit 1 - 2^-(a P(a)) with the sign of x, where `size` is a = |x| and `coefficients` are those of P."""
     w = e.w
     exponent = w.value(f"fmul float {w.value(f'fneg float {size}')}, {_polynomial(e, size, coefficients)}")
-    found = w.value(f"fsub float {_number(1)}, {_exp2(e, exponent)}")
-    return _call(e, "copysign.f32", found, x)
+    magnitude = w.value(f"fsub float {_constant(1)}, {_exp2(e, exponent)}")
+    return _call(e, "copysign.f32", magnitude, x)
 
 
 def _erf(e: Emitter, x: str) -> str:
+    """Emit erf(x): a polynomial for small x, 1 - 2^-Q(|x|) for others."""
     w = e.w
     size = _call(e, "fabs.f32", x)
     small = _call(e, "fma.f32", x, _polynomial(e, w.value(f"fmul float {x}, {x}"), ERF), x)
-    large = _near_one(e, _call(e, "minnum.f32", size, _number(4)), x, ERFC)
-    beyond = w.value(f"fcmp oge float {size}, {_number(ERF_SMALL)}")  # what is no number is small, and stays none
-    return w.value(f"select i1 {beyond}, float {large}, float {small}")
+    large = _near_one(e, _call(e, "minnum.f32", size, _constant(4)), x, ERFC)
+    is_large = w.value(f"fcmp oge float {size}, {_constant(ERF_SMALL)}")  # NaN takes the polynomial, and stays NaN
+    return w.value(f"select i1 {is_large}, float {large}, float {small}")
 
 
 def _absolute_erf(e: Emitter, x: str) -> str:
+    """Emit erf(x) with an absolute error of about 2^-25."""
     return _near_one(e, _call(e, "fabs.f32", x), x, ERFC_ALL)
 
 
 def _absolute_tanh(e: Emitter, x: str) -> str:
+    """Emit tanh(x) with an absolute error of at most 2^-21."""
     w = e.w
-    power = _exp2(e, w.value(f"fmul float {x}, {_number(2 * LOG2_E)}"))
-    part = _call(e, "nvvm.rcp.approx.ftz.f", w.value(f"fadd float {power}, {_number(1)}"))
-    return _call(e, "fma.f32", part, _number(-2), _number(1))
+    power = _exp2(e, w.value(f"fmul float {x}, {_constant(2 * LOG2_E)}"))
+    reciprocal = _call(e, "nvvm.rcp.approx.ftz.f", w.value(f"fadd float {power}, {_constant(1)}"))
+    return _call(e, "fma.f32", reciprocal, _constant(-2), _constant(1))
 
 
 def _coarse_tanh(e: Emitter, x: str) -> str:
+    """Emit tanh(x) with a relative error small enough for results of 16 bits."""
     w = e.w
-    third = w.value(f"fmul float {w.value(f'fmul float {x}, {x}')}, {_number(-1 / 3)}")
-    near = w.value(f"fcmp olt float {_call(e, 'fabs.f32', x)}, {_number(TANH_SMALL)}")
-    return w.value(f"select i1 {near}, float {_call(e, 'fma.f32', x, third, x)}, float {_absolute_tanh(e, x)}")
+    third = w.value(f"fmul float {w.value(f'fmul float {x}, {x}')}, {_constant(-1 / 3)}")
+    is_small = w.value(f"fcmp olt float {_call(e, 'fabs.f32', x)}, {_constant(TANH_SMALL)}")
+    return w.value(f"select i1 {is_small}, float {_call(e, 'fma.f32', x, third, x)}, float {_absolute_tanh(e, x)}")
 
 
 def _quotient(e: Emitter, a: str, b: str) -> str:
+    """Emit a / b, correctly rounded in nearly all cases."""
     w = e.w
     size = _call(e, "fabs.f32", b)
     above, below = (
-        w.value(f"fcmp {word} float {size}, {_number(n)}") for word, n in (("ogt", LARGE), ("olt", 1 / LARGE))
+        w.value(f"fcmp {word} float {size}, {_constant(n)}") for word, n in (("ogt", LARGE), ("olt", 1 / LARGE))
     )
-    up = w.value(f"select i1 {below}, float {_number(SCALE)}, float {_number(1)}")
-    scale = w.value(f"select i1 {above}, float {_number(1 / SCALE)}, float {up}")
+    up = w.value(f"select i1 {below}, float {_constant(SCALE)}, float {_constant(1)}")
+    scale = w.value(f"select i1 {above}, float {_constant(1 / SCALE)}, float {up}")
     b = w.value(f"fmul float {b}, {scale}")
-    negated, first = w.value(f"fneg float {b}"), _call(e, "nvvm.rcp.approx.ftz.f", b)
-    zero = w.value(f"fcmp oeq float {b}, {_number(0)}")
-    endless = w.value(f"fcmp oeq float {size}, {_number(np.inf)}")
-    special = w.value(f"or i1 {zero}, {endless}")  # 1/b is no number that could be made better
-    near = _call(e, "fma.f32", first, _call(e, "fma.f32", negated, first, _number(1)), first)
-    inverse = w.value(f"select i1 {special}, float {first}, float {near}")
+    negated, reciprocal = w.value(f"fneg float {b}"), _call(e, "nvvm.rcp.approx.ftz.f", b)
+    is_zero = w.value(f"fcmp oeq float {b}, {_constant(0)}")
+    is_infinite = w.value(f"fcmp oeq float {size}, {_constant(np.inf)}")
+    special = w.value(f"or i1 {is_zero}, {is_infinite}")  # 1/b cannot be refined
+    refined = _call(e, "fma.f32", reciprocal, _call(e, "fma.f32", negated, reciprocal, _constant(1)), reciprocal)
+    inverse = w.value(f"select i1 {special}, float {reciprocal}, float {refined}")
     a = w.value(f"fmul float {a}, {scale}")
-    found = w.value(f"fmul float {a}, {inverse}")
-    rest = _call(e, "fma.f32", negated, found, a)
-    better = _call(e, "fma.f32", rest, inverse, found)
-    endless = w.value(f"fcmp oeq float {_call(e, 'fabs.f32', found)}, {_number(np.inf)}")
-    done = w.value(f"or i1 {special}, {endless}")
-    return w.value(f"select i1 {done}, float {found}, float {better}")
+    estimate = w.value(f"fmul float {a}, {inverse}")
+    remainder = _call(e, "fma.f32", negated, estimate, a)
+    corrected = _call(e, "fma.f32", remainder, inverse, estimate)
+    is_infinite = w.value(f"fcmp oeq float {_call(e, 'fabs.f32', estimate)}, {_constant(np.inf)}")
+    keeps_estimate = w.value(f"or i1 {special}, {is_infinite}")
+    return w.value(f"select i1 {keeps_estimate}, float {estimate}, float {corrected}")
 
 
 FUNCTIONS: dict[str, Callable[..., str]] = {"exp2": _exp2, "exp": _exp, "erf": _erf, "div": _quotient}

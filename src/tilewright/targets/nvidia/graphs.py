@@ -1,7 +1,7 @@
-"""CUDA graphs that are captured: whether a stream is, and arrays that live as long as a graph.
+"""Capture of CUDA graphs: whether a stream is captured, and arrays that live as long as a graph.
 
-The driver tells when a graph is gone, by a function that it calls on a thread of its own, perhaps after Python has
-ended. So that function is native, and only sets a word; arrays go when the next graph keeps some.
+When a graph is destroyed, the driver calls a function on a thread of its own, perhaps after Python has ended. So that
+function is native, and only sets a word; the arrays are freed when the next graph keeps some.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from tilewright.targets.nvidia.driver import Device
 
 WITHOUT_WAITING, GIVEN_AWAY = 1, 1
-"""The driver's flags: it does not wait for the function that it calls; our reference becomes the graph's."""
+"""The driver's flags: it does not wait for the callback; our reference is moved to the graph."""
 
 TEXT = """
 define void @graph_is_gone(ptr %word) {
@@ -26,20 +26,20 @@ define void @graph_is_gone(ptr %word) {
 _held: list[tuple[ctypes.c_uint64, tuple[Any, ...]]] = []
 """For each graph that keeps arrays: a word, 1 when the graph is gone, and the arrays."""
 _words: list[ctypes.c_uint64] = []
-"""Words that are in use by nobody."""
+"""Words that no graph uses."""
 _lock = Lock()
 
 
-def _immortal(thing: Any) -> Any:
-    """The same object, which is never freed: the driver may use it when Python has ended."""
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
-    return thing
+def _immortal(item: Any) -> Any:
+    """Return the same object, which is never freed: the driver may use it after Python has ended."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(item))
+    return item
 
 
 @cache
 def _immortal_code() -> ctypes.c_void_p:
-    """The address of the function that the driver calls."""
-    from tilewright.targets.cpu.load import link, object_of  # by LLVM, which callers of what is exported may lack
+    """Return the address of the native function that the driver calls when a graph is destroyed."""
+    from tilewright.targets.cpu.load import link, object_of  # needs LLVM, which users of exported kernels may not have
 
     return ctypes.c_void_p(_immortal(link(object_of(TEXT), ("graph_is_gone",))).address("graph_is_gone"))
 
@@ -52,7 +52,7 @@ def is_captured(capturing: Any, stream: int) -> bool:
 
 
 def hold_for_graph(device: Device, stream: int, arrays: Sequence[Any]) -> None:
-    """Keeps arrays for as long as the graph lives that a stream is captured into."""
+    """Keep arrays alive as long as the CUDA graph that `stream` is captured into."""
     with _lock:
         destroy = _immortal_code()
         gone = [entry for entry in _held if entry[0].value]
@@ -63,8 +63,15 @@ def hold_for_graph(device: Device, stream: int, arrays: Sequence[Any]) -> None:
         _held.append((word, tuple(arrays)))
     library = device.library
     state, number, graph = ctypes.c_int(), ctypes.c_uint64(), ctypes.c_void_p()
-    told = ctypes.c_void_p(stream), ctypes.byref(state), ctypes.byref(number), ctypes.byref(graph), None, None
-    code = library.cuStreamGetCaptureInfo_v2(*told)
+    capture_arguments = (
+        ctypes.c_void_p(stream),
+        ctypes.byref(state),
+        ctypes.byref(number),
+        ctypes.byref(graph),
+        None,
+        None,
+    )
+    code = library.cuStreamGetCaptureInfo_v2(*capture_arguments)
     holder = ctypes.c_void_p()
     if not code:
         code = library.cuUserObjectCreate(ctypes.byref(holder), ctypes.byref(word), destroy, 1, WITHOUT_WAITING)

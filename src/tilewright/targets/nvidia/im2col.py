@@ -1,8 +1,8 @@
-"""TMA for convolutions: columns of pixels of an image, gathered as a filter's tap sees them.
+"""TMA's im2col copies for convolutions: columns of pixels of an image, gathered for one tap of a filter.
 
-The map says where the filter's first tap may stand: from the lower corner to the upper one, in steps of the
-convolution's stride. An instruction walks so many positions from its coordinates on, over ends of lines and of
-images, adds the tap's offsets, and copies some channels of each pixel. Outside the image there are zeros.
+The tensor map says where the filter's first tap may be: from the lower corner to the upper one, in steps of the
+convolution's stride. An instruction walks a number of positions from its coordinates on, over ends of lines and of
+images, adds the tap's offsets, and copies some channels of each pixel. Pixels outside the image are zero.
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ class Im2colMap:
         pixels: int,
         swizzle: int = 0,
     ) -> Im2colMap:
-        """The map of a whole convolution: `image` is (N, ..., H, W, C) packed, the others are (..., H, W)."""
+        """Return the map of a whole convolution: `image` is (N, ..., H, W, C), packed; `taps`, `stride`, `dilation` and
+        `padding` are (..., H, W). An instruction copies `channels` of `pixels` pixels, with a swizzle of rows of
+        `swizzle` bytes."""
         extents = tuple(reversed(image))
         lower = tuple(-p for p in reversed(padding))
         reach = tuple((t - 1) * d for t, d in zip(reversed(taps), reversed(dilation), strict=True))
@@ -77,27 +79,29 @@ class Im2colMap:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """How many positions there are along W, H, ..."""
+        """The number of positions of the filter along W, H, ..."""
         sizes = zip(self.extents[1:-1], self.lower, self.upper, self.steps, strict=True)
         return tuple((extent - 1 + high - low) // step + 1 for extent, low, high, step in sizes)
 
     def offsets(self, coordinates: tuple[int, ...], taps: tuple[int, ...]) -> tuple[Array, Array]:
-        """(offset in global memory, whether inside the image) for each [channel, pixel]."""
+        """Return (offset in global memory, whether it is inside the image) of each [channel, pixel] that an instruction
+        copies. `coordinates` are (channel, W, H, ..., image) of the first, `taps` the offsets of the filter's tap."""
         channel = coordinates[0] + np.arange(self.channels)[:, None]
-        walked = np.arange(self.pixels)[None, :]
-        at = self.start + channel * self.strides[0] + 0 * walked
-        inside = (channel >= 0) & (channel < self.extents[0]) & (walked >= 0)
+        pixel_number = np.arange(self.pixels)[None, :]
+        address = self.start + channel * self.strides[0] + 0 * pixel_number
+        inside = (channel >= 0) & (channel < self.extents[0]) & (pixel_number >= 0)
         for d, (count, low, step) in enumerate(zip(self.counts, self.lower, self.steps, strict=True)):
-            walked = walked + (coordinates[d + 1] - low) // step
-            position = low + walked % count * step + taps[d]
-            walked = walked // count
-            at = at + position * self.strides[d + 1]
+            pixel_number = pixel_number + (coordinates[d + 1] - low) // step
+            position = low + pixel_number % count * step + taps[d]
+            pixel_number = pixel_number // count
+            address = address + position * self.strides[d + 1]
             inside = inside & (position >= 0) & (position < self.extents[d + 1])
-        image = coordinates[-1] + walked
-        return at + image * self.strides[-1], inside & (image >= 0) & (image < self.extents[-1])
+        image = coordinates[-1] + pixel_number
+        return address + image * self.strides[-1], inside & (image >= 0) & (image < self.extents[-1])
 
 
 def _layout(size: int, arguments: Arguments) -> ComposedLayout:
+    """Return the layout in shared memory of one instruction's (channels, pixels), for elements of `size` bytes."""
     tensor_map: Im2colMap = arguments["tensor_map"]
     return written((tensor_map.channels, tensor_map.pixels), arguments["place"], tensor_map.swizzle, size)
 
@@ -112,15 +116,18 @@ def _load(
     taps: tuple[int, ...],
     place: int,
 ) -> None:
+    """Run one instruction in the interpreter: copy the channels and pixels at `coordinates` and filter tap `taps` from
+    global memory to `target`, at the offsets of `layout`; zeros outside the image."""
     offsets, inside = tensor_map.offsets(coordinates, taps)
-    found = np.zeros(offsets.shape, source.dtype)
-    found[inside] = source[offsets[inside]]
-    target[table(layout)] = found
+    elements = np.zeros(offsets.shape, source.dtype)
+    elements[inside] = source[offsets[inside]]
+    target[table(layout)] = elements
 
 
 @dataclass(frozen=True)
 class _Walk:
-    """How the access moves along one spatial dimension: positions, and the offset of each tap dimension of the box."""
+    """How the access moves along one spatial dimension: from position `low` in `count` steps of `step`; `taps` maps
+    dimensions of the box to the offset of one tap."""
 
     low: int
     step: int
@@ -128,8 +135,9 @@ class _Walk:
     taps: dict[int, int]
 
 
-def _walks(access: Access, box: tuple[int, ...], channel: int, pixel: int) -> tuple[int, int, list[_Walk]]:
-    """(first channel, first image, walks along W, H, ...) that the access describes, one axis over all positions."""
+def _spatial_walks(access: Access, box: tuple[int, ...], channel: int, pixel: int) -> tuple[int, int, list[_Walk]]:
+    """Return (first channel, first image, walks along W, H, ...) of an access; raise Refused if it is no im2col access.
+    `channel` and `pixel` are the dimensions of the box over channels, and over all positions."""
     normal = access.normalise()
     if normal.general:
         raise Refused(f"the access has no normal form: {normal.general}")
@@ -150,7 +158,7 @@ def _walks(access: Access, box: tuple[int, ...], channel: int, pixel: int) -> tu
         raise Refused("the last dimension is not walked by the channels alone")
     walks, positions = [], 1
     for spatial in reversed(forms[1:-1]):
-        walk = _walk(access, spatial, weights, positions)
+        walk = _axis_walk(access, spatial, weights, positions)
         positions *= walk.count
         walks.append(walk)
     images, first = forms[0]
@@ -163,7 +171,11 @@ def _walks(access: Access, box: tuple[int, ...], channel: int, pixel: int) -> tu
     return forms[-1][1], first, walks
 
 
-def _walk(access: Access, form: tuple[dict[Symbol, int], int], weights: dict[Symbol, int], positions: int) -> _Walk:
+def _axis_walk(
+    access: Access, form: tuple[dict[Symbol, int], int], weights: dict[Symbol, int], positions: int
+) -> _Walk:
+    """Return the walk along one spatial dimension, whose coordinate is the linear `form`. `weights` are the weights of
+    the pixel's digits (parts of its number); `positions` is the number of positions of all faster dimensions."""
     low, step, count, taps = form[1], 1, 1, {}
     for axis, weight in form[0].items():
         if axis in weights:
@@ -178,28 +190,30 @@ def _walk(access: Access, form: tuple[dict[Symbol, int], int], weights: dict[Sym
 
 
 def _rule(_: CopyAtom, request: CopyRequest) -> Iterable[Arguments]:
+    """Yield the arguments of one im2col instruction after another that do the requested copy; raise Refused if they
+    cannot."""
     access = request.source.layout
     if not isinstance(access, Access):
         raise Refused("an image is read through an access: a layout does not say what lies outside it")
-    # every further dimension of the box is a tap: one instruction for each of its values
+    # each further dimension of the box is over taps: one instruction for each of its values
     tile = tile_of(request.box, request.size, request.target, most=2)
     if len(tile.order) < 2:
         raise Refused("a column has several channels and several pixels")
     channel, pixel = tile.order
-    first_channel, first_image, walks = _walks(access, request.box, channel, pixel)
+    first_channel, first_image, walks = _spatial_walks(access, request.box, channel, pixel)
     tensor_map, tap_lows = _map(access, walks, tile, channel, pixel)
     _check(tensor_map, request)
     begin = request.source.begin(request.box)
     for first, place in tile.pieces():
-        where = [b + f for b, f in zip(begin, first, strict=True)]
-        position = where[pixel]
-        coordinates = [first_channel + where[channel]]
+        start_of_box = [b + f for b, f in zip(begin, first, strict=True)]
+        position = start_of_box[pixel]
+        coordinates = [first_channel + start_of_box[channel]]
         for count, low, step in zip(tensor_map.counts, tensor_map.lower, tensor_map.steps, strict=True):
             coordinates.append(low + position % count * step)
             position //= count
         coordinates.append(first_image + position)
         taps = tuple(
-            sum(weight * where[d] for d, weight in walk.taps.items()) - low
+            sum(weight * start_of_box[d] for d, weight in walk.taps.items()) - low
             for walk, low in zip(walks, tap_lows, strict=True)
         )
         bits = OFFSET_BITS[len(walks)]
@@ -207,14 +221,14 @@ def _rule(_: CopyAtom, request: CopyRequest) -> Iterable[Arguments]:
             raise Refused(f"a tap at {taps} is outside what an offset of {bits} bits can say")
         offsets, inside = tensor_map.offsets(tuple(coordinates), taps)
         shape = tile.box
-        turned: Any = (lambda x: x) if channel < pixel else np.transpose
+        reorder: Any = (lambda x: x) if channel < pixel else np.transpose
         same_as_asked(
             request,
             True,
             element_numbers(request, shape, first),
-            turned(offsets).reshape(shape),
-            turned(inside).reshape(shape),
-            turned(
+            reorder(offsets).reshape(shape),
+            reorder(inside).reshape(shape),
+            reorder(
                 table(written((tensor_map.channels, tensor_map.pixels), place, tensor_map.swizzle, request.size))
             ).reshape(shape),
         )
@@ -224,10 +238,10 @@ def _rule(_: CopyAtom, request: CopyRequest) -> Iterable[Arguments]:
 def _map(
     access: Access, walks: list[_Walk], tile: TmaTile, channel: int, pixel: int
 ) -> tuple[Im2colMap, tuple[int, ...]]:
-    """The map for all taps of the access, and the least sum of tap offsets along each spatial dimension."""
+    """Return the map for all taps of the access, and the least offset of taps along each spatial dimension."""
     extents = tuple(number(e) for e in reversed(access.shape))
     strides = tuple(number(s) for s in reversed(access.strides))
-    # offsets of taps are not negative: what the least of them is goes into the corner
+    # an instruction's tap offsets are not negative: the least one is moved into the corner
     tap_lows = tuple(sum(min(0, weight * int(access.axes[d].hi)) for d, weight in walk.taps.items()) for walk in walks)
     lower = tuple(walk.low + least for walk, least in zip(walks, tap_lows, strict=True))
     upper = tuple(
@@ -242,6 +256,7 @@ def _map(
 
 
 def _check(tensor_map: Im2colMap, request: CopyRequest) -> None:
+    """Raise Refused unless the hardware's fields can hold the map."""
     check_map(tensor_map.start, tensor_map.extents, tensor_map.strides, request.source, request.size)
     bits = CORNER_BITS[len(tensor_map.lower)]
     for corner in (*tensor_map.lower, *tensor_map.upper):
@@ -256,7 +271,7 @@ def _check(tensor_map: Im2colMap, request: CopyRequest) -> None:
 
 
 def column_of(request: ViewRequest) -> tuple[tuple[Any, ...], TmaTile, tuple[Expr, ...], tuple[Expr, ...]]:
-    """(what an Im2colMap is made of, tile, coordinates, offsets of the tap) of a copy that the conditions allow.
+    """Return (fields of an Im2colMap, tile, coordinates, tap offsets) of a copy that the conditions allow.
 
     Extents, strides and upper corners are expressions. Coordinates and offsets are those of the first pixel and
     channel, fastest dimension first.
@@ -264,20 +279,20 @@ def column_of(request: ViewRequest) -> tuple[tuple[Any, ...], TmaTile, tuple[Exp
     near, far = sides(request, loads=True)
     tile = near_tile(request, near, most=2)
     channel, pixel = tile.order
-    found = list(walks(far, request.axes[channel], request.axes[pixel]))
-    extents, strides = (tuple(reversed(what)) for what in (far.shape, far.strides))
-    lower, steps = tuple(int(walk.taps.lo) for walk in found), tuple(walk.step for walk in found)
+    its_walks = list(walks(far, request.axes[channel], request.axes[pixel]))
+    extents, strides = (tuple(reversed(values)) for values in (far.shape, far.strides))
+    lower, steps = tuple(int(walk.taps.lo) for walk in its_walks), tuple(walk.step for walk in its_walks)
     upper = tuple(
         low + (walk.count - 1) * walk.step - (far.shape[walk.dimension] - 1)
-        for low, walk in zip(lower, found, strict=True)
+        for low, walk in zip(lower, its_walks, strict=True)
     )
     shape = (tile.box[channel], tile.box[pixel])
-    made_of = (0, extents, strides, lower, upper, steps, *shape, tile.span)
-    # what the taps add is told apart from where the first tap stands
-    offsets = {walk.dimension: walk.taps - low for walk, low in zip(found, lower, strict=True)}
+    map_fields = (0, extents, strides, lower, upper, steps, *shape, tile.span)
+    # the offset of a tap is separate from the position of the first tap
+    offsets = {walk.dimension: walk.taps - low for walk, low in zip(its_walks, lower, strict=True)}
     begin = {axis: as_expr(0) for axis in request.axes}
     coordinates = tuple(substitute(c - offsets.get(d, 0), begin) for d, c in enumerate(far.coordinates))
-    return made_of, tile, tuple(reversed(coordinates)), tuple(offsets.values())
+    return map_fields, tile, tuple(reversed(coordinates)), tuple(offsets.values())
 
 
 IM2COL = CopyAtom(

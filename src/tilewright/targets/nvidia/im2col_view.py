@@ -1,8 +1,8 @@
-"""When TMA's im2col form can do a copy between views: rows of the box are pixels, counted through lines and images.
+"""Conditions under which TMA's im2col form can copy between views: an axis of the box counts pixels of images.
 
-The number of a pixel is one axis of the box plus where it begins. Along each spatial dimension, fastest first, the
-coordinate is `step * digit + tap`, where the digit is that of the pixel's number: `x % Q`, then `x // Q % P`, and the
-image is what is left, `x // (P*Q)`. Q, P and the image's extents may be open; the taps of a filter are numbers.
+The number of a pixel is one axis of the box plus the number at which it begins. Along each spatial dimension, fastest
+first, the coordinate is `step * digit + tap`. The digits are those of the pixel's number x: `x % Q`, then `x // Q % P`;
+the image is the rest, `x // (P*Q)`. Q, P and the image's extents may be open; the taps of a filter are numbers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ MOST_CHANNELS, MOST_PIXELS, MOST_STEP = 256, 1024, 8
 
 @dataclass(frozen=True)
 class TapWalk:
-    """How pixels move along one spatial dimension: `count` positions, `step` apart, and what the taps add."""
+    """The movement of pixels along one spatial dimension: `count` positions in steps of `step`, plus the tap's
+    offset."""
 
     dimension: int
     step: int
@@ -35,7 +36,7 @@ class TapWalk:
 
 
 def im2col_conditions(request: ViewRequest) -> Iterator[Condition]:
-    """What a copy of columns of pixels needs."""
+    """Yield the conditions that symbolic sizes must meet for an im2col copy; raise Refused if it is impossible."""
     near, far = sides(request, loads=True)
     tile = near_tile(request, near, most=2)
     if len(tile.order) < 2:
@@ -59,6 +60,7 @@ def im2col_conditions(request: ViewRequest) -> Iterator[Condition]:
 
 
 def _need_column(tile: TmaTile) -> None:
+    """Raise Refused if the tile has more channels or pixels than an instruction."""
     channels, pixels = (tile.box[d] for d in tile.order)
     if channels > MOST_CHANNELS or pixels > MOST_PIXELS:
         raise Refused(
@@ -67,7 +69,8 @@ def _need_column(tile: TmaTile) -> None:
 
 
 def walks(far: MemoryView, channel: Symbol, pixel: Symbol) -> Iterator[TapWalk]:
-    """The walks along W, H, ...; refused where the pixels are not counted along lines first, then through images."""
+    """Yield the walks along W, H, ... of pixels in global memory; raise Refused unless pixels are counted along lines,
+    then from line to line, then through images. `channel` and `pixel` are the box's axes."""
     flat: Expr = pixel  # the number of a pixel, as far as the digits so far tell it
     positions: Expr = ONE
     for d in range(len(far.coordinates) - 2, 0, -1):
@@ -80,27 +83,29 @@ def walks(far: MemoryView, channel: Symbol, pixel: Symbol) -> Iterator[TapWalk]:
             continue
         (digit, step), rest = digits[0], digits[1:]
         if isinstance(digit, Mod) and not rest:
-            flat, count = _counted_on(far, d, digit.left, flat, positions, pixel), digit.right
+            flat, count = _pixel_number(far, d, digit.left, flat, positions, pixel), digit.right
         else:  # no further digit: all pixels lie within one image
             digit = flat // positions
             if not isinstance(digit.hi, int):
                 raise _not_counted(far, d)
-            step, count = _step(far, d, digit, pixel), as_expr(digit.hi + 1)
+            step, count = _step_of(far, d, digit, pixel), as_expr(digit.hi + 1)
         yield TapWalk(d, step, count, coordinate - step * digit)
         positions = positions * count
-    _counted_on(far, 0, far.coordinates[0], flat, positions, pixel)
+    _pixel_number(far, 0, far.coordinates[0], flat, positions, pixel)
 
 
-def _step(far: MemoryView, d: int, digit: Expr, pixel: Symbol) -> int:
-    """How far apart the positions of a digit are that nothing follows; it may be written as several terms."""
+def _step_of(far: MemoryView, d: int, digit: Expr, pixel: Symbol) -> int:
+    """Return the step between positions along dimension `d`, whose digit is the last one of the pixel's number; raise
+    Refused if there is none up to 8."""
     for step in range(1, MOST_STEP + 1):
         if pixel not in (far.coordinates[d] - step * digit).symbols:
             return step
     raise _not_counted(far, d)
 
 
-def _counted_on(far: MemoryView, d: int, left: Expr, flat: Expr, positions: Expr, pixel: Symbol) -> Expr:
-    """The number of a pixel of which `left` is what the digits so far leave: more of where it begins is known."""
+def _pixel_number(far: MemoryView, d: int, left: Expr, flat: Expr, positions: Expr, pixel: Symbol) -> Expr:
+    """Return the pixel's number with a begin that makes its quotient by `positions` equal to `left`, the rest that
+    dimension `d` uses. `flat` is the number as known from faster dimensions."""
     shift = left - flat // positions
     if pixel in shift.symbols:
         raise _not_counted(far, d)
@@ -108,6 +113,7 @@ def _counted_on(far: MemoryView, d: int, left: Expr, flat: Expr, positions: Expr
 
 
 def _not_counted(far: MemoryView, d: int) -> Refused:
+    """Return the refusal that dimension `d` does not count pixels in the order of memory."""
     return Refused(
         f"the box does not count pixels of {far.name} along lines first, then from line to line and through images: "
         f"dimension {d} is at {far.coordinates[d]}"
@@ -115,7 +121,8 @@ def _not_counted(far: MemoryView, d: int) -> Refused:
 
 
 def _walk_conditions(far: MemoryView, walk: TapWalk, ranks: int) -> Iterator[Condition]:
-    """That corners and taps fit the bits that the map and the instruction have for them."""
+    """Yield the conditions that corners and tap offsets fit in their bits; raise Refused if they cannot. `ranks` is the
+    number of spatial dimensions."""
     if not 1 <= walk.step <= MOST_STEP:
         raise Refused(f"positions {walk.step} apart are more than {MOST_STEP}, or not forwards")
     least, most = walk.taps.lo, walk.taps.hi

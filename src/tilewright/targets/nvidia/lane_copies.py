@@ -1,4 +1,4 @@
-"""Copies of NVIDIA machines in which each lane has its own address: ld, st, cp.async."""
+"""Copy atoms of NVIDIA machines in which each lane has its own address: ld, st, cp.async."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ LANE_COPIES: list[CopyAtom] = [
 
 CP_ASYNC: list[CopyAtom] = [
     *(lane_transfer(f"cp.async.{width}", width, WARP, ("sm_80",), LANDS) for width in (4, 8, 16)),
-    # past the cache of the core; only for 16 bytes
+    # bypasses the L1 cache; only for 16 bytes
     lane_transfer("cp.async.16.cg", 16, WARP, ("sm_80",), LANDS, hint="bypass"),
 ]

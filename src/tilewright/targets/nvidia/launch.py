@@ -1,4 +1,5 @@
-"""Launches: a kernel bound to arrays, started as often as wanted, on these or on others that are like them."""
+"""Launches: a kernel bound to arrays, which can be started any number of times, also on other arrays of the same
+form."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from tilewright.targets.nvidia.passed import Passed
 from tilewright.targets.nvidia.starting import Record, native_code
 
 ELSEWHERE = (201, 400)
-"""The driver's answers, invalid context and handle, to a thread that works in another context, or in none."""
+"""The driver's codes (invalid context, invalid handle) for a thread that works in another context, or in none."""
 
 
 class Config(ctypes.Structure):
@@ -41,33 +42,33 @@ class Config(ctypes.Structure):
 
 
 CLUSTER, PROGRAMMATIC = 4, 6
-"""The driver's numbers for the size of a cluster, and for a launch that may begin while the one before it ends."""
+"""The driver's numbers of two launch attributes: cluster size, and programmatic dependent launch."""
 
 
 class Attribute(ctypes.Structure):
-    """The driver's CUlaunchAttribute: what is asked for, and its value."""
+    """The driver's CUlaunchAttribute: the number of an attribute, and its value."""
 
     _fields_ = (("what", ctypes.c_uint), ("gap", ctypes.c_uint), ("value", ctypes.c_uint * 16))
 
 
 def attributes(emitted: Emitted) -> list[Attribute]:
-    """What a launch asks for beyond its sizes."""
-    asked = []
+    """Return the launch attributes that a kernel needs: cluster size, programmatic dependent launch."""
+    result = []
     if emitted.cluster > 1:
-        asked.append(Attribute(CLUSTER, 0, (emitted.cluster, 1, 1)))
+        result.append(Attribute(CLUSTER, 0, (emitted.cluster, 1, 1)))
     if emitted.programmatic:
-        asked.append(Attribute(PROGRAMMATIC, 0, (1,)))
-    return asked
+        result.append(Attribute(PROGRAMMATIC, 0, (1,)))
+    return result
 
 
 class Launch:
-    """A kernel bound to arrays; a call starts it on the stream of whoever calls.
+    """A kernel bound to arrays; a call starts it on the caller's current stream.
 
-    Arrays of the host are copied to the device before each run, and back after it, which waits for the device.
+    Arrays of the host are copied to the device before each run, and back after it; then the call waits for the device.
     """
 
     record: Callable[..., Any] = Record
-    """The maker of a launch's words, and starts it."""
+    """The class that holds the fields of a launch and starts it."""
 
     def __init__(
         self,
@@ -111,19 +112,20 @@ class Launch:
         self._start: Callable[..., int] = self._record.start
 
     def _configuration(self, emitted: Emitted, workers: int | None, sizes: Mapping[str, int]) -> Config:
+        """Return the launch configuration: number of workgroups, threads, shared memory, attributes."""
         tasks = int(evaluated(as_expr(emitted.tasks), sizes))
-        most = tasks if emitted.alone else self.device.cores * max(1, self.loaded.workgroups)
-        workgroups = max(1, min(tasks, workers or most) // emitted.cluster) * emitted.cluster
+        capacity = tasks if emitted.alone else self.device.cores * max(1, self.loaded.workgroups)
+        workgroups = max(1, min(tasks, workers or capacity) // emitted.cluster) * emitted.cluster
         config = Config((workgroups, 1, 1), (emitted.threads, 1, 1), emitted.shared_bytes)
-        asked = attributes(emitted)
-        self._asked = (Attribute * len(asked))(*asked)
-        config.attributes, config.attribute_count = ctypes.addressof(self._asked), len(asked)
+        needed = attributes(emitted)
+        self._asked = (Attribute * len(needed))(*needed)
+        config.attributes, config.attribute_count = ctypes.addressof(self._asked), len(needed)
         if emitted.cluster > 1 and workers is None:
             config.grid[0] = min(workgroups, self._room_for_clusters(config) * emitted.cluster)
         return config
 
     def _room_for_clusters(self, config: Config) -> int:
-        """How many clusters there is room for at a time: they leave multiprocessors over."""
+        """Return the number of clusters that fit on the device at a time, which may leave multiprocessors unused."""
         clusters, function = ctypes.c_int(0), ctypes.c_void_p(int(self.loaded.function))
         with self.device.entered():
             code = self.device.room_for_clusters(ctypes.byref(clusters), function, ctypes.byref(config))
@@ -132,6 +134,8 @@ class Launch:
         return max(1, clusters.value)
 
     def _place(self, array: Any, written: bool) -> int:
+        """Return the device address of an array. For an array of the host, memory is allocated, and the copies are
+        remembered."""
         if isinstance(array, DeviceArray):
             return array.pointer
         memory = OwnedMemory(self.device, array.nbytes, f"{self.loaded.name}: memory on the device")
@@ -151,11 +155,13 @@ class Launch:
 
     @property
     def alone(self) -> Callable[[], None]:
-        """What a call does, as a builtin, where nothing is moved."""
+        """A function that starts the kernel, native if no array has to be copied to the device."""
         return self if self._moved else self._record.run(self, self.once_more)
 
     def once_more(self, code: int, tensors: Sequence[Any] = ()) -> None:
-        """The driver refused: perhaps only in the context that this thread works in, or for a CUDA graph."""
+        """Handle an error code of a start: retry in the device's own context, or with counters for a CUDA graph that is
+        captured; raise TargetError if that fails too. `tensors` are the tensors of the call, if they are not those it
+        was bound to."""
         if code == LAUNCH_UNLIKE and self._emitted.counters and is_captured(self.device.capturing, self._stream()):
             code = self._start_in_graph()
         elif code in ELSEWHERE:
@@ -165,9 +171,11 @@ class Launch:
             raise self._fault(code)
 
     def _start_in_graph(self) -> int:
-        """Starts the kernel in a graph that is captured, with counters of the graph's own, set to 0 at each replay.
+        """Start the kernel while a CUDA graph is captured, with counters that the graph owns and clears at each replay;
+        return the driver's code.
 
-        Those that launches take turns with would be used by a replay and by other launches at the same time.
+        The counters that ordinary launches take in turn might be used by a replay and by another launch at the same
+        time.
         """
         stream, count = self._stream(), self._emitted.counters
         memory = torch_memory(4 * count, self.device.number)
@@ -177,27 +185,28 @@ class Launch:
                 "use here: capture it by torch.cuda.graph"
             )
         with self.device.entered():
-            cleared = self.device.cu.cuMemsetD32Async(memory.data_ptr(), 0, count, stream)
-        self.device.check(cleared, f"{self.loaded.name}: its counters")
+            answer = self.device.cu.cuMemsetD32Async(memory.data_ptr(), 0, count, stream)
+        self.device.check(answer, f"{self.loaded.name}: its counters")
         block = self._passed.block_with_counters(memory.data_ptr())
         return int(self.record(**{**self._fields, "template": block}).start())
 
     def again(self, whole: Whole | None = None) -> MovableCall:
-        """Return a call that starts the kernel on tensors like those it was bound to; these are let go.
+        """Return a launch that starts the kernel on other tensors of the same form; references to the bound ones are
+        dropped.
 
-        With the call of a `whole` host program, of which this is the first launch, it starts all of them.
+        If `whole` is given, a host program of which this is the first launch, it starts all its launches.
         """
-        given: Sequence[Any] = self._arrays if whole is None else whole.arrays
+        arrays: Sequence[Any] = self._arrays if whole is None else whole.arrays
         written = self._emitted.written if whole is None else whole.written
-        launches = ((self, tuple(range(len(given)))),) if whole is None else whole.launches
+        launches = ((self, tuple(range(len(arrays)))),) if whole is None else whole.launches
         workspaces = {} if whole is None else whole.workspaces
-        extents = [Extent(0, a.nbytes) for a in given]
-        addresses = [a.pointer if isinstance(a, DeviceArray) else 0 for a in given]
-        moved = {slot: place for place, slot in enumerate((*range(len(given)), *workspaces))}
-        before: Launch | None = None
+        extents = [Extent(0, a.nbytes) for a in arrays]
+        addresses = [a.pointer if isinstance(a, DeviceArray) else 0 for a in arrays]
+        number_of = {slot: place for place, slot in enumerate((*range(len(arrays)), *workspaces))}
+        previous: Launch | None = None
         for launch, slots in launches:
-            launch._follow(before, [moved.get(slot) for slot in slots])
-            before = launch
+            launch._follow(previous, [number_of.get(slot) for slot in slots])
+            previous = launch
         if any(launch._emitted.counters for launch, _ in launches):
             self._record.set(capturing=self.device.capturing)
         code = native_code()
@@ -206,7 +215,9 @@ class Launch:
         return MovableCall(code, launch_all, tuple(written), tuple(extents), tuple(addresses), sizes)
 
     def _follow(self, before: Launch | None, places: Sequence[int | None]) -> None:
-        """Its arrays are these arguments and workspaces of a call; None: an array that stays."""
+        """Prepare this launch to be started on other arrays, after launch `before` (None: it is the first). `places`
+        has for each of its arrays its number among the arguments and workspaces of the call; None: an array that
+        stays."""
         passed = self._passed
         patches, maps = (
             np.array([(places[i], at) for i, at in offsets if places[i] is not None], np.uint64).reshape(-1, 2)
@@ -222,11 +233,13 @@ class Launch:
         self._arrays = [a for a, place in zip(self._arrays, places, strict=True) if place is None]
 
     def _fault(self, code: int, what: str = "") -> Exception:
+        """Return the exception for an error code; `what` is added to the kernel's name in the message."""
         if code == LAUNCH_UNLIKE:
             return TargetError(f"{self.loaded.name}{what}: its stream could not be told")
         return self.device.fault(self.device.cu.CUresult(code), f"{self.loaded.name}{what}")
 
     def _there_and_back(self) -> None:
+        """Copy the host's arrays to the device, run the kernel, wait for it, and copy written arrays back."""
         cu, check, name = self.device.cu, self.device.check, self.loaded.name
         with self.device.entered():
             for memory, array, _ in self._moved:

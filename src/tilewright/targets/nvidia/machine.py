@@ -1,4 +1,4 @@
-"""The NVIDIA machines: Ampere, and Hopper, which adds wgmma, TMA and stmatrix."""
+"""The machine table of NVIDIA's GPUs: Ampere, and Hopper, which adds wgmma, TMA and stmatrix."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HOPPER = _AMPERE | {"sm_90", "sm_90a"}
 
 _REGISTERS = replace(
     REGISTERS,
-    role_unit=8,  # the assembler gives a role its registers by eights (setmaxnreg), 24 to 240
+    role_unit=8,  # registers of a role are multiples of 8 (setmaxnreg), 24 to 240
     role_least=24,
     role_reserved=15,
 )
@@ -26,12 +26,13 @@ _BULK = BulkCopy(box_extent=256, row_bytes=32, taps_bytes=24 << 10, counted_dims
 
 
 def _row(name: str, features: frozenset[str], shared: int, limits: Limits, sync: float = SYNC) -> Machine:
-    """A machine whose mma.sync takes `sync` cycles of a quarter of a core."""
+    """Return a machine with these features, `shared` bytes of shared memory and `limits`; its mma.sync takes `sync`
+    cycles of a quarter of a core."""
     return Machine(
         name,
         lanes=32,
         waves=32,
-        # what a tile's swizzle counts from is a multiple of 1024 bytes
+        # the swizzle of a tile needs a base that is a multiple of 1024 bytes
         spaces=spaces_of(shared=shared, registers=256 << 10, alignment=1024),
         multiply={
             name: replace(atom, cycles=sync) if atom.cycles == SYNC else atom
@@ -52,9 +53,9 @@ def _row(name: str, features: frozenset[str], shared: int, limits: Limits, sync:
     )
 
 
-# An A100 with 80 GB. Of NVIDIA's whitepaper of the architecture: cores, clock, caches, rates of memory, lanes and
-# special units. Of published microbenchmarks (Sun et al. 2022; tests of latencies): mma.sync, copies. Launches and what
-# rows that do not begin at sectors cost are guesses by Hopper's.
+# An A100 with 80 GB. From NVIDIA's whitepaper of the architecture: cores, clock, caches, rates of memory, lanes and
+# special units. From published microbenchmarks (Sun et al. 2022; tests of latencies): mma.sync, copies. The costs of
+# launches and of rows that are not aligned to sectors are guesses from Hopper's.
 _AMPERE_LIMITS = Limits(
     255,
     instructions=3000,
@@ -66,7 +67,7 @@ _AMPERE_LIMITS = Limits(
     l2_rate=38.0,  # 0.8 of 5120 bytes a cycle
     far_rate=12.0,  # 0.9 of 2039 GB/s
     far_alone=1.1,
-    warm=2.2,  # the second cache beside memory, where all cores read
+    warm=2.2,  # L2 compared with memory, if all cores read
     shared_rate=128.0,
     copy_latency=550,
     sector_bytes=32,
@@ -144,7 +145,7 @@ _HOPPER_LIMITS = Limits(
     start_cycles=2.2,
     **LIMITS,
 )
-"""Of an H200: rates and times are fitted to what kernels of `benchmarks/gpu.py --plans 14` took there."""
+"""An H200: rates and times are fitted to measured kernels of `benchmarks/gpu.py --plans 14`."""
 
 MACHINES = {
     row.name: row
@@ -156,5 +157,5 @@ MACHINES = {
 
 
 def architecture(machine: Machine) -> tuple[str, str]:
-    """(the CPU, its features) by LLVM's names."""
+    """Return LLVM's names of (the architecture, its features), such as ("sm_90a", "+ptx80")."""
     return ("sm_90a", "+ptx80") if "sm_90a" in machine.features else ("sm_80", "+ptx80")

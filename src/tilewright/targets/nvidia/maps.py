@@ -1,4 +1,4 @@
-"""Tensor maps: what the copy engine is told of a tensor, 128 bytes that the driver makes."""
+"""Tensor maps: TMA's descriptors of tensors, 128 bytes that the driver encodes."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ if TYPE_CHECKING:
 MAP_BYTES = 128
 _TYPES = {"bfloat16": "BFLOAT16", "float16": "FLOAT16", "float32": "FLOAT32", "float64": "FLOAT64"}
 _OF_SIZE = {1: "UINT8", 2: "UINT16", 4: "UINT32", 8: "UINT64"}
-"""Elements of all other types are moved by their size."""
+"""Types by element size, for all other element types."""
 
 
-def tensor_map(found: Device, what: TensorMap | Im2colMap, pointer: int, dtype: np.dtype[Any]) -> bytes:
-    """A tensor map for a tensor that lies at an address."""
-    cu = found.cu
+def tensor_map(gpu: Device, what: TensorMap | Im2colMap, pointer: int, dtype: np.dtype[Any]) -> bytes:
+    """Return the encoded tensor map of `what` for a tensor at address `pointer` with elements of `dtype`."""
+    cu = gpu.cu
     name = _TYPES.get(dtype.name) or _OF_SIZE[dtype.itemsize]
     kind = getattr(cu.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{name}")
     spans = {0: "NONE", 32: "32B", 64: "64B", 128: "128B"}
     swizzle = getattr(cu.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{spans[what.swizzle]}")
-    plain = cu.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE
-    near = cu.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B
-    zeros = cu.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE
+    interleave = cu.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE
+    l2_promotion = cu.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B
+    fill = cu.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE
     rank = len(what.extents)
     extents = [cu.cuuint64_t(n) for n in what.extents]
-    # of one dimension there are none, and the driver wants an address of some: what is there it does not read
+    # a tensor of one dimension has no strides, but the driver wants a valid array, which it does not read
     strides = [cu.cuuint64_t(s * dtype.itemsize) for s in what.strides[1:]] or [cu.cuuint64_t(16)]
     if isinstance(what, TensorMap):
         box, steps = ([cu.cuuint32_t(n) for n in numbers] for numbers in (what.box, (1,) * rank))
         answer = cu.cuTensorMapEncodeTiled(
-            kind, rank, pointer, extents, strides, box, steps, plain, swizzle, near, zeros
+            kind, rank, pointer, extents, strides, box, steps, interleave, swizzle, l2_promotion, fill
         )
     else:
         steps = [cu.cuuint32_t(n) for n in (1, *what.steps, 1)]
         answer = cu.cuTensorMapEncodeIm2col(
             kind, rank, pointer, extents, strides, list(what.lower), list(what.upper), what.channels, what.pixels,
-            steps, plain, swizzle, near, zeros,
+            steps, interleave, swizzle, l2_promotion, fill,
         )  # fmt: skip
-    made = found.check(answer, "a tensor map")
-    return ctypes.string_at(int(made.getPtr()), MAP_BYTES)
+    encoded = gpu.check(answer, "a tensor map")
+    return ctypes.string_at(int(encoded.getPtr()), MAP_BYTES)

@@ -1,7 +1,7 @@
-"""Copies of 8x8 matrices of 16-bit elements between shared memory and the fragments of mma: ldmatrix, stmatrix.
+"""Copy atoms for 8x8 matrices of 16-bit elements between shared memory and mma fragments: ldmatrix, stmatrix.
 
-Lane i gives the address of row i % 8 of matrix i // 8. Each lane receives two elements of every matrix: lane
-4g + t those in row g, columns 2t and 2t + 1; with .trans those in rows 2t and 2t + 1, column g.
+Lane i gives the address of row i % 8 of matrix i // 8. Each lane holds two elements of every matrix: lane 4g + t those
+in row g, columns 2t and 2t + 1; with .trans those in rows 2t and 2t + 1, column g.
 """
 
 from __future__ import annotations
@@ -24,26 +24,34 @@ TRANSPOSED = Layout(((4, 8), 2), ((2, 8), 1))
 
 
 def _places(layout: Any, lanes: int, rows: tuple[int, ...] | Array) -> Array:
-    """Where in memory each [lane, value] of the instruction lies; every warp has its own rows."""
+    """Return the offset in memory of each [lane, value] of an instruction; `rows` has the offsets of the eight rows of
+    each matrix, for every warp of the `lanes`."""
     starts = np.asarray(rows).reshape(lanes // WARP, -1, 8)
     numbers = table(layout)
-    found = starts[:, :, numbers % 8] + numbers // 8  # [warp, matrix, lane, half]
-    places: Array = np.moveaxis(found, 1, 2).reshape(lanes, -1)
+    offsets = starts[:, :, numbers % 8] + numbers // 8  # [warp, matrix, lane, half]
+    places: Array = np.moveaxis(offsets, 1, 2).reshape(lanes, -1)
     return places
 
 
 def _load(layout: Any, source: Array, target: Array, *, rows: tuple[int, ...], value: int = 0) -> None:
+    """Load matrices in the interpreter, from the offsets of their rows into values `value` on of the lanes."""
     places = _places(layout, target.shape[0], rows)
     target[:, value : value + places.shape[1]] = source[places]
 
 
 def _store(layout: Any, source: Array, target: Array, *, rows: tuple[int, ...], value: int = 0) -> None:
+    """Store matrices in the interpreter, from values `value` on of the lanes to the offsets of their rows."""
     places = _places(layout, source.shape[0], rows)
     target[places] = source[:, value : value + places.shape[1]]
 
 
 def _rule(layout: Layout, matrices: int) -> Callable[[CopyAtom, CopyRequest], Iterable[Arguments]]:
+    """Return the rule of ldmatrix or stmatrix for `matrices` matrices: it yields the arguments of the instructions that
+    do a requested copy. `layout` is that of one matrix in a warp's lanes."""
+
     def rule(_: CopyAtom, request: CopyRequest) -> Iterable[Arguments]:
+        """Yield the arguments of one instruction after another (`rows`: offsets of matrix rows; `value`: first value of
+        the lanes) that do the requested copy; raise Refused if they cannot."""
         if request.size != 2:
             raise Refused(f"it moves elements of 2 bytes, not of {request.size}")
         numbers = request.registers()
@@ -57,12 +65,13 @@ def _rule(layout: Layout, matrices: int) -> Callable[[CopyAtom, CopyRequest], It
             raise Refused("part of the box is outside memory, and it has no mask")
         fragment = table(layout)
         for value in range(0, values, 2 * matrices):
-            at = offsets[numbers[:, value : value + 2 * matrices]].reshape(lanes // WARP, WARP, matrices, 2)
+            addresses = offsets[numbers[:, value : value + 2 * matrices]].reshape(lanes // WARP, WARP, matrices, 2)
             starts = np.stack(  # [warp, matrix, row]: where the lane and value that hold column 0 of the row lie
-                [at[:, lane, :, half] for lane, half in (np.argwhere(fragment == row)[0] for row in range(8))], axis=-1
+                [addresses[:, lane, :, half] for lane, half in (np.argwhere(fragment == row)[0] for row in range(8))],
+                axis=-1,
             )
             rows = integers(starts)
-            if (_places(layout, lanes, rows) != at.reshape(lanes, -1)).any():
+            if (_places(layout, lanes, rows) != addresses.reshape(lanes, -1)).any():
                 raise Refused("the fragments are not rows of 8 neighbouring elements of 8x8 matrices in shared memory")
             need_alignment(place, starts.reshape(-1), 2, 16)
             yield {"rows": rows, "value": value}
@@ -71,14 +80,16 @@ def _rule(layout: Layout, matrices: int) -> Callable[[CopyAtom, CopyRequest], It
 
 
 def _on_views(layout: Layout, matrices: int) -> Callable[[ViewRequest], Iterator[Condition]]:
-    """The same for views: each matrix is eight rows of eight neighbours, each row at a multiple of 16 bytes."""
+    """Return the function that yields the conditions of ldmatrix or stmatrix between views."""
 
     def conditions(request: ViewRequest) -> Iterator[Condition]:
+        """Yield the conditions that symbolic sizes must meet: each matrix has eight rows of eight contiguous elements,
+        aligned to 16 bytes. Raise Refused if the copy is impossible."""
         if request.size != 2:
             raise Refused(f"it moves elements of 2 bytes, not of {request.size}")
         registers, memory = request.sides()
-        held = registers.elements
-        lanes, values = held.shape
+        elements = registers.elements
+        lanes, values = elements.shape
         if lanes % WARP:
             raise Refused(f"{registers.name} has {lanes} lanes, not whole warps of {WARP}")
         if values % (2 * matrices):
@@ -88,20 +99,25 @@ def _on_views(layout: Layout, matrices: int) -> Callable[[ViewRequest], Iterator
             )
         if memory.alignment % 16:
             raise Refused(f"{memory.name} is aligned to {memory.alignment} bytes; rows of a matrix need 16")
-        found = Offsets.of(memory, request.axes)
-        yield from found.inside(1, "it has no mask")
-        found.keeps_runs(8)
+        offsets = Offsets.of(memory, request.axes)
+        yield from offsets.inside(1, "it has no mask")
+        offsets.keeps_runs(8)
         fragment = table(layout)
-        each = held.reshape(-1, WARP, values // 2, 2).swapaxes(1, 2).reshape(-1, WARP, 2)  # [matrix, lane, half]
-        firsts = np.stack([each[:, lane, half] for lane, half in (np.argwhere(fragment == r)[0] for r in range(8))], 1)
+        matrix_elements = (
+            elements.reshape(-1, WARP, values // 2, 2).swapaxes(1, 2).reshape(-1, WARP, 2)
+        )  # [matrix, lane, half]
+        firsts = np.stack(
+            [matrix_elements[:, lane, half] for lane, half in (np.argwhere(fragment == r)[0] for r in range(8))], 1
+        )
         reason = f"the fragments of {registers.name} are not rows of 8 neighbours of 8x8 matrices in {memory.name}"
-        yield from found.apart(each, firsts[:, fragment % 8], fragment // 8, reason)
-        yield from found.aligned(firsts, 8, 2)
+        yield from offsets.require_steps(matrix_elements, firsts[:, fragment % 8], fragment // 8, reason)
+        yield from offsets.aligned(firsts, 8, 2)
 
     return conditions
 
 
 def _atom(name: str, loads: bool, matrices: int, layout: Layout, feature: str) -> CopyAtom:
+    """Return the copy atom of that name for `matrices` matrices: a load from shared memory if `loads`, else a store."""
     source, target = ("shared", "register") if loads else ("register", "shared")
     return CopyAtom(
         name,

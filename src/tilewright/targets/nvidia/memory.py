@@ -1,4 +1,4 @@
-"""Memory of a GPU: workspaces, copies to and from the host, and the stream that everything goes to."""
+"""Memory of an NVIDIA GPU: workspaces, copies from and to the host, and the stream that all work goes to."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class AllocatedOnStream:
-    """Memory that a stream has: taken when the work before it is done, given back when the work after it is."""
+    """Device memory from a stream's pool: it is allocated and freed in the order of the stream's work."""
 
     def __init__(self, device: Device, size: int, stream: int):
         self.device, self.stream = device, stream
@@ -37,11 +37,11 @@ class AllocatedOnStream:
 
 
 class DeviceMemory:
-    """The memory of one GPU; what is asked of it happens on the stream of launches, in order with them.
+    """The memory of one GPU; copies and fills go to the stream of the launches, in order with them.
 
-    Memory for one call, `passing`, comes from torch where a program uses it: nothing waits when it goes, the next call
-    on the stream has it again, and a CUDA graph keeps what was asked for while it was captured. If the arrays of a call
-    follow a `stream`, memory comes from that stream, and all work goes to it.
+    Memory for one call (`passing`) comes from torch's allocator if the program uses torch on GPUs: nothing waits when
+    it is freed, the next call on the stream reuses it, and a CUDA graph keeps memory that was allocated during its
+    capture. If the arrays of a call follow a `stream`, memory comes from that stream, and all work goes to it.
     """
 
     def __init__(self, machine: Machine, number: int, passing: bool = False, stream: int | None = None):
@@ -51,11 +51,11 @@ class DeviceMemory:
         self.device, self.passing, self.stream = gpu, passing, stream
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> DeviceArray:
-        """Memory of its own."""
+        """Return a new array on the device."""
         if self.stream is not None:
             taken = AllocatedOnStream(self.device, prod(shape) * dtype.itemsize, self.stream)
-            place = int(taken.pointer), shape, packed_steps(shape), dtype, taken, self.device.number
-            return DeviceArray(*place, stream=self.stream, follows_stream=True)
+            fields = int(taken.pointer), shape, packed_steps(shape), dtype, taken, self.device.number
+            return DeviceArray(*fields, stream=self.stream, follows_stream=True)
         size = prod(shape) * dtype.itemsize
         owner: Any = torch_memory(size, self.device.number) if self.passing else None
         if owner is not None:
@@ -66,35 +66,37 @@ class DeviceMemory:
         return DeviceArray(pointer, shape, packed_steps(shape), dtype, owner, self.device.number)
 
     def takes(self, array: Any) -> bool:
-        """Packed, on the device, at a multiple of 16 bytes."""
+        """True if launches can take the array as it is: packed, on the device, and aligned to 16 bytes."""
         return isinstance(array, DeviceArray) and array.packed and array.pointer % ALIGNMENT == 0
 
     def _stream(self, *arrays: Any) -> int:
+        """Return the stream for work on these arrays."""
         return stream_of(arrays, self.device.number)()
 
     def copy(self, source: Any, goal: Any) -> None:
-        """To the device, or from it; from and to the host it waits."""
+        """Copy an array from the host, to the host, or on the device; with the host, wait until the copy is done."""
         cu, check, stream = self.device.cu, self.device.check, self._stream(source, goal)
         with self.device.entered():
             if isinstance(source, np.ndarray):
-                given = np.ascontiguousarray(source)
+                array = np.ascontiguousarray(source)
                 check(
-                    cu.cuMemcpyHtoDAsync(goal.pointer, given.ctypes.data, given.nbytes, stream), "a copy to the device"
+                    cu.cuMemcpyHtoDAsync(goal.pointer, array.ctypes.data, array.nbytes, stream),
+                    "a copy to the device",
                 )
                 check(cu.cuStreamSynchronize(stream), "a copy to the device")
             elif isinstance(goal, np.ndarray):
                 np.copyto(goal, self.numpy(source))
             elif not (source.packed and goal.packed):
-                given = source if not source.packed else goal
+                array = source if not source.packed else goal
                 raise ArgumentError(
-                    f"an array on the device of shape {given.shape} with strides {given.strides} is not contiguous; "
+                    f"an array on the device of shape {array.shape} with strides {array.strides} is not contiguous; "
                     "pass a contiguous copy of it"
                 )
             else:
                 check(cu.cuMemcpyDtoDAsync(goal.pointer, source.pointer, source.nbytes, stream), "a copy on the device")
 
     def numpy(self, array: DeviceArray) -> Array:
-        """What it holds when all that was asked before is done."""
+        """Return a copy on the host, made after all earlier work of the stream."""
         cu, check, stream = self.device.cu, self.device.check, self._stream(array)
         elements = np.empty(array.shape, array.dtype)
         with self.device.entered():
@@ -104,19 +106,19 @@ class DeviceMemory:
         return elements
 
     def settle(self) -> None:
-        """Waits for the stream, so that other streams may read what it wrote."""
+        """Wait for the stream, so that other streams may read what it wrote."""
         stream = self._stream() if self.stream is None else self.stream
         with self.device.entered():
             self.device.check(self.device.cu.cuStreamSynchronize(stream), "what is done once")
 
     def hold(self, arrays: Sequence[Any]) -> None:
-        """Keeps arrays for as long as a CUDA graph lives, where one is captured that reads them."""
+        """Keep arrays alive as long as the CUDA graph that is being captured, if there is one: it reads them."""
         stream = self._stream(*arrays)
         if arrays and is_captured(self.device.capturing, stream):
             hold_for_graph(self.device, stream, arrays)
 
     def fill(self, array: DeviceArray, value: Any) -> None:
-        """A number everywhere: by the driver where it is a word, otherwise by a copy."""
+        """Set all elements to a number: by the driver if elements have 1, 2 or 4 bytes, else by a copy."""
         pattern, size = np.full(1, value).astype(array.dtype), array.dtype.itemsize
         if size not in (1, 2, 4):
             self.copy(np.full(array.shape, value, array.dtype), array)
@@ -128,7 +130,8 @@ class DeviceMemory:
 
 
 def torch_memory(size: int, number: int) -> Any:
-    """A tensor of bytes on a device, from torch's allocator; None if the program does not use torch on GPUs."""
+    """Return a tensor of `size` bytes on device `number`, from torch's allocator; None if the program does not use
+    torch on GPUs."""
     torch = torch_in_use()
     if torch is None:
         return None
@@ -136,7 +139,7 @@ def torch_memory(size: int, number: int) -> Any:
 
 
 def torch_in_use() -> Any:
-    """torch, where the program uses it on GPUs."""
+    """Return the torch module if the program uses it on GPUs, else None."""
     torch = sys.modules.get("torch")
     cuda = getattr(torch, "cuda", None)  # absent while torch is still being imported
     return torch if cuda is not None and cuda.is_initialized() else None
@@ -144,7 +147,8 @@ def torch_in_use() -> Any:
 
 @dataclass(frozen=True)
 class Stream:
-    """The stream that work goes to: `fixed`, or what DLPack's function `current` says when it is asked."""
+    """The stream that work goes to: `fixed`, or the current one by DLPack's function `current` (0: none), of device
+    `number`."""
 
     fixed: int
     current: Any
@@ -165,8 +169,8 @@ _CURRENT = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_
 
 
 def stream_of(arrays: Sequence[Any], number: int) -> Stream:
-    """The stream: one that an array follows, torch's current one where a program uses it, one that an array names, or
-    the default.
+    """Return the stream for work on these arrays: one that an array follows, else torch's current one if the program
+    uses it, else one that an array names, else the default.
 
     >>> stream_of([DeviceArray(0, (1,), (1,), np.dtype("f4"), None, stream=7)], 0)()
     7
@@ -184,10 +188,11 @@ def stream_of(arrays: Sequence[Any], number: int) -> Stream:
 
 @cache
 def _asking_torch() -> Any:
-    """The same function for a torch that has none."""
+    """Return a function like DLPack's `current_stream` for a torch that has none."""
     torch = sys.modules["torch"]
 
     def current(_: int, number: int, goal: int) -> int:
+        """Store torch's current stream of device `number` at address `goal`; return 0 for success."""
         ctypes.c_void_p.from_address(goal).value = torch.cuda.current_stream(number).cuda_stream
         return 0
 

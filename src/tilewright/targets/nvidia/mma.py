@@ -1,4 +1,4 @@
-"""mma.sync as text: factors in words of 32 bits, sums in registers of their own type."""
+"""mma.sync as PTX text: operands in registers of 32 bits, accumulators in registers of their own type."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ _MARKS = {"float": "f", "i32": "r", "double": "d"}
 
 
 def words(e: Emitter, value: Value) -> list[tuple[str, str]]:
-    """(type, text) of the words that an instruction takes of a fragment: small elements are packed."""
+    """Return (LLVM type, LLVM value) of the registers in which an instruction takes a fragment: elements of less than
+    32 bits are packed, f32 becomes i32, f64 stays."""
     kind, size = element(value.type.dtype), value.type.dtype.numpy.itemsize
     count, w = e.values(value), e.w
     if size == 8:
@@ -23,17 +24,17 @@ def words(e: Emitter, value: Value) -> list[tuple[str, str]]:
     if size == 4:
         texts = [e.get(value, i) for i in range(count)]
         return [("i32", text if kind == "i32" else w.value(f"bitcast {kind} {text} to i32")) for text in texts]
-    each, found = 4 // size, []
-    for first in range(0, count, each):
+    per_word, packed = 4 // size, []
+    for first in range(0, count, per_word):
         text = "poison"
-        for i in range(each):
-            text = w.value(f"insertelement <{each} x {kind}> {text}, {kind} {e.get(value, first + i)}, i32 {i}")
-        found.append(("i32", w.value(f"bitcast <{each} x {kind}> {text} to i32")))
-    return found
+        for i in range(per_word):
+            text = w.value(f"insertelement <{per_word} x {kind}> {text}, {kind} {e.get(value, first + i)}, i32 {i}")
+        packed.append(("i32", w.value(f"bitcast <{per_word} x {kind}> {text} to i32")))
+    return packed
 
 
 def multiply(e: Emitter, op: Op, atom: MultiplyAtom) -> None:
-    """The steps of k, one after another."""
+    """Emit mma.sync for all k steps of a multiplication, one after another."""
     c, a, b = op.operands
     m, n, k = atom.shape
     total = element(c.type.dtype)
@@ -46,16 +47,16 @@ def multiply(e: Emitter, op: Op, atom: MultiplyAtom) -> None:
     steps = e.values(a) // atom.a.values
     per_a, per_b = len(left) // steps, len(right) // steps
     for step in range(steps):
-        taken = [*left[per_a * step : per_a * (step + 1)], *right[per_b * step : per_b * (step + 1)]]
-        places = [f"${count + i}" for i in range(per_a + per_b)]
+        operand_words = [*left[per_a * step : per_a * (step + 1)], *right[per_b * step : per_b * (step + 1)]]
+        names_in = [f"${count + i}" for i in range(per_a + per_b)]
         sums = ", ".join(f"${i}" for i in range(count))
-        old = ", ".join(f"${count + len(taken) + i}" for i in range(count))
-        text = f"{head} {{{sums}}}, {{{', '.join(places[:per_a])}}}, {{{', '.join(places[per_a:])}}}, {{{old}}};"
+        before = ", ".join(f"${count + len(operand_words) + i}" for i in range(count))
+        text = f"{head} {{{sums}}}, {{{', '.join(names_in[:per_a])}}}, {{{', '.join(names_in[per_a:])}}}, {{{before}}};"
         mark = _MARKS[total]
-        marks = [f"={mark}"] * count + [_MARKS.get(form, "r") for form, _ in taken] + [mark] * count
+        marks = [f"={mark}"] * count + [_MARKS.get(form, "r") for form, _ in operand_words] + [mark] * count
         begins = bool(op.attrs.get("fresh")) and not step
         sums_before = [literal(0, c.type.dtype) if begins else e.get(c, i) for i in range(count)]
-        operands = [f"{form} {value}" for form, value in taken] + [f"{total} {text}" for text in sums_before]
+        operands = [f"{form} {value}" for form, value in operand_words] + [f"{total} {text}" for text in sums_before]
         form = "{" + ", ".join([total] * count) + "}"
         result = e.w.assembly(text, ",".join(marks), tuple(operands), form)
         for i in range(count):

@@ -1,6 +1,6 @@
-"""Products of NVIDIA machines: by lanes of their own, mma.sync by a warp, wgmma by four.
+"""Multiplication atoms of NVIDIA machines: fma by lanes, mma.sync by a warp, wgmma by four warps.
 
-Lanes come as (t, g): t = lane % 4 walks columns in pairs, g = lane // 4 walks rows.
+In layouts a lane is (t, g): t = lane % 4 walks columns in pairs, g = lane // 4 walks rows.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from tilewright.machine import MemoryOperand, MultiplyAtom, RegisterOperand
 
 SLAB = 64  # elements of 16 bits in a row of 128 bytes
 NAMES = {"f32": "tf32", "i8": "s8", "f8e4m3fn": "e4m3", "f8e5m2": "e5m2"}
-"""Element types by the instructions' names, where they differ; f32 is cut to tf32 when it is multiplied."""
+"""PTX' names of element types, if they differ; the instruction truncates f32 to tf32."""
 
 
 def _name(dtype: DType) -> str:
+    """Return PTX' name of an element type."""
     return NAMES.get(dtype.name, dtype.name)
 
 
@@ -23,7 +24,7 @@ SYNC = 6.0
 
 
 def _mma_sync(dtype: DType) -> MultiplyAtom:
-    """m16n8k16: A in eight values a lane, B in four, C in four."""
+    """Return the atom mma.sync.m16n8k16 for a 16-bit type: a lane holds eight values of A, four of B, four of C."""
     return MultiplyAtom(
         f"mma.m16n8k16.{dtype}",
         RegisterOperand(16, 16, dtype, Layout(((4, 8), (2, 2, 2)), ((32, 1), (16, 8, 128)))),
@@ -35,7 +36,7 @@ def _mma_sync(dtype: DType) -> MultiplyAtom:
 
 
 def _mma_words() -> list[MultiplyAtom]:
-    """mma.sync of elements that are not 16 bits wide: a word of A is one of tf32, four of s8; f64 has its own form."""
+    """Return the mma.sync atoms for tf32, s8 and f64. A 32-bit register of A holds one tf32 value or four s8 values."""
     return [
         MultiplyAtom(
             "mma.m16n8k8.tf32",
@@ -66,15 +67,16 @@ def _mma_words() -> list[MultiplyAtom]:
 
 
 def _shared(rows: int, columns: int, dtype: DType, layout: Layout) -> MemoryOperand:
-    """Shared memory in rows of 128 bytes, swizzled in chunks of 16 bytes by the row; `layout` is before the swizzle."""
+    """Return an operand in shared memory, in rows of 128 bytes with the 128-byte swizzle; `layout` is that before the
+    swizzle."""
     swizzle = Swizzle(3, (16 // dtype.numpy.itemsize).bit_length() - 1, 3)
     return MemoryOperand(rows, columns, dtype, ComposedLayout(swizzle, 0, layout), 1024, "descriptor")
 
 
 def _a_operand(dtype: DType, form: str) -> MemoryOperand | RegisterOperand:
-    """A, 64 x 16: with k fastest, with m fastest (ta), or in registers (ra).
+    """Return operand A of wgmma, 64 x 16. `form` is "" (k fastest), "ta" (m fastest) or "ra" (in registers).
 
-    In registers it is what mma.sync has, the four warps one below the other: 16 rows each.
+    In registers, each of the four warps has 16 rows of A in the layout of mma.sync.
     """
     if form == "ra":
         return RegisterOperand(64, 16, dtype, Layout(((4, 8, 4), (2, 2, 2)), ((128, 1, 16), (64, 8, 512))))
@@ -82,9 +84,9 @@ def _a_operand(dtype: DType, form: str) -> MemoryOperand | RegisterOperand:
 
 
 def _b_operand(columns: int, dtype: DType, form: str) -> MemoryOperand:
-    """B, 16 x n: with k fastest, or with n fastest (tb).
+    """Return operand B of wgmma, 16 x columns. `form` is "" (k fastest) or "tb" (n fastest).
 
-    With n fastest, 64 of n are a row of a slab; a slab has 64 rows, along k, and further slabs follow along n.
+    With n fastest, memory is in slabs of 64 columns: each row of a slab is one k, and slabs follow along n.
     """
     if form == "tb":
         layout = Layout((16, (SLAB, columns // SLAB)), (SLAB, (1, SLAB * SLAB)))
@@ -93,7 +95,8 @@ def _b_operand(columns: int, dtype: DType, form: str) -> MemoryOperand:
 
 
 def _wgmma(columns: int, dtype: DType, *forms: str) -> MultiplyAtom:
-    """m64nNk16 by 128 threads: four warps of 16 rows each; `forms` say how A and B differ from shared, k fastest."""
+    """Return the atom wgmma.m64nNk16 of a 16-bit type, by 128 threads: four warps of 16 rows each. `forms` are those of
+    A and B that differ from shared memory with k fastest."""
     a = next((form for form in forms if form in ("ra", "ta")), "")
     return MultiplyAtom(
         ".".join((f"wgmma.m64n{columns}k16.{dtype}", *forms)),
@@ -107,20 +110,21 @@ def _wgmma(columns: int, dtype: DType, *forms: str) -> MultiplyAtom:
 
 
 def _wgmma_bytes(columns: int, dtype: DType, *forms: str) -> MultiplyAtom:
-    """wgmma of elements that are not 16 bits wide: k fastest, 32 bytes of it a step; A in registers too (ra)."""
+    """Return the wgmma atom of a type that is not 16 bits wide: k fastest, 32 bytes of k a step; "ra" in `forms` puts A
+    in registers."""
     size = dtype.numpy.itemsize
-    deep, slab = 32 // size, 128 // size
-    total = i32 if dtype is i8 else f32
-    # in registers, a word of 32 bits has one element, or four along k, as in mma.sync
-    held = Layout(((4, 8, 4), (2, 2)), ((64, 1, 16), (8, 256)))
+    k, slab = 32 // size, 128 // size
+    sums = i32 if dtype is i8 else f32
+    # a 32-bit register holds one element, or four along k, as in mma.sync
+    register_layout = Layout(((4, 8, 4), (2, 2)), ((64, 1, 16), (8, 256)))
     if size == 1:
-        held = Layout(((4, 8, 4), (4, 2, 2)), ((256, 1, 16), (64, 8, 1024)))
-    a = _shared(64, deep, dtype, Layout((64, deep), (slab, 1)))
+        register_layout = Layout(((4, 8, 4), (4, 2, 2)), ((256, 1, 16), (64, 8, 1024)))
+    a = _shared(64, k, dtype, Layout((64, k), (slab, 1)))
     return MultiplyAtom(
-        ".".join((f"wgmma.m64n{columns}k{deep}.{_name(dtype)}", *forms)),
-        RegisterOperand(64, deep, dtype, held) if "ra" in forms else a,
-        _shared(deep, columns, dtype, Layout((deep, columns), (1, slab))),
-        RegisterOperand(64, columns, total, Layout(((4, 8, 4), (2, 2, columns // 8)), ((128, 1, 16), (64, 8, 512)))),
+        ".".join((f"wgmma.m64n{columns}k{k}.{_name(dtype)}", *forms)),
+        RegisterOperand(64, k, dtype, register_layout) if "ra" in forms else a,
+        _shared(k, columns, dtype, Layout((k, columns), (1, slab))),
+        RegisterOperand(64, columns, sums, Layout(((4, 8, 4), (2, 2, columns // 8)), ((128, 1, 16), (64, 8, 512)))),
         ("sm_90a",),
         completes="wgmma.wait_group",
         cycles=columns / 2,
@@ -138,21 +142,21 @@ FMA = [
         cycles=4,
     )
 ]
-"""f32 as it is: a lane has four rows and four columns, and adds their outer product to its 16 sums; a multiprocessor
-does 128 products in a cycle."""
+"""f32 in full precision: a lane has four rows and four columns, and adds their outer product to its 16 accumulators; a
+multiprocessor does 128 multiply-adds a cycle."""
 
 
 _COLUMN: dict[tuple[str, ...], float] = {(): 2.33, ("ta",): 2.27, ("tb",): 2.7, ("ta", "tb"): 2.15}
-"""Cycles for a column of such a product, measured; 2 are what all lanes of a multiprocessor take."""
+"""Cycles for one column of an fma atom in shared memory, measured; the peak rate of the lanes is 2."""
 
 
 def _fma_shared(columns: int, *forms: str) -> MultiplyAtom:
-    """m64nNk4 by 128 lanes, of f32 as it is: factors in shared memory; `forms` say how they differ from k fastest.
+    """Return the atom m64nNk4 of f32 fma by 128 lanes, operands in shared memory. "ta" and "tb" in `forms` say that m
+    or n is fastest instead of k.
 
-    A wave has four by eight lanes. Where k is fastest, neighbouring lanes have neighbouring rows, or columns, since a
-    load is of four k of one; where m or n is, a lane has four of them side by side, which a load brings for one k.
-    Eight lanes with four columns each are all that a row of memory has: then waves lie one below the other, otherwise
-    two by two.
+    A wave is a grid of 4 x 8 lanes. With k fastest, a lane loads four k of one row, and neighbouring lanes have
+    neighbouring rows, or columns. With m or n fastest, a lane loads four neighbouring rows, or columns, of one k; a
+    memory row then serves 8 lanes of 4 columns each. With "tb" the four waves have different rows; else they are 2 x 2.
     """
     slab, turned_a, turned_b = 128 // 4, "ta" in forms, "tb" in forms
     a = Layout(((slab, 2), 4), ((1, slab * slab), slab)) if turned_a else Layout((64, 4), (slab, 1))
@@ -180,14 +184,14 @@ FMA += [_fma_shared(columns, *forms) for columns in (32, 64, 128, 256) for forms
 MMA_SYNC = [*(_mma_sync(dtype) for dtype in (f16, bf16)), *_mma_words()]
 
 COLUMNS = (*range(8, 65, 8), 96, 112, 128, 144, 160, 168, 192, 200, 224, 240, 256)
-"""Of wgmma for 16 bits: every multiple of 8 is one; those above 64 are cut evenly into pieces that leave together."""
+"""The N of wgmma atoms for 16-bit types: multiples of 8; above 64 a selection that divides evenly into stored boxes."""
 
 WGMMA = [
     _wgmma(columns, dtype, *forms)
     for columns in COLUMNS
     for dtype in (f16, bf16)
     for forms in ((), ("ra",), ("ta",), ("tb",), ("ra", "tb"), ("ta", "tb"))
-    # with n fastest, rows of 128 bytes hold 64 of n
+    # with n fastest, rows of 128 bytes hold 64 columns
     if "tb" not in forms or columns % SLAB == 0
 ]
 WGMMA += [

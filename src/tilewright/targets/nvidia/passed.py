@@ -1,7 +1,7 @@
-"""What a kernel is passed: tensor maps, pointers, open sizes and the address of counters, as they lie in memory.
+"""The argument block of a launch: tensor maps, pointers, open sizes and the address of counters, as they are in memory.
 
 The driver is told where each argument begins, in the order of the kernel's parameters: pointers, sizes, counters, maps.
-Maps are 128 bytes at a multiple of 64, so they lie first.
+Maps have 128 bytes and are aligned to 64, so they come first in memory.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from tilewright.targets.nvidia.maps import MAP_BYTES, tensor_map
 from tilewright.targets.nvidia.starting import MAP_ALIGNMENT
 
 
-def _aligned(count: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Return `count` bytes, all 0, aligned so that maps may begin there."""
+def _map_aligned_bytes(count: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Return `count` zero bytes that are aligned for tensor maps."""
     room = np.zeros(count + MAP_ALIGNMENT, np.uint8)
     start = -room.ctypes.data % MAP_ALIGNMENT
     return room[start : start + count]
 
 
 class Passed:
-    """The arguments for arrays that lie at these addresses, and for these open sizes.
+    """The argument block for arrays at these addresses (`pointers`), and for these open sizes.
 
-    `words` are (tensor, offset in the block) of all addresses; `maps` are those of tensor maps in which an address is
-    no word that could be changed: the driver does that.
+    `words` are (tensor, offset in the block) of all addresses. `maps` are (tensor, offset) of tensor maps in which the
+    address is not a plain word: only the driver can change it there.
     """
 
     def __init__(
@@ -38,10 +38,10 @@ class Passed:
         numbers = [*pointers, *(sizes[name] for name in emitted.sizes)]
         after = MAP_BYTES * len(emitted.parameters)
         count = len(numbers) + bool(emitted.counters)
-        self.block = _aligned(after + 8 * count)
+        self.block = _map_aligned_bytes(after + 8 * count)
         self.block[after : after + 8 * len(numbers)] = np.array(numbers, np.uint64).view(np.uint8)
         self.counters = after + 8 * len(numbers)
-        """Where the address of counters goes, if the kernel has any."""
+        """The offset of the address of counters, if the kernel has any."""
         self.offsets = np.array(
             [*(after + 8 * i for i in range(count)), *(MAP_BYTES * i for i in range(len(emitted.parameters)))],
             np.uint64,
@@ -59,16 +59,17 @@ class Passed:
                 self.words.append((tensor, MAP_BYTES * i + 8 * word))
 
     def block_with_counters(self, address: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """Return a copy of the block that has this address of counters."""
-        block = _aligned(len(self.block))
+        """Return a copy of the block with this address of counters."""
+        block = _map_aligned_bytes(len(self.block))
         block[:] = self.block
         block[self.counters : self.counters + 8] = np.array([address], np.uint64).view(np.uint8)
         return block
 
     def _address_in(self, words: np.ndarray[Any, np.dtype[Any]], pointer: int) -> int | None:
-        """The word of a tensor map that is the tensor's address, where the driver changes nothing else for another one.
+        """Return the word of a tensor map that holds the tensor's address; None if a new address changes more than that
+        word.
 
-        Maps are the driver's own; writing a word is quicker than asking it.
+        The format of maps is private to the driver, but writing one word is faster than calling it.
         """
         before = words.copy()
         for other in (pointer + 256, pointer):

@@ -1,4 +1,4 @@
-"""The words of a launch, started from Python: slower than by `starting`, but without LLVM, which makes its code."""
+"""Launches started from Python: slower than `starting`, but without LLVM, for exported kernels."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from tilewright.targets.nvidia.memory import Stream
 
 
 class PlainRecord:
-    """The fields of a launch that `starting.Record` has; `start` gives the driver's answer."""
+    """The fields of a launch, as in `starting.Record`; `start` returns the driver's result code."""
 
     def __init__(self, **fields: Any):
         self._fields = fields
 
     def set(self, **fields: Any) -> None:
-        """Changes fields."""
+        """Change fields of the launch."""
         self._fields |= fields
 
     def start(self) -> int:
-        """Starts the kernel on the stream that is the current one now."""
+        """Start the kernel on the current stream; return the driver's code, or LAUNCH_UNLIKE if it needs counters while
+        a CUDA graph is captured."""
         fields = self._fields
         config, block = fields["config"], fields["template"]
         config.stream = stream = Stream(fields["stream"], fields["current"], fields["device"])()
@@ -34,19 +35,19 @@ class PlainRecord:
             self._draw(block)
         begin = block.ctypes.data
         table = (ctypes.c_void_p * fields["parameters"])(*(begin + int(offset) for offset in fields["offsets"]))
-        where = [ctypes.addressof(config), fields["function"], ctypes.addressof(table), None]
-        return int(fields["launch"](*map(ctypes.c_void_p, where)))
+        launch_arguments = [ctypes.addressof(config), fields["function"], ctypes.addressof(table), None]
+        return int(fields["launch"](*map(ctypes.c_void_p, launch_arguments)))
 
     def _draw(self, block: np.ndarray[Any, np.dtype[Any]]) -> None:
-        """Gives the launch counters of its own: those of a launch that has ended long ago."""
+        """Write the address of the next set of counters into the argument `block`; the sets are used in turn."""
         fields = self._fields
         number = int(fields["counters"][0])
         fields["counters"][0] = number + 1
         address = fields["counters_base"] + number % fields["counters_most"] * fields["counters_step"]
-        at = fields["counters_at"]
-        block[at : at + 8] = np.array([address], np.uint64).view(np.uint8)
+        offset = fields["counters_at"]
+        block[offset : offset + 8] = np.array([address], np.uint64).view(np.uint8)
 
     def run(self, keeper: Any, _: Callable[[int], None]) -> Callable[[], None]:
-        """The function that starts the launch this is a part of."""
+        """Return a function that starts the launch; here it is `keeper`, the Launch of which this is a part."""
         launch: Callable[[], None] = keeper
         return launch

@@ -1,10 +1,10 @@
-"""Starting kernels: one native function, made once, that Python calls as it calls a builtin.
+"""Starting kernels: one native function, made once, which Python calls like a builtin.
 
-A *record* says all that a launch needs: the driver's function, a launch configuration, the kernel's arguments as they
-stand in memory. Without arguments the function starts the kernel on the tensors it was bound to, with addresses on
-those; calls like one before (`targets.calls`) start it so. A record may name the next one, so that all launches of a
-host program are one call. All that changes is changed in copies on the stack, so threads may start the same record at a
-time; other threads of Python run while the driver is at work.
+A *record* holds all that a launch needs: the driver's function, a launch configuration, and the kernel's arguments as
+they are in memory. Called without arguments, the function starts the kernel on the tensors it was bound to; called with
+addresses, on tensors there. Remembered calls (`targets.calls`) use the latter. A record may name a next one, so that
+all launches of a host program are one call. Changes are made in copies on the stack, so several threads may start the
+same record; other threads of Python run while the driver works.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ MAP_ALIGNMENT = 64
 CONFIG_WORDS = 7
 
 FIELDS = (
-    "launch", "function", "config",  # cuLaunchKernelEx, and what it is given
+    "launch", "function", "config",  # cuLaunchKernelEx and its arguments
     "template", "bytes", "offsets", "parameters",  # the arguments, and where each begins
-    "current", "device", "stream",  # what tells the current stream of a device; the stream where nothing does
+    "current", "device", "stream",  # a function for a device's current stream, or null; the stream if it is null
     "capturing",  # cuStreamIsCapturing, where a launch of the chain has counters: a CUDA graph has its own
     "counters", "counters_at", "counters_base", "counters_step", "counters_most",
     "patches", "patched",  # (tensor, offset) of every address among the arguments
-    "maps", "mapped", "readdress",  # the same of tensor maps that only the driver changes
-    "next",  # the record of what is started afterwards
-    "trouble", "none",  # what is called with the driver's answer; None
+    "maps", "mapped", "readdress",  # the same for tensor maps that only the driver can change
+    "next",  # the record that is started afterwards
+    "trouble", "none",  # the function that is called with the driver's error code; None
 )  # fmt: skip
 """The words of a record."""
 _POINTERS = {
@@ -45,7 +45,8 @@ _POINTERS = {
 _LAUNCHING = tuple(name for name in FIELDS if name not in ("next", "trouble", "none"))
 
 
-def _fields(*names: str) -> str:
+def _load_fields(*names: str) -> str:
+    """Return LLVM instructions that load these fields of %record."""
     return fields(names, FIELDS, "record", _POINTERS)
 
 
@@ -81,7 +82,7 @@ go:
 define ptr @run(ptr %self, ptr %nothing) {{
 entry:
   %record = call ptr @PyLong_AsVoidPtr(ptr %self)
-{_fields("trouble", "none")}
+{_load_fields("trouble", "none")}
   %code = call i32 @all(ptr %record, ptr null)
   %right = icmp eq i32 %code, 0
   br i1 %right, label %done, label %told
@@ -115,7 +116,7 @@ end:
 
 define internal i32 @one(ptr %record, ptr %at) {{
 entry:
-{_fields(*_LAUNCHING)}
+{_load_fields(*_LAUNCHING)}
   %block = alloca i8, i64 %bytes, align {MAP_ALIGNMENT}
   call void @llvm.memcpy.p0.p0.i64(ptr %block, ptr %template, i64 %bytes, i1 false)
   %asked = alloca [{CONFIG_WORDS} x i64], align 8
@@ -219,7 +220,8 @@ _new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ct
 
 
 @cache
-def _linked() -> tuple[Any, Any, Any]:
+def _link_functions() -> tuple[Any, Any, Any]:
+    """Return the Python method tables of `start` and `run`, and the machine code that they are in."""
     code = link(object_of(TEXT), ("start", "run", "all", "call_like", "describe", "hash"))
     start = _Method(b"start", code.address("start"), _FASTCALL, None)
     return start, _Method(b"run", code.address("run"), _NO_ARGUMENTS, None), code
@@ -228,27 +230,28 @@ def _linked() -> tuple[Any, Any, Any]:
 _making = threading.Lock()
 
 
-def _methods() -> tuple[Any, Any, Any]:
-    """What describes both builtins, and their code: made once, since a builtin knows only their addresses."""
+def _linked_functions() -> tuple[Any, Any, Any]:
+    """Return the result of `_link_functions`, made once: method objects hold only the addresses of these tables."""
     with _making:
-        return _linked()
+        return _link_functions()
 
 
 class Record:
-    """The words of a launch; `start` starts it. Arrays given for fields are kept as long as this."""
+    """The words of a launch; `start` starts it. Arrays given for fields are kept alive by the record."""
 
     def __init__(self, **fields: Any):
         self._words = np.zeros(len(FIELDS), np.uint64)
         self._kept: dict[str, Any] = {}
         self.set(**fields)
-        self.start: Any = _new(ctypes.addressof(_methods()[0]), self._words.ctypes.data, "tilewright")
-        """A builtin: without arguments, or with an address for each tensor; gives the driver's answer."""
+        self.start: Any = _new(ctypes.addressof(_linked_functions()[0]), self._words.ctypes.data, "tilewright")
+        """A native function, called without arguments or with an address for each tensor; returns the driver's code."""
 
     def run(self, keeper: Any, trouble: Callable[[int], None]) -> Callable[[], None]:
-        """A builtin that only starts it, and calls `trouble` with an answer that is not 0; `keeper` stays as long."""
+        """Return a native function that starts the launch, and calls `trouble` with a code other than 0; it keeps
+        `keeper` alive."""
         self.set(none=id(None), trouble=id(trouble))
         self._kept["trouble"] = trouble
-        run: Callable[[], None] = _new(ctypes.addressof(_methods()[1]), self._words.ctypes.data, keeper)
+        run: Callable[[], None] = _new(ctypes.addressof(_linked_functions()[1]), self._words.ctypes.data, keeper)
         return run
 
     @property
@@ -257,18 +260,19 @@ class Record:
         return int(self._words.ctypes.data)
 
     def set(self, **fields: Any) -> None:
-        """Changes fields: numbers, addresses, arrays that lie in memory of their own, functions of ctypes, records."""
+        """Change fields: numbers, addresses, arrays, ctypes functions or structures, other records."""
         for name, value in fields.items():
             self._kept[name] = value
             self._words[FIELDS.index(name)] = _word(value)
 
 
 def native_code() -> Any:
-    """The machine code of calls and launches."""
-    return _methods()[2]
+    """Return the machine code of remembered calls and launches."""
+    return _linked_functions()[2]
 
 
 def _word(value: Any) -> int:
+    """Return the value of a field as a 64-bit word: a number, or an object's address."""
     if isinstance(value, Record):
         return int(value._words.ctypes.data)
     if isinstance(value, int):

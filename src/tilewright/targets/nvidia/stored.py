@@ -1,4 +1,4 @@
-"""Kernels of exported files: what a launch needs, as JSON holds it, and launches without the compiler and LLVM."""
+"""GPU kernels of exported files: the data of a launch as JSON, and launches without the compiler and LLVM."""
 
 from __future__ import annotations
 
@@ -34,12 +34,13 @@ MAPS: dict[str, Any] = {kind.__name__: kind for kind in (TensorMap, Im2colMap)}
 
 
 def launch_record(emitted: Emitted) -> dict[str, Any]:
-    """The needs of a launch, in numbers, texts and lists; expressions of open parameters are texts."""
+    """Return the data of a launch as numbers, texts and lists for JSON; expressions of open parameters (symbolic sizes)
+    become texts."""
     return {
         "entry": emitted.name,
         "threads": emitted.threads,
         "shared_bytes": emitted.shared_bytes,
-        "tasks": _written(emitted.tasks),
+        "tasks": _to_json(emitted.tasks),
         "written": list(emitted.written),
         "cluster": emitted.cluster,
         "programmatic": emitted.programmatic,
@@ -47,29 +48,32 @@ def launch_record(emitted: Emitted) -> dict[str, Any]:
         "counters": emitted.counters,
         "sizes": list(emitted.sizes),
         "maps": [
-            {"tensor": p.tensor, "kind": p.what.kind.__name__, "fields": _written(p.what.fields)}
+            {"tensor": p.tensor, "kind": p.what.kind.__name__, "fields": _to_json(p.what.fields)}
             for p in emitted.parameters
         ],
     }
 
 
 def code_of(kernel: Any, kind: str) -> bytes:
-    """The code of a kernel: "ptx", or "cubin", which the assembler makes of it."""
+    """Return the code of a kernel: its PTX, or for `kind` "cubin" the machine code that NVIDIA's assembler makes of
+    it."""
     text: str = kernel.assembly
     return text.encode() if kind == "ptx" else assembled(text, architecture(kernel.target.machine)[0])
 
 
 def emitted_of(record: Mapping[str, Any], symbols: Sequence[Symbol]) -> Emitted:
-    """What `launch_record` was made of, but for the kernel's text; `symbols` are the open parameters."""
+    """Return the Emitted that `launch_record` was given, without the kernel's text; `symbols` are the open parameters
+    (symbolic sizes)."""
     maps = [
-        Parameter(row["tensor"], MapForm(MAPS[row["kind"]], _read(row["fields"], symbols))) for row in record["maps"]
+        Parameter(row["tensor"], MapForm(MAPS[row["kind"]], _from_json(row["fields"], symbols)))
+        for row in record["maps"]
     ]
     return Emitted(
         "",
         record["entry"],
         record["threads"],
         record["shared_bytes"],
-        _read(record["tasks"], symbols),
+        _from_json(record["tasks"], symbols),
         tuple(maps),
         tuple(record["written"]),
         record["cluster"],
@@ -80,28 +84,30 @@ def emitted_of(record: Mapping[str, Any], symbols: Sequence[Symbol]) -> Emitted:
     )
 
 
-def _written(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
+    """Return a value for JSON: tuples become lists, constants numbers, other expressions texts."""
     if isinstance(value, tuple):
-        return [_written(each) for each in value]
+        return [_to_json(item) for item in value]
     if isinstance(value, Expr):
         return value.value if isinstance(value, Const) else str(value)
     return value
 
 
-def _read(value: Any, symbols: Sequence[Symbol]) -> Any:
+def _from_json(value: Any, symbols: Sequence[Symbol]) -> Any:
+    """Return the value that `_to_json` was given: lists become tuples, texts expressions over `symbols`."""
     if isinstance(value, list):
-        return tuple(_read(each, symbols) for each in value)
+        return tuple(_from_json(item, symbols) for item in value)
     return parse_expr(value, symbols) if isinstance(value, str) else value
 
 
 class StoredLaunch(Launch):
-    """A launch that Python starts."""
+    """A launch that is started from Python, without native code."""
 
     record = PlainRecord
 
 
 class StoredProgram:
-    """A program of an exported file: its head, its PTX or machine code, and what a launch must provide."""
+    """A program of an exported file: its head (name and arguments), its PTX or cubin, and the data of its launches."""
 
     def __init__(
         self,
@@ -118,7 +124,8 @@ class StoredProgram:
         self._loaded: dict[int, driver.Loaded] = {}
 
     def launch(self, arrays: list[Any], workers: int | None, params: Mapping[str, int] | None) -> Callable[[], None]:
-        """The program bound to arrays; as many workers as there are cores mean all that it holds."""
+        """Return the program bound to arrays, as a function that runs it. `workers` equal to the number of cores means
+        as many as the GPU holds."""
         sizes: dict[str, int] = {}
         if self.open or params:
             named = {a.name or "": array for a, array in zip(self.program.args, arrays, strict=True)}
@@ -130,12 +137,12 @@ class StoredProgram:
         number = common_device(self.program.name, arrays)
         if number not in self._loaded:
             self._loaded[number] = driver.Loaded(self._assembly, self.emitted, number)
-        every = workers == self._cores
-        return StoredLaunch(self._loaded[number], self.emitted, arrays, None if every else workers, sizes)
+        is_default = workers == self._cores
+        return StoredLaunch(self._loaded[number], self.emitted, arrays, None if is_default else workers, sizes)
 
 
 class StoredDevice:
-    """The GPU that programs of exported files run on."""
+    """The GPU on which programs of exported files run."""
 
     room: Limit = ELEMENTS
 
@@ -143,16 +150,18 @@ class StoredDevice:
         self._machine, self._programs = MACHINES[machine], programs
 
     def prepare(self, program: Program, _: Mapping[str, int]) -> StoredProgram:
-        """The program of that name."""
+        """Return the stored program with the name of `program`."""
         return self._programs[program.name]
 
     def near(self, arrays: Sequence[Any], passing: bool = False) -> Memories:
-        """The memory of the GPU that the arguments lie on."""
+        """Return the memory of the GPU that the arrays are on; with `passing`, what it allocates is used by one call
+        only."""
         return DeviceMemory(self._machine, common_device("the call", list(arrays)), passing)
 
 
 def required_machine(name: str, what: str) -> Machine:
-    """The machine of a name; raises where its code does not run here."""
+    """Return the machine of that name; raise TargetError if its code does not run here. `what` names the caller in the
+    message."""
     machine = MACHINES.get(name)
     if machine is None:
         raise TargetError(

@@ -1,7 +1,7 @@
-"""TMA: boxes of a tensor of up to five dimensions, copied by the machine itself to and from shared memory.
+"""TMA copies of boxes of a tensor of up to five dimensions, between global and shared memory.
 
-A tensor map, made on the host, holds what is the same for all boxes; an instruction adds the coordinates of a box
-and where it lies in shared memory. Elements outside the tensor arrive as zero, and are not written.
+A tensor map, made on the host, holds what all boxes have in common; an instruction adds the coordinates of a box and
+its address in shared memory. Elements out of the tensor's bounds are loaded as zero, and not stored.
 """
 
 from __future__ import annotations
@@ -44,18 +44,20 @@ class TensorMap:
     swizzle: int
 
     def offsets(self, coordinates: tuple[int, ...]) -> tuple[Array, Array]:
-        """(offset in global memory, whether inside the tensor) for each element of the box at these coordinates."""
-        at = np.full(self.box, self.start)
+        """Return (offset in global memory, whether it is in bounds of the tensor) of each element of the box at these
+        coordinates."""
+        offsets = np.full(self.box, self.start)
         inside = np.ones(self.box, bool)
         for first, index, extent, stride in zip(
             coordinates, np.indices(self.box), self.extents, self.strides, strict=True
         ):
-            at += (first + index) * stride
+            offsets += (first + index) * stride
             inside &= (first + index >= 0) & (first + index < extent)
-        return at, inside
+        return offsets, inside
 
 
 def _layout(size: int, arguments: Arguments) -> ComposedLayout:
+    """Return the layout of one instruction's box in shared memory, for elements of `size` bytes."""
     tensor_map: TensorMap = arguments["tensor_map"]
     return written(tensor_map.box, arguments["place"], tensor_map.swizzle, size)
 
@@ -63,22 +65,27 @@ def _layout(size: int, arguments: Arguments) -> ComposedLayout:
 def _load(
     layout: Any, source: Array, target: Array, *, tensor_map: TensorMap, coordinates: tuple[int, ...], place: int
 ) -> None:
+    """Run one instruction in the interpreter: copy the box at `coordinates` of the tensor to `target`, at the offsets
+    of `layout`; zeros out of bounds."""
     offsets, inside = tensor_map.offsets(coordinates)
-    found = np.zeros(tensor_map.box, source.dtype)
-    found[inside] = source[offsets[inside]]
-    target[table(layout)] = found
+    elements = np.zeros(tensor_map.box, source.dtype)
+    elements[inside] = source[offsets[inside]]
+    target[table(layout)] = elements
 
 
 def _store(
     layout: Any, source: Array, target: Array, *, tensor_map: TensorMap, coordinates: tuple[int, ...], place: int
 ) -> None:
+    """Run one instruction in the interpreter: copy the box at the offsets of `layout` in `source` to `coordinates` of
+    the tensor, in bounds only."""
     offsets, inside = tensor_map.offsets(coordinates)
     target[offsets[inside]] = source[table(layout)[inside]]
 
 
 @dataclass(frozen=True)
 class _Dimension:
-    """One dimension of the tensor: the dimension of the box that walks it, if any, and where that begins."""
+    """A dimension of the tensor: the dimension of the box that walks it (None: none), and the coordinate at which the
+    box begins."""
 
     extent: int
     stride: int
@@ -87,7 +94,7 @@ class _Dimension:
 
 
 def _dimensions(place: Place, box: tuple[int, ...]) -> tuple[int, list[_Dimension]]:
-    """(offset of the tensor's first element, its dimensions) of the side in global memory."""
+    """Return (offset of the tensor's first element, its dimensions) of the global side of a copy of a box."""
     layout, begin = place.layout, place.begin(box)
     if isinstance(layout, Access):
         return 0, _dimensions_of_access(layout, box, begin)
@@ -96,18 +103,20 @@ def _dimensions(place: Place, box: tuple[int, ...]) -> tuple[int, list[_Dimensio
         if layout.outer is not None:
             raise Refused(f"global memory is addressed by strides; {layout} is swizzled")
         start, layout = layout.offset, layout.layout
-    found = []
+    dimensions = []
     for d, mode in enumerate(layout):
         if isinstance(mode.shape, tuple):
             raise Refused(f"mode {d} of {layout} has several strides: give each a dimension of the box")
-        found.append(_Dimension(mode.shape, mode.stride, d, begin[d]))
-    return start, found
+        dimensions.append(_Dimension(mode.shape, mode.stride, d, begin[d]))
+    return start, dimensions
 
 
 def _dimensions_of_access(access: Access, box: tuple[int, ...], begin: tuple[int, ...]) -> list[_Dimension]:
+    """Return the tensor's dimensions for an access, whose box begins at `begin`; raise Refused if it is not a box of
+    the tensor."""
     if access.swizzle is not None:
         raise Refused("global memory is addressed by strides; the access is swizzled")
-    found, walked = [], set()
+    dimensions, walked = [], set()
     anywhere = (True,) * len(access.shape)
     view = MemoryView("the tensor", "global", access.coordinates, access.shape, access.strides, anywhere, 16)
     view = view.joined(access.axes)
@@ -115,7 +124,7 @@ def _dimensions_of_access(access: Access, box: tuple[int, ...], begin: tuple[int
         form = linear_form(coordinate, access.axes)
         if form is None:
             raise Refused(f"the coordinate {coordinate} divides an axis: its box is not one of the tensor")
-        first, by = number(form[1]), None
+        first, box_dimension = number(form[1]), None
         for axis, weight in form[0].items():
             d = access.axes.index(axis)
             first += number(weight) * begin[d]
@@ -123,27 +132,29 @@ def _dimensions_of_access(access: Access, box: tuple[int, ...], begin: tuple[int
                 continue  # one value only: a constant
             if number(weight) != 1:
                 raise Refused(f"the coordinate {coordinate} steps over elements; a box holds neighbours")
-            if by is not None:
+            if box_dimension is not None:
                 raise Refused(f"the coordinate {coordinate} is walked by two dimensions of the box")
             if d in walked:
                 raise Refused(f"axis {axis.name} walks two dimensions of the tensor")
-            by = d
+            box_dimension = d
             walked.add(d)
-        found.append(_Dimension(number(extent), number(stride), by, first))
+        dimensions.append(_Dimension(number(extent), number(stride), box_dimension, first))
     idle = [access.axes[d].name for d in range(len(box)) if box[d] > 1 and d not in walked]
     if idle:
         raise Refused(f"axis {idle[0]} walks no dimension of the tensor: its elements would be repeated")
-    return found
+    return dimensions
 
 
 def number(e: Any) -> int:
-    """An expression that must be a number by now."""
+    """Return the value of an expression that must be constant; raise Refused if it is not."""
     if isinstance(e, Const):
         return int(e)
     raise Refused(f"{e} is not a number yet: a tensor map is made when sizes are known")
 
 
 def _tiled_rule(atom: CopyAtom, request: CopyRequest) -> Iterable[Arguments]:
+    """Yield the arguments of one TMA instruction after another that do the requested copy; raise Refused if they
+    cannot."""
     loads = atom.target == "shared"
     near, far = (request.target, request.source) if loads else (request.source, request.target)
     tile = tile_of(request.box, request.size, near)
@@ -155,12 +166,13 @@ def _tiled_rule(atom: CopyAtom, request: CopyRequest) -> Iterable[Arguments]:
     for d, extent in enumerate(box):
         if extent > MOST_BOX:
             raise Refused(f"the box has {extent} elements in its dimension {d}; the most is {MOST_BOX}")
-    # the instruction's box has its own order of dimensions: look at it in the request's
+    # the instruction's box has its own order of dimensions: convert to the request's
     single = tuple(0 if d.walked_by is None else slice(None) for d in ordered)
-    turned = np.argsort([d.walked_by for d in ordered if d.walked_by is not None])
+    order = np.argsort([d.walked_by for d in ordered if d.walked_by is not None])
 
     def as_asked(values: Array) -> Array:
-        return np.transpose(values[single], turned).reshape(tile.box)
+        """Return an array over the instruction's box as an array over the request's dimensions."""
+        return np.transpose(values[single], order).reshape(tile.box)
 
     for first, place in tile.pieces():
         coordinates = tuple(d.first + (0 if d.walked_by is None else first[d.walked_by]) for d in ordered)
@@ -177,19 +189,21 @@ def _tiled_rule(atom: CopyAtom, request: CopyRequest) -> Iterable[Arguments]:
 
 
 def _in_order(tile: TmaTile, dimensions: list[_Dimension]) -> list[_Dimension]:
-    """The tensor's dimensions, those of the box first, in the order in which they lie in shared memory."""
-    by = {d.walked_by: d for d in dimensions if d.walked_by is not None and tile.box[d.walked_by] > 1}
-    rest = [d for d in dimensions if d not in by.values()]
-    # a dimension of one element, where the box begins at it, needs no place in the map
+    """Return the tensor's dimensions in the order of a tensor map: those of the box as in shared memory, then the
+    others."""
+    dimension_of = {d.walked_by: d for d in dimensions if d.walked_by is not None and tile.box[d.walked_by] > 1}
+    rest = [d for d in dimensions if d not in dimension_of.values()]
+    # a dimension of one element, at which the box begins, is left out of the map
     rest = [d for d in rest if d.extent > 1 or d.first]
-    missing = [d for d in tile.order if d not in by]
+    missing = [d for d in tile.order if d not in dimension_of]
     if missing:
         raise Refused(f"dimension {missing[0]} of the box walks no dimension of the tensor")
-    return [*(by[d] for d in tile.order), *rest]
+    return [*(dimension_of[d] for d in tile.order), *rest]
 
 
 def check_map(start: int, extents: tuple[int, ...], strides: tuple[int, ...], place: Place, size: int) -> None:
-    """Refuse what no tensor map can say of a tensor."""
+    """Raise Refused unless a tensor map can describe a tensor with these extents and strides, in elements of `size`
+    bytes. `start` is the offset of its first element in `place`."""
     if len(extents) > MOST_DIMENSIONS:
         raise Refused(f"the tensor has {len(extents)} dimensions; the most is {MOST_DIMENSIONS}")
     if strides[0] != 1:
@@ -203,7 +217,9 @@ def check_map(start: int, extents: tuple[int, ...], strides: tuple[int, ...], pl
 
 
 def same_as_asked(request: CopyRequest, loads: bool, numbers: Array, far: Array, inside: Array, near: Array) -> None:
-    """Refuse unless an instruction moves each of its elements from and to where the request has it."""
+    """Raise Refused unless an instruction moves its elements as the request does. `numbers` are the elements' numbers
+    in the request's box; `far` and `near` are their offsets in global and shared memory, `inside` says which are in
+    bounds."""
     near_table, far_table = (
         (request.target_table, request.source_table) if loads else (request.source_table, request.target_table)
     )

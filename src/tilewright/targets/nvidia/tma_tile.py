@@ -1,9 +1,9 @@
-"""The side of a TMA copy that lies in shared memory: a packed box, perhaps swizzled.
+"""The shared-memory side of a TMA copy: a packed box, perhaps swizzled.
 
 One instruction moves a box whose first dimension is fastest, without gaps. The swizzle is a function of the absolute
-shared address, so a tile's base must be aligned to the swizzle's period for a layout to say the same. A box larger
-than one instruction is cut where the tile's layout is: of a dimension with modes (64, 2), the first is the extent
-of an instruction's box and the second counts instructions.
+shared address, so a tile's base must be aligned to the swizzle's period for a layout to describe it. A larger box is
+split at the modes of the tile's layout: of a dimension with modes (64, 2), the first is the extent of an instruction's
+box and the second is the number of instructions.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from tilewright.algebra import Access, ComposedLayout, Layout, Swizzle, flatten
 from tilewright.machine import CopyRequest, Place, Refused
 from tilewright.machine.copy import Array
 
-# the pattern repeats after so many bytes, by the bytes of a swizzled row; without a swizzle, what TMA asks of addresses
+# {bytes of a swizzled row: bytes after which the pattern repeats}; 0: no swizzle, TMA's alignment
 PERIODS = {0: 128, 32: 256, 64: 512, 128: 1024}
 
 
 def swizzle_of(span: int, size: int) -> Swizzle | None:
-    """The swizzle of rows of `span` bytes on offsets of elements: chunks of 16 bytes, by the bits from 128 bytes on.
+    """Return the swizzle of rows of `span` bytes, on offsets of elements of `size` bytes; None for span 0. It permutes
+    chunks of 16 bytes by the address bits from 128 bytes on.
 
     >>> swizzle_of(128, 2), swizzle_of(64, 4), swizzle_of(0, 2)
     (Swizzle(3, 3, 3), Swizzle(2, 2, 3), None)
@@ -37,7 +38,7 @@ def swizzle_of(span: int, size: int) -> Swizzle | None:
 
 @dataclass(frozen=True)
 class TmaTile:
-    """What the layout of the shared side says, for each dimension of the request's box."""
+    """The shared-memory side of a copy, in terms of the dimensions of the request's box."""
 
     place: int
     """Offset of the first element."""
@@ -48,23 +49,25 @@ class TmaTile:
     order: tuple[int, ...]
     """The request's dimensions, fastest in shared memory first; those of extent 1 are left out."""
     repeats: tuple[tuple[tuple[int, int, int], ...], ...]
-    """For each dimension, the cuts: (how many instructions, step of the coordinate, step of the offset)."""
+    """For each dimension, its splits: (number of instructions, step of the coordinate, step of the offset)."""
 
     def pieces(self) -> Iterator[tuple[tuple[int, ...], int]]:
-        """(coordinates in the box, offset in shared memory) of each instruction's box."""
-        cuts = [(d, cut) for d, dimension in enumerate(self.repeats) for cut in dimension]
-        for counts in product(*(range(cut[0]) for _, cut in cuts)):
-            first, place = [0] * len(self.box), self.place
-            for (d, (_, step, offset)), count in zip(cuts, counts, strict=True):
+        """Yield (coordinates in the request's box, offset in shared memory) of the box of each instruction."""
+        splits = [(d, cut) for d, dimension in enumerate(self.repeats) for cut in dimension]
+        for counts in product(*(range(cut[0]) for _, cut in splits)):
+            first, offset_in_tile = [0] * len(self.box), self.place
+            for (d, (_, step, offset_step)), count in zip(splits, counts, strict=True):
                 first[d] += step * count
-                place += offset * count
-            yield tuple(first), place
+                offset_in_tile += offset_step * count
+            yield tuple(first), offset_in_tile
 
 
 def tile_of(box: tuple[int, ...], size: int, place: Place, most: int | None = None) -> TmaTile:
-    """The shared side of a request for a box of elements of `size` bytes, or a refusal.
+    """Return the shared-memory side `place` of a copy of a `box` of elements of `size` bytes; raise Refused if TMA
+    cannot do it.
 
-    An instruction's box has the `most` fastest dimensions; each coordinate of the others has an instruction.
+    An instruction's box has the `most` fastest dimensions (None: all); it is repeated for each coordinate of the
+    others.
     """
     layout: Any = place.layout
     if isinstance(layout, Access):
@@ -82,21 +85,21 @@ def tile_of(box: tuple[int, ...], size: int, place: Place, most: int | None = No
         flat = flatten(mode)
         leaves = [(s, d) for s, d in zip(_tuple(flat.shape), _tuple(flat.stride), strict=True) if s > 1] or [(1, 0)]
         first.append(leaves[0])
-        step, cuts = leaves[0][0], []
+        step, splits = leaves[0][0], []
         for count, stride in leaves[1:]:
-            cuts.append((count, step, stride))
+            splits.append((count, step, stride))
             step *= count
-        repeats.append(tuple(cuts))
+        repeats.append(tuple(splits))
     order = tuple(sorted((d for d, (s, _) in enumerate(first) if s > 1), key=lambda d: first[d][1]))
     for d in order[most:] if most is not None else ():
         repeats[d] = ((first[d][0], 1, first[d][1]), *repeats[d])
         first[d] = (1, 0)
     order = order[:most]
-    packed = 1
+    expected = 1
     for d in order:
-        if first[d][1] != packed:
-            raise Refused(f"dimension {d} of the tile has stride {first[d][1]}, not the {packed} of a packed box")
-        packed *= first[d][0]
+        if first[d][1] != expected:
+            raise Refused(f"dimension {d} of the tile has stride {first[d][1]}, not the {expected} of a packed box")
+        expected *= first[d][0]
     if not order:
         raise Refused("a box of one element has no row of 16 bytes")
     tile = TmaTile(start, span, tuple(s for s, _ in first), order, tuple(repeats))
@@ -105,6 +108,7 @@ def tile_of(box: tuple[int, ...], size: int, place: Place, most: int | None = No
 
 
 def _check_bytes(size: int, place: Place, tile: TmaTile) -> None:
+    """Raise Refused unless rows, alignment and offsets of the tile have the byte counts that TMA needs."""
     row = tile.box[tile.order[0]] * size
     if row % 16:
         raise Refused(f"a row of the box has {row} bytes, no multiple of 16")
@@ -120,18 +124,20 @@ def _check_bytes(size: int, place: Place, tile: TmaTile) -> None:
 
 
 def written(box: tuple[int, ...], place: int, span: int, size: int) -> ComposedLayout:
-    """Coordinates of an instruction's box -> offsets in shared memory."""
+    """Return the layout of an instruction's box in shared memory: coordinates -> offset, with the swizzle of `span`
+    bytes. `place` is the offset of its first element; elements have `size` bytes."""
     return ComposedLayout(swizzle_of(span, size), place, Layout(box))
 
 
 def element_numbers(request: CopyRequest, box: tuple[int, ...], first: tuple[int, ...]) -> Array:
-    """The numbers, in the request's box, of the elements of an instruction's box, one dimension each."""
+    """Return the flat numbers, in the request's box, of the elements of an instruction's box that begins at `first`."""
     strides = [prod(request.box[:d]) for d in range(len(request.box))]
-    found = np.zeros(box, int)
+    numbers = np.zeros(box, int)
     for d, index in enumerate(np.indices(box)):
-        found += (first[d] + index) * strides[d]
-    return found
+        numbers += (first[d] + index) * strides[d]
+    return numbers
 
 
 def _tuple(x: Any) -> tuple[Any, ...]:
+    """Return a tuple as it is, and anything else as a tuple of one."""
     return x if isinstance(x, tuple) else (x,)

@@ -1,9 +1,9 @@
-"""When TMA can do a copy between views: the coordinates of the far side are expressions.
+"""Conditions under which TMA can copy between views, whose coordinates in global memory are expressions.
 
-The tile in shared memory has numbers as its strides, and is looked at as `tma_tile` does. The tensor map says of
-global memory what is the same for every box: extents and strides. Where a box begins may be any expression, so only
-the dependence of coordinates on the box's own axes matters. Dimensions that one axis runs through, as rows of a matrix
-run through the pixels of images, are joined where they are packed.
+The tile in shared memory has constant strides and is checked as in `tma_tile`. A tensor map holds the extents and
+strides of global memory, which are the same for every box. A box may begin anywhere, so only the dependence of
+coordinates on the box's own axes matters. Dimensions that one axis runs through (as matrix rows run through the pixels
+of images) are joined if they are packed.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from tilewright.targets.nvidia.tma_tile import TmaTile, tile_of
 MOST_DIMENSIONS = 5
 MOST_BOX = 256
 PITCH = 16
-"""Bytes of which neighbours along all dimensions but the fastest lie a multiple apart."""
+"""Strides of all dimensions but the fastest are multiples of this many bytes."""
 MOST_EXTENT, MOST_PITCH = 1 << 32, 1 << 40
-"""What a tensor map says at most: elements of a dimension, bytes between two neighbours along one."""
+"""The limits of a tensor map: extent of a dimension in elements, stride in bytes."""
 
 
 @dataclass(frozen=True)
 class Dimension:
-    """One dimension of the tensor: the dimension of the box that walks it, if any, and where that begins."""
+    """A dimension of the tensor: the dimension of the box that walks it (None: none), and the coordinate at which the
+    box begins."""
 
     place: int
     extent: Expr
@@ -38,14 +39,16 @@ class Dimension:
 
 
 def tiled_box(request: ViewRequest, loads: bool) -> tuple[TmaTile, list[Dimension]]:
-    """(the tile in shared memory, the tensor's dimensions in the order of a tensor map) of a copy."""
+    """Return (tile in shared memory, the tensor's dimensions in the order of a tensor map) of a copy; `loads` says that
+    it goes to shared memory. Raise Refused if TMA cannot do it."""
     near, far = sides(request, loads)
     tile = near_tile(request, near)
     return tile, _in_order(tile, far, _dimensions(request, far.joined(request.axes)))
 
 
 def tiled_conditions(request: ViewRequest, loads: bool) -> Iterator[Condition]:
-    """What a copy of boxes of a tensor needs."""
+    """Yield the conditions that symbolic sizes must meet for a tiled TMA copy, which goes to shared memory if `loads`;
+    raise Refused if it is impossible."""
     _, far = sides(request, loads)
     tile, dimensions = tiled_box(request, loads)
     for extent in tile.box:
@@ -56,7 +59,8 @@ def tiled_conditions(request: ViewRequest, loads: bool) -> Iterator[Condition]:
 
 
 def start_conditions(request: ViewRequest, view: MemoryView, place: int, first: Expr) -> Iterator[Condition]:
-    """That boxes begin at whole units of 16 bytes along the fastest dimension: the machine stops at others."""
+    """Yield the condition that boxes begin at a multiple of 16 bytes along the fastest dimension; the hardware fails on
+    others. `first` is the coordinate, in dimension `place` of the view, at which a box begins."""
     start = first * request.size
     if not is_number(start % 16, 0):
         reason = (
@@ -67,7 +71,9 @@ def start_conditions(request: ViewRequest, view: MemoryView, place: int, first: 
 
 
 def sides(request: ViewRequest, loads: bool) -> tuple[MemoryView, MemoryView]:
-    """(the view in shared memory, the view in global memory, of a tensor that ends where the view does)."""
+    """Return (view in shared memory, view in global memory) of a copy; `loads` says that it goes to shared memory. The
+    global tensor is cut to the view's bounds. Raise Refused if global memory is swizzled, or the tile may be out of
+    bounds."""
     near, far = (request.target, request.source) if loads else (request.source, request.target)
     assert isinstance(near, MemoryView)
     assert isinstance(far, MemoryView)
@@ -79,7 +85,8 @@ def sides(request: ViewRequest, loads: bool) -> tuple[MemoryView, MemoryView]:
 
 
 def near_tile(request: ViewRequest, view: MemoryView, most: int | None = None) -> TmaTile:
-    """The side in shared memory: strides between its elements are numbers, where it begins may vary."""
+    """Return the tile in shared memory of a view: its strides must be constants, its begin may be an expression. An
+    instruction's box has at most `most` dimensions."""
     form = linear_form(view.offset(), request.axes)
     if form is None or not all(isinstance(w, Const) for w in form[0].values()):
         raise Refused(f"the tile {view.name} in shared memory does not have one stride for each dimension of the box")
@@ -94,44 +101,50 @@ def near_tile(request: ViewRequest, view: MemoryView, most: int | None = None) -
 
 
 def _dimensions(request: ViewRequest, view: MemoryView) -> list[Dimension]:
-    found: list[Dimension] = []
+    """Return the tensor's dimensions, each with the dimension of the box that walks it; raise Refused if one is not
+    walked in steps of 1 by a single one."""
+    dimensions: list[Dimension] = []
     walked: set[int] = set()
-    # an axis of one element stands still
-    still = {axis: 0 for axis, extent in zip(request.axes, request.box, strict=True) if extent == 1}
-    for place, (coordinate, extent, stride) in enumerate(zip(view.coordinates, view.shape, view.strides, strict=True)):
-        form = linear_form(substitute(coordinate, still), request.axes)
+    # an axis of one element is constant
+    fixed = {axis: 0 for axis, extent in zip(request.axes, request.box, strict=True) if extent == 1}
+    for number, (coordinate, extent, stride) in enumerate(zip(view.coordinates, view.shape, view.strides, strict=True)):
+        form = linear_form(substitute(coordinate, fixed), request.axes)
         if form is None:
             raise Refused(
                 f"the coordinate {coordinate} of {view.name} divides an axis: its box is not one of the tensor"
             )
-        by = None
+        box_dimension = None
         for axis, weight in form[0].items():
             d = request.axes.index(axis)
             if not is_number(weight, 1):
                 raise Refused(f"the coordinate {coordinate} of {view.name} steps over elements; a box holds neighbours")
-            if by is not None:
+            if box_dimension is not None:
                 raise Refused(f"the coordinate {coordinate} of {view.name} is walked by two dimensions of the box")
             if d in walked:
                 raise Refused(f"dimension {d} of the box walks two dimensions of {view.name}")
-            by = d
+            box_dimension = d
             walked.add(d)
-        found.append(Dimension(place, extent, stride, by, form[1]))
-    return found
+        dimensions.append(Dimension(number, extent, stride, box_dimension, form[1]))
+    return dimensions
 
 
 def _in_order(tile: TmaTile, view: MemoryView, dimensions: list[Dimension]) -> list[Dimension]:
-    """The tensor's dimensions, those of the box first, in the order in which they lie in shared memory."""
-    by = {d.walked_by: d for d in dimensions if d.walked_by is not None and tile.box[d.walked_by] > 1}
-    # a dimension of one element, where the box begins at it, needs no place in the map
-    rest = [d for d in dimensions if d not in by.values() and not (is_number(d.extent, 1) and is_number(d.first, 0))]
-    missing = [d for d in tile.order if d not in by]
+    """Return the tensor's dimensions in the order of a tensor map: those of the box as in shared memory, then the
+    others."""
+    walkers = {d.walked_by: d for d in dimensions if d.walked_by is not None and tile.box[d.walked_by] > 1}
+    # a dimension of one element, at which the box begins, is left out of the map
+    rest = [
+        d for d in dimensions if d not in walkers.values() and not (is_number(d.extent, 1) and is_number(d.first, 0))
+    ]
+    missing = [d for d in tile.order if d not in walkers]
     if missing:
         raise Refused(f"dimension {missing[0]} of the box walks no dimension of {view.name}")
-    return [*(by[d] for d in tile.order), *rest]
+    return [*(walkers[d] for d in tile.order), *rest]
 
 
 def map_conditions(request: ViewRequest, view: MemoryView, strides: list[tuple[int, Expr]]) -> Iterator[Condition]:
-    """What a tensor map asks of a tensor whose (dimension, stride) are given fastest first."""
+    """Yield the conditions under which a tensor map can describe a tensor; `strides` are (dimension, stride), fastest
+    first."""
     if len(strides) > MOST_DIMENSIONS:
         raise Refused(f"{view.name} has {len(strides)} dimensions that differ; the most of a tensor map is 5")
     place, fastest = strides[0]
@@ -148,16 +161,16 @@ def map_conditions(request: ViewRequest, view: MemoryView, strides: list[tuple[i
             reason = f"dimension {place} of {view.name} has {extent} elements; a tensor map takes at most 2^32"
             yield Condition(extent <= MOST_EXTENT, reason)
     for place, stride in strides[1:]:
-        apart = stride * request.size
+        pitch = stride * request.size
         if stride.lo < 0:
             raise Refused(f"dimension {place} of {view.name} has stride {stride}: a tensor map runs forwards")
-        if apart.lo >= MOST_PITCH:  # of open sizes the call tells, and no memory is as large
+        if pitch.lo >= MOST_PITCH:  # an open size is not checked: no memory is as large
             raise Refused(
-                f"dimension {place} of {view.name} has a stride of {apart} bytes; a tensor map takes less than 2^40"
+                f"dimension {place} of {view.name} has a stride of {pitch} bytes; a tensor map takes less than 2^40"
             )
-        if not is_number(apart % PITCH, 0):
+        if not is_number(pitch % PITCH, 0):
             reason = (
-                f"dimension {place} of {view.name} has a stride of {stride} elements, {apart} bytes; "
+                f"dimension {place} of {view.name} has a stride of {stride} elements, {pitch} bytes; "
                 f"a tensor map takes multiples of {PITCH} bytes, {PITCH // gcd(PITCH, request.size)} elements"
             )
-            yield Condition(eq(apart % PITCH, 0), reason)
+            yield Condition(eq(pitch % PITCH, 0), reason)

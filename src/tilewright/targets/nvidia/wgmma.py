@@ -1,4 +1,4 @@
-"""wgmma as text: descriptors of operands in shared memory, sums in place."""
+"""wgmma as PTX text: descriptors of operands in shared memory, accumulators updated in place."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ if TYPE_CHECKING:
 
 SWIZZLE_128 = 1 << 62
 ROWS = 8
-"""Rows of 128 bytes that the swizzle goes through."""
+"""Rows of 128 bytes after which the swizzle repeats."""
 
 
 class Descriptor:
-    """An operand in shared memory: where it begins, and how far apart its parts are, in elements.
+    """An operand in shared memory: its begin and its strides, in elements. `which` is "a" or "b".
 
-    Rows of 128 bytes lie side by side, eight to a group. With k fastest a row is of the matrix's m or n, and groups are
-    `groups` apart; with m or n fastest a row is of k, and slabs of 64 of m or n are `slabs` apart.
+    Rows of 128 bytes are contiguous, in groups of eight. With k fastest a row is one m or n, and groups are `groups`
+    apart; with m or n fastest a row is one k, and slabs of 64 m or n are `slabs` apart.
     """
 
     def __init__(self, op: Op, atom: MultiplyAtom, which: str):
         axes, place = op.attrs[which], op.attrs[f"{which}_at"][0]
         outer, depth = axes if which == "a" else axes[::-1]
-        self.begin = _at(place, {outer: 0, depth: 0})
+        self.begin = _substituted(place, {outer: 0, depth: 0})
         self.steps = (int(depth.hi) + 1) // atom.shape[2]
         size = atom.a.dtype.numpy.itemsize
         self.size, slab = size, 128 // size
-        table = _table(place - self.begin, outer, depth, int(outer.hi) + 1, atom.shape[2] * self.steps)
+        table = _offset_table(place - self.begin, outer, depth, int(outer.hi) + 1, atom.shape[2] * self.steps)
         self.transposed = "tb" in atom.name.split(".") if which == "b" else "ta" in atom.name.split(".")
         self.moves = [int(table[0, atom.shape[2] * k]) for k in range(self.steps)]
         first = table[:, : atom.shape[2]]
@@ -59,7 +59,7 @@ class Descriptor:
                 raise ProgramError(f"{atom.name}: operand {which} is not laid out alike for all steps of k")
 
     def text(self, e: Emitter, memory: Value) -> str:
-        """The descriptor of the first step of k, an i64; `moves` add to it."""
+        """Return the descriptor of the first k step as an i64; `offset` is added for later steps."""
         address = e.address(memory, self.begin, self.size)
         field = e.w.value(f"and i32 {e.w.value(f'lshr i32 {address}, 4')}, 16383")
         wide = e.w.value(f"zext i32 {field} to i64")
@@ -67,26 +67,29 @@ class Descriptor:
         return e.w.value(f"or i64 {wide}, {fixed}")
 
     def offset(self, step: int) -> int:
-        """What a step of k adds to the descriptor: units of 16 bytes."""
+        """Return the number that is added to the descriptor for a k step, in units of 16 bytes."""
         return self.moves[step] * self.size // 16
 
 
-def _at(e: Expr, values: dict[Any, int]) -> Expr:
+def _substituted(e: Expr, values: dict[Any, int]) -> Expr:
+    """Return an expression with numbers for symbols."""
     return Substitution(values)(e)
 
 
-def _table(moved: Expr, outer: Any, depth: Any, rows: int, columns: int) -> Any:
-    """How far every element is from the first, as numbers."""
+def _offset_table(moved: Expr, outer: Any, depth: Any, rows: int, columns: int) -> Any:
+    """Return the distance of each element of the operand from its first, as an array [outer, k]; raise ProgramError if
+    it depends on other symbols than these axes."""
     if not moved.symbols <= {outer, depth}:
         linear = Substitution({})(moved)
         raise ProgramError(f"where an operand's elements lie among each other depends on more than its axes: {linear}")
     i, k = np.indices((rows, columns))
-    found = evaluate(moved, {outer.name: i, depth.name: k}) if not isinstance(moved, Const) else moved.value
-    return np.broadcast_to(np.asarray(found), (rows, columns))
+    distances = evaluate(moved, {outer.name: i, depth.name: k}) if not isinstance(moved, Const) else moved.value
+    return np.broadcast_to(np.asarray(distances), (rows, columns))
 
 
 def multiply(e: Emitter, op: Op, atom: MultiplyAtom) -> None:
-    """One group: a fence, the steps of k, and its end; the sums are in the same registers before and after."""
+    """Emit one group of wgmma instructions: a fence, all k steps, and the commit. The accumulators stay in their
+    registers."""
     c, a, b = op.operands
     w, count = e.w, e.values(c)
     second = Descriptor(op, atom, "b")
@@ -98,8 +101,8 @@ def multiply(e: Emitter, op: Op, atom: MultiplyAtom) -> None:
         factors = [f"i64 {first.text(e, a)}"]
         marks = "l"
     else:
-        taken = words(e, a)
-        factors, marks = [f"i32 {word}" for _, word in taken], ",".join(["r"] * len(taken))
+        a_words = words(e, a)
+        factors, marks = [f"i32 {word}" for _, word in a_words], ",".join(["r"] * len(a_words))
     factors.append(f"i64 {second.text(e, b)}")
     fresh = bool(op.attrs.get("fresh"))
     inputs = count if fresh else 2 * count
@@ -113,17 +116,17 @@ def multiply(e: Emitter, op: Op, atom: MultiplyAtom) -> None:
         lines.append(f"add.s64 y, ${inputs + len(factors) - 1}, {second.offset(step)};")
         if "a" in op.attrs:
             lines.append(f"add.s64 x, ${inputs}, {first.offset(step)};")
-            left, turns = "x", f"{int(first.transposed)}, {int(second.transposed)}"
+            a_operand, order_flags = "x", f"{int(first.transposed)}, {int(second.transposed)}"
         else:
             per = (len(factors) - 1) // second.steps
-            left = "{" + ", ".join(f"${inputs + per * step + i}" for i in range(per)) + "}"
-            turns = f"{int(second.transposed)}"
+            a_operand = "{" + ", ".join(f"${inputs + per * step + i}" for i in range(per)) + "}"
+            order_flags = f"{int(second.transposed)}"
         # whether to add; signs, of floats; orders, of 16 bits
         add = "0" if fresh and not step else "1"
-        more = add if total == "i32" else f"{add}, 1, 1" if second.size != 2 else f"{add}, 1, 1, {turns}"
-        lines.append(f"wgmma.mma_async.sync.aligned.m{m}n{n}k{k}.{kind} {{{sums}}}, {left}, y, {more};")
+        more = add if total == "i32" else f"{add}, 1, 1" if second.size != 2 else f"{add}, 1, 1, {order_flags}"
+        lines.append(f"wgmma.mma_async.sync.aligned.m{m}n{n}k{k}.{kind} {{{sums}}}, {a_operand}, y, {more};")
     lines += ["wgmma.commit_group.sync.aligned;", "}"]
-    form = w.together([total] * count)
+    form = w.struct_type([total] * count)
     before = range(0 if fresh else count)
     constraints = ",".join([f"={mark}"] * count + [str(i) for i in before] + [marks, "l"])
     operands = (*(f"{total} {e.get(c, i)}" for i in before), *factors)
@@ -133,17 +136,18 @@ def multiply(e: Emitter, op: Op, atom: MultiplyAtom) -> None:
 
 
 def settle(e: Emitter, pending: int, sums: tuple[Value, ...]) -> None:
-    """Waits; what is there afterwards is taken in and given out, so that no use moves before it."""
-    places = [(value, i) for value in sums for i in range(e.values(value))]
+    """Emit the wait until at most `pending` groups are in flight. The accumulators `sums` are inputs and outputs of the
+    wait, so that no use of them is moved before it."""
+    accumulators = [(value, i) for value in sums for i in range(e.values(value))]
     wait = f"wgmma.wait_group.sync.aligned {pending};"
-    if not places:
+    if not accumulators:
         e.w.assembly(wait)
         return
-    kinds = [element(value.type.dtype) for value, _ in places]
-    form = e.w.together(kinds) if len(places) > 1 else kinds[0]
+    kinds = [element(value.type.dtype) for value, _ in accumulators]
+    form = e.w.struct_type(kinds) if len(accumulators) > 1 else kinds[0]
     marks = ["=r" if kind == "i32" else "=f" for kind in kinds]
-    constraints = ",".join(marks + [str(i) for i in range(len(places))])
-    given = tuple(f"{kind} {e.get(v, i)}" for kind, (v, i) in zip(kinds, places, strict=True))
-    result = e.w.assembly(wait, constraints, given, form)
-    for n, (value, i) in enumerate(places):
-        e.put(value, i, e.w.value(f"extractvalue {form} {result}, {n}") if len(places) > 1 else result)
+    constraints = ",".join(marks + [str(i) for i in range(len(accumulators))])
+    operands = tuple(f"{kind} {e.get(v, i)}" for kind, (v, i) in zip(kinds, accumulators, strict=True))
+    result = e.w.assembly(wait, constraints, operands, form)
+    for n, (value, i) in enumerate(accumulators):
+        e.put(value, i, e.w.value(f"extractvalue {form} {result}, {n}") if len(accumulators) > 1 else result)

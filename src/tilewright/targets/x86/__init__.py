@@ -1,1 +1,1 @@
-"""x86 with AVX2, AVX-512, AMX."""
+"""x86 CPUs: AVX2, AVX-512, AMX."""

@@ -1,6 +1,6 @@
-"""What x86 offers: vector multiply-adds, dot products of pairs and quadruples, AMX tiles, and their copies.
+"""Atoms of x86: vector multiply-adds, dot products of pairs and quadruples, AMX tile products, and copies.
 
-A vector register is one lane a vector element.
+Each element of a vector register is one lane.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from tilewright.targets.x86.tiles import TILE_COPIES
 
 
 def _amx(name: str, depth: int, a: DType, b: DType, c: DType, feature: str) -> MultiplyAtom:
-    """A tile product of 16 x 16: rows of 64 bytes; B's rows hold `pack` neighbours along k for each column."""
+    """Return the AMX atom that multiplies tiles of 16 x depth and depth x 16 of types `a` and `b` into one of type `c`.
+    Tile rows have 64 bytes; a row of B holds depth / 16 neighbours along k for each of 16 columns."""
     pack = depth // 16
     return MultiplyAtom(
         name,
@@ -44,7 +45,7 @@ MULTIPLY = {
             (f64, f64, f64),
             ("avx2", "fma"),
         ),
-        vector_atom("avx2.i32", 8, 1, (i32, i32, i32), ("avx2",), cycles=1.0),  # a product and a sum
+        vector_atom("avx2.i32", 8, 1, (i32, i32, i32), ("avx2",), cycles=1.0),  # a multiplication and an addition
         vector_atom("avx512.i32", 16, 1, (i32, i32, i32), ("avx512f",), cycles=1.5),
         vector_atom("avx512.f32", 16, 1, (f32, f32, f32), ("avx512f",)),
         vector_atom("avx512.f64", 8, 1, (f64, f64, f64), ("avx512f",)),
@@ -60,7 +61,7 @@ MULTIPLY = {
 COPY = {
     atom.name: atom
     for atom in (
-        # masks of AVX2 are those of maskload and maskstore: elements of 4 and 8 bytes only
+        # AVX2 masks elements of 4 and 8 bytes only (maskload, maskstore)
         *vector_copies("avx2", 32, ("avx2",), ("avx2",), (4, 8)),
         *vector_copies("avx512", 64, ("avx512f",), ("avx512bw",), (1, 2, 4, 8)),
         *TILE_COPIES,

@@ -1,4 +1,4 @@
-"""The family of x86 CPUs; its machines and instructions are loaded when one is asked for."""
+"""The family of x86 CPUs; its machines and instructions are imported when first asked for."""
 
 from __future__ import annotations
 
@@ -16,18 +16,22 @@ if TYPE_CHECKING:
 
 
 def _row(name: str, features: frozenset[str]) -> Machine:
+    """Return the machine of that name with these features (imported on first use)."""
     from tilewright.targets.x86.machine import row
 
     return row(name, features)
 
 
 def _products() -> Mapping[str, Multiply]:
+    """Return, by atom name, the functions that write multiplication atoms as LLVM IR (imported on first use)."""
     from tilewright.targets.x86.instructions import PRODUCTS
 
     return PRODUCTS
 
 
 def _scale(w: Writer, p: str, n: str, lanes: int | None, bits: int) -> str | None:
+    """Emit p * 2^n on `lanes` floats of `bits` bits (imported on first use); None if x86 has no instruction for that.
+    `p` and `n` are LLVM values; the result is one too."""
     from tilewright.targets.x86.instructions import scale
 
     return scale(w, p, n, lanes, bits)

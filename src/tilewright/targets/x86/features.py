@@ -1,4 +1,4 @@
-"""What the x86 CPU at hand offers."""
+"""Features of the x86 CPU at hand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _AVX512 = _AVX512F | {"avx512bf16", "avx512vnni"}
 _AMX = _AVX512 | {"amx-tile", "amx-bf16", "amx-int8"}
 
 LEVELS = {"x86.avx2": _AVX2, "x86.avx512f": _AVX512F, "x86.avx512": _AVX512, "x86.amx": _AMX}
-"""The named machines, and what each has."""
+"""The features of each named machine."""
 OPTIONAL = ("avx512vnni", "avx512bf16")
 
 _REQUEST_PERMISSION, _TILE_DATA, _ARCH_PRCTL = 0x1023, 18, 158
@@ -32,7 +32,7 @@ ASKED_FOR = (
     "amx-bf16",
     "amx-int8",
 )
-"""The features that decide what the compiler uses."""
+"""The features on which the compiler's choices depend."""
 _FLAGS = {
     "avx512bf16": "avx512_bf16",
     "avx512vnni": "avx512_vnni",
@@ -40,30 +40,33 @@ _FLAGS = {
     "amx-bf16": "amx_bf16",
     "amx-int8": "amx_int8",
 }
-"""Features that Linux calls otherwise."""
+"""Linux' names of features, if they differ from LLVM's."""
 
 
 @cache
 def detect() -> frozenset[str]:
-    """The features of the CPU that the compiler uses; tiles count only if the system grants them."""
+    """Return those features of the CPU at hand that the compiler uses. AMX counts only if the system lets this process
+    use it."""
     if platform.machine() not in ("x86_64", "AMD64"):
         return frozenset()
-    found = {name for name, there in _asked().items() if there}
-    if "amx-tile" in found and not _tiles_granted():
-        found -= {"amx-tile", "amx-bf16", "amx-int8"}
-    return frozenset(name for name in ASKED_FOR if name in found)
+    features = {name for name, present in _relevant_features().items() if present}
+    if "amx-tile" in features and not _tiles_granted():
+        features -= {"amx-tile", "amx-bf16", "amx-int8"}
+    return frozenset(name for name in ASKED_FOR if name in features)
 
 
-def _asked() -> dict[str, bool]:
-    """The features that decide, as Linux reports them: LLVM need not be loaded to know them. Elsewhere LLVM looks."""
+def _relevant_features() -> dict[str, bool]:
+    """Return {feature: whether the CPU has it}, from /proc/cpuinfo on Linux (so that LLVM need not be loaded), else
+    from LLVM."""
     if sys.platform != "linux":
-        return _told()
+        return _llvm_features()
     flags = _flags(Path("/proc/cpuinfo"))
-    return _told() if flags is None else {name: _FLAGS.get(name, name) in flags for name in ASKED_FOR}
+    return _llvm_features() if flags is None else {name: _FLAGS.get(name, name) in flags for name in ASKED_FOR}
 
 
 def _flags(path: Path) -> frozenset[str] | None:
-    """The flags of the first CPU that the system lists; None where it lists none."""
+    """Return the flags of the first CPU in a file such as /proc/cpuinfo; None if the file cannot be read or lists
+    none."""
     try:
         text = path.read_text(encoding="ascii", errors="replace")
     except OSError:
@@ -73,8 +76,8 @@ def _flags(path: Path) -> frozenset[str] | None:
 
 
 @cache
-def _told() -> dict[str, bool]:
-    """What LLVM finds, and what it knows of and does not find."""
+def _llvm_features() -> dict[str, bool]:
+    """Return LLVM's {feature: whether the CPU has it}, for all features that LLVM knows."""
     import llvmlite.binding as llvm
 
     return dict(llvm.get_host_cpu_features())
@@ -82,18 +85,17 @@ def _told() -> dict[str, bool]:
 
 @cache
 def _tiles_granted() -> bool:
-    """Whether the system lets this process use tile registers; asked once, before worker threads start."""
+    """True if the system lets this process use tile registers; asked once, before worker threads start."""
     if sys.platform != "linux":
         return False
     return bool(ctypes.CDLL(None, use_errno=True).syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) == 0)
 
 
 def host_features() -> str:
-    """The features as LLVM takes them: all it knows, on or off as the CPU has them; what is off stands last, and wins.
-
-    The CPU's name alone does not do: a virtual machine may hide a part of what the name promises.
-    """
-    found = _told() | {name: name in detect() for name in ASKED_FOR}
-    on = sorted(f"+{name}" for name, there in found.items() if there)
-    off = sorted(f"-{name}" for name, there in found.items() if not there)
+    """Return the CPU's features as LLVM's feature string, with every feature that LLVM knows on or off
+    (`+avx2,-sse4a`). Features that are off come last, and win. The CPU's name is not enough: a virtual machine may hide
+    some of its features."""
+    features = _llvm_features() | {name: name in detect() for name in ASKED_FOR}
+    on = sorted(f"+{name}" for name, present in features.items() if present)
+    off = sorted(f"-{name}" for name, present in features.items() if not present)
     return ",".join([*on, "+prefer-no-gather", *off])

@@ -1,4 +1,4 @@
-"""Multiplication atoms of x86, and its multiplication by powers of two, as LLVM IR."""
+"""x86's multiplication atoms, and its multiplication by powers of two, written as LLVM IR."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 from tilewright.codegen.text import Writer
 from tilewright.ir.core import Op
 from tilewright.targets.cpu.family import Multiply
-from tilewright.targets.cpu.products import apart, fused, group_in_all_lanes
+from tilewright.targets.cpu.products import add_after_multiply, fused_multiply_add, group_to_lanes
 
 if TYPE_CHECKING:
     from tilewright.targets.cpu.emit import NativeEmitter
 
 
 def scale(w: Writer, p: str, n: str, lanes: int | None, bits: int) -> str | None:
-    """p * 2^n in a whole register of 512 bits, rounded once; None for any other number of lanes."""
+    """Emit p * 2^n, rounded once, for `lanes` floats of `bits` bits that fill a register of 512 bits, and return the
+    result. None for any other number of lanes. `p` and `n` are LLVM values."""
     if lanes is None or lanes * bits != 512:
         return None
     form, mask = f"<{lanes} x {'float' if bits == 32 else 'double'}>", f"i{lanes}"
@@ -24,9 +25,10 @@ def scale(w: Writer, p: str, n: str, lanes: int | None, bits: int) -> str | None
 
 
 def _tiles(name: str) -> Multiply:
-    """A product of tile registers."""
+    """Return the writer of a tile multiplication by LLVM's AMX intrinsic `name`."""
 
     def write(e: NativeEmitter, op: Op) -> None:
+        """Write the instruction of the operation."""
         c, a, b = op.operands
         e.w.declare(f"void @llvm.x86.{name}(i8 immarg, i8 immarg, i8 immarg)")
         e.w.line(f"call void @llvm.x86.{name}(i8 {e.tile(c)}, i8 {e.tile(a)}, i8 {e.tile(b)})")
@@ -35,11 +37,13 @@ def _tiles(name: str) -> Multiply:
 
 
 def _dot(name: str, form: str, sums: str) -> Multiply:
-    """Sums over neighbours along k, 32 bits of them in each lane."""
+    """Return the writer of a dot-product atom: each 32-bit lane of the accumulator adds products of neighbours along k.
+    `name` is the LLVM intrinsic; `form` and `sums` are the LLVM types of operands and accumulator."""
 
     def write(e: NativeEmitter, op: Op) -> None:
+        """Write the instruction of the operation."""
         c, a, b = op.operands
-        left = group_in_all_lanes(e, a, 32, 16, form)
+        left = group_to_lanes(e, a, 32, 16, form)
         e.w.declare(f"{sums} @llvm.x86.{name}({sums}, {form}, {form})")
         e.registers[c] = e.w.value(
             f"call {sums} @llvm.x86.{name}({sums} {e.register(c)}, {form} {left}, {form} {e.register(b)})"
@@ -49,12 +53,12 @@ def _dot(name: str, form: str, sums: str) -> Multiply:
 
 
 PRODUCTS: dict[str, Multiply] = {
-    "avx2.f32": fused,
-    "avx2.f64": fused,
-    "avx2.i32": apart,
-    "avx512.f32": fused,
-    "avx512.f64": fused,
-    "avx512.i32": apart,
+    "avx2.f32": fused_multiply_add,
+    "avx2.f64": fused_multiply_add,
+    "avx2.i32": add_after_multiply,
+    "avx512.f32": fused_multiply_add,
+    "avx512.f64": fused_multiply_add,
+    "avx512.i32": add_after_multiply,
     "avx512.bf16": _dot("avx512bf16.dpbf16ps.512", "<32 x bfloat>", "<16 x float>"),
     "avx512.vnni": _dot("avx512.vpdpbusd.512", "<64 x i8>", "<16 x i32>"),
     "amx.bf16": _tiles("tdpbf16ps"),

@@ -1,4 +1,4 @@
-"""The x86 machines: one row a feature level; each holds what the one before it does."""
+"""The machines of x86: one for each feature level; each level has all features of the one before."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ _TILE_LOADS = TileLoadCosts(apart=1.5, conflict=2, bypass=2)
 
 
 def row(name: str, features: frozenset[str]) -> Machine:
-    """A machine with the atoms that its features allow; a workgroup is one worker, on one core."""
+    """Return the machine of that name, with the atoms that its features allow; a workgroup is one worker, on one
+    core."""
     wide, tiles = features >= LEVELS["x86.avx512f"], 8 if features >= LEVELS["x86.amx"] else 0
     registers, register_bytes = (32, 64) if wide else (16, 32)
     return Machine(
         name,
         lanes=None,
         waves=1,
-        # scratch memory is ordinary memory, aligned to cache lines; what fits the caches is the planner's to weigh
+        # scratch memory is ordinary memory, aligned to cache lines; the planner weighs what fits the caches
         spaces=spaces_of(shared=None, registers=registers * register_bytes + tiles * 1024, alignment=64),
         multiply={name: atom for name, atom in MULTIPLY.items() if features.issuperset(atom.features)},
         copies={name: atom for name, atom in COPY.items() if features.issuperset(atom.features)},
@@ -46,7 +47,7 @@ def row(name: str, features: frozenset[str]) -> Machine:
             **lane_rates(register_bytes),
             **LIMITS,
         ),
-        # masks of AVX2 are those of maskload and maskstore: elements of 4 and 8 bytes only
+        # AVX2 masks elements of 4 and 8 bytes only (maskload, maskstore)
         masked=frozenset({1, 2, 4, 8} if wide else {4, 8}),
         predicated=wide,
         rounds_bf16="avx512bf16" in features,

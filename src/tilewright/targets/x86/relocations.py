@@ -1,4 +1,4 @@
-"""Relocations of x86-64 objects, as the System V ABI numbers them: those that position-independent code has."""
+"""Relocations of x86-64 object files that position-independent code has, by their numbers in the System V ABI."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tilewright.targets.cpu.relocation import CodePlace, ObjectForm, fits
 
 
 def _relative(place: CodePlace, target: int) -> bool:
-    """The distance from the place, in 32 bits."""
+    """Write the distance to `target` into the 32-bit word at `place`. Return False if it is too far."""
     distance = target - place.address
     place.put(distance)
     return fits(distance, 32)

@@ -1,4 +1,4 @@
-"""The tile registers of AMX as LLVM IR: eight of 16 rows of 64 bytes, by their numbers."""
+"""AMX's tile registers in LLVM IR: eight registers of 16 rows of 64 bytes, addressed by number."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class AmxTiles:
-    """Loads, stores and zeros of tile registers, and what a function needs around them."""
+    """Instructions that load, store and zero tile registers, and the set-up that a function with tiles needs."""
 
     count = 8
     before_use = (
@@ -22,43 +22,46 @@ class AmxTiles:
     )
 
     def load(self, e: NativeEmitter, op: Op, tile: int, pointer: str, stride: str) -> None:
-        """A tile from rows of memory; what is streamed is not kept near."""
+        """Emit the load of tile register `tile` from 16 rows of memory at `pointer`, `stride` bytes apart (LLVM
+        values). If `op` has the attribute `stream`, the load hints that the lines need not stay in the near caches."""
         name = "tileloaddt164" if op.attrs.get("stream") else "tileloadd64"
         e.w.declare(f"void @llvm.x86.{name}(i8 immarg, ptr, i64)")
         e.w.line(f"call void @llvm.x86.{name}(i8 {tile}, ptr {pointer}, i64 {stride})")
 
     def store(self, e: NativeEmitter, tile: int, pointer: str, stride: str) -> None:
-        """A tile to rows of memory."""
+        """Emit the store of tile register `tile` to rows of memory at `pointer`, `stride` bytes apart (LLVM values)."""
         e.w.declare("void @llvm.x86.tilestored64(i8 immarg, ptr, i64)")
         e.w.line(f"call void @llvm.x86.tilestored64(i8 {tile}, ptr {pointer}, i64 {stride})")
 
     def zero(self, e: NativeEmitter, tile: int) -> None:
-        """A tile of zeros."""
+        """Emit the instruction that zeroes tile register `tile`."""
         e.w.declare("void @llvm.x86.tilezero(i8 immarg)")
         e.w.line(f"call void @llvm.x86.tilezero(i8 {tile})")
 
     def prologue(self, e: NativeEmitter, configuration: str) -> list[str]:
-        """What the function begins with: it takes the configuration that a pointer tells."""
+        """Return the LLVM lines that begin a function with tiles: they load the tile configuration from pointer
+        `configuration`."""
         e.w.declare("void @llvm.x86.ldtilecfg(ptr)")
         return [f"  call void @llvm.x86.ldtilecfg(ptr {configuration})"]
 
     def epilogue(self, e: NativeEmitter) -> None:
-        """What the function ends with."""
+        """Emit the instruction that ends a function with tiles: it releases the tile registers."""
         e.w.declare("void @llvm.x86.tilerelease()")
         e.w.line("call void @llvm.x86.tilerelease()")
 
     def configuration(self) -> Any:
-        """Eight tiles of 16 rows of 64 bytes, in memory that no compiler sees."""
+        """Return the tile configuration as 64 bytes of aligned memory: eight tiles of 16 rows of 64 bytes."""
         return _configuration()
 
 
 @cache
 def _configuration() -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Return AMX palette 1 with eight tiles of 16 rows of 64 bytes, as an array of 64 bytes."""
     from tilewright.targets.cpu.pool import aligned
 
-    found = aligned(64, 64)
-    found[0] = 1
+    palette = aligned(64, 64)
+    palette[0] = 1
     for tile in range(8):
-        found[16 + 2 * tile] = 64
-        found[48 + tile] = 16
-    return found
+        palette[16 + 2 * tile] = 64
+        palette[48 + tile] = 16
+    return palette

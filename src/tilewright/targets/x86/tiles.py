@@ -1,7 +1,7 @@
-"""Tile copies of AMX: up to 16 rows of up to 64 bytes, at any distance from each other.
+"""AMX's tile copies: up to 16 rows of up to 64 bytes, at any stride.
 
-A tile register is [row, element]. Several tiles of one tensor stand one after another in its values. Rows and bytes
-of a row are part of the tile configuration, so a smaller tile brings less and leaves zeros.
+A tile register is [row, element]. Several tiles of one tensor follow each other in its values. The numbers of rows and
+of bytes in a row are part of the tile configuration, so a smaller tile loads less and leaves zeros.
 """
 
 from __future__ import annotations
@@ -22,20 +22,23 @@ ROWS, ROW_BYTES = 16, 64
 
 
 def _layout(size: int, _: Arguments) -> Layout:
-    """(row, element) -> row + 16 * element of the matrix that is moved."""
+    """Return the layout of a tile of elements of `size` bytes: (row, element) -> row + 16 * element."""
     return Layout((ROWS, ROW_BYTES // size), (1, ROWS))
 
 
 def _offsets(layout: Any, start: int, stride: int, rows: int, columns: int) -> Array:
-    """Where in memory each [row, element] of the tile lies."""
+    """Return the offset in memory of each [row, element] of a tile that begins at `start` with rows `stride` elements
+    apart."""
     numbers = table(layout)[:rows, :columns]
-    found: Array = start + numbers % ROWS * stride + numbers // ROWS
-    return found
+    offsets: Array = start + numbers % ROWS * stride + numbers // ROWS
+    return offsets
 
 
 def _load(
     layout: Any, source: Array, target: Array, *, start: int, stride: int, rows: int, columns: int, value: int
 ) -> None:
+    """Load a tile in the interpreter: `rows` x `columns` elements of memory, from `start` with a row stride, into
+    `target` at values `value` on; the tile's other elements become zero."""
     width = min(target.shape[1], ROW_BYTES // source.dtype.itemsize)
     target[:, value : value + width] = 0
     target[:rows, value : value + columns] = source[_offsets(layout, start, stride, rows, columns)]
@@ -44,39 +47,45 @@ def _load(
 def _store(
     layout: Any, source: Array, target: Array, *, start: int, stride: int, rows: int, columns: int, value: int
 ) -> None:
+    """Store a tile in the interpreter: `rows` x `columns` elements of `source`, at values `value` on, to memory from
+    `start` on with a row stride."""
     target[_offsets(layout, start, stride, rows, columns)] = source[:rows, value : value + columns]
 
 
 def _rule(_: CopyAtom, request: CopyRequest) -> Iterable[Arguments]:
+    """Yield the arguments of one tile instruction after another that do the requested copy: start, row stride, rows,
+    columns, and the first value of the tile in its register tensor. Raise Refused if tiles cannot do it."""
     numbers = request.registers()
-    high, values = numbers.shape
+    row_count, values = numbers.shape
     width = min(values, ROW_BYTES // request.size)
-    if high > ROWS:
-        raise Refused(f"the tile has {high} rows; a tile register holds {ROWS}")
+    if row_count > ROWS:
+        raise Refused(f"the tile has {row_count} rows; a tile register holds {ROWS}")
     if values % width:
         raise Refused(f"rows of {values} elements are not whole tiles of {ROW_BYTES} bytes a row")
     offsets, inside = request.memory()[1:]
     for value in range(0, values, width):
-        held = numbers[:, value : value + width]
-        on, at = inside[held], offsets[held]
-        rows, columns = int(on.any(axis=1).sum()), int(on.any(axis=0).sum())
-        if on.sum() != rows * columns or not on[:rows, :columns].all():
+        elements = numbers[:, value : value + width]
+        in_bounds, addresses = inside[elements], offsets[elements]
+        rows, columns = int(in_bounds.any(axis=1).sum()), int(in_bounds.any(axis=0).sum())
+        if in_bounds.sum() != rows * columns or not in_bounds[:rows, :columns].all():
             raise Refused("what is inside memory is not a block of first rows and first elements: a tile has no mask")
         if rows == 0:
             if request.target.in_registers:
                 raise Refused("a whole tile is outside memory: it is to be zeroed, not loaded")
             continue
-        at = at[:rows, :columns]
-        start = int(at[0, 0])
-        stride = int(at[1, 0]) - start if rows > 1 else width
-        if columns > 1 and at[0, 1] != start + 1:
-            raise Refused(f"elements of a row are {at[0, 1] - start} apart in memory: their stride must be 1")
-        if (at != start + np.arange(rows)[:, None] * stride + np.arange(columns)).any():
+        addresses = addresses[:rows, :columns]
+        start = int(addresses[0, 0])
+        stride = int(addresses[1, 0]) - start if rows > 1 else width
+        if columns > 1 and addresses[0, 1] != start + 1:
+            raise Refused(f"elements of a row are {addresses[0, 1] - start} apart in memory: their stride must be 1")
+        if (addresses != start + np.arange(rows)[:, None] * stride + np.arange(columns)).any():
             raise Refused("the rows of a tile are not at one stride in memory")
         yield {"start": start, "stride": stride, "rows": rows, "columns": columns, "value": value}
 
 
 def _tile(name: str, loads: bool, hint: Hint = "keep") -> CopyAtom:
+    """Return the copy atom of that name: a load from memory if `loads`, else a store to memory. `hint` is its cache
+    hint."""
     source, target = ("global", "register") if loads else ("register", "global")
     meaning = _load if loads else _store
     return CopyAtom(
@@ -96,7 +105,7 @@ def _tile(name: str, loads: bool, hint: Hint = "keep") -> CopyAtom:
 
 TILE_COPIES = [
     _tile("amx.tileload", loads=True),
-    # what is loaded so is not kept near: for the operand that is not used again
+    # for an operand that is not used again: its lines need not stay in the near caches
     _tile("amx.tileloadt1", loads=True, hint="stream"),
     _tile("amx.tilestore", loads=False),
 ]

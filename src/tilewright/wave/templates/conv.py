@@ -1,4 +1,4 @@
-"""2-D convolution as an implicit matrix product: the kernel of the first seed, for any shape, padding and dilation."""
+"""2-D convolution as an implicit GEMM (M = output pixels, K = filter taps x channels), for any stride and padding."""
 
 from __future__ import annotations
 
@@ -35,11 +35,12 @@ def get_igemm_conv2d(
     padding: int | tuple[int, int] = (0, 0),
     dilation: int | tuple[int, int] = (1, 1),
 ) -> tuple[tkw.Kernel, dict[Any, Any]]:
-    """The kernel `conv(x, we, out)` and its symbols, for `tilewright.compile(kernel, symbols)`.
+    """Return (kernel `conv(x, we, out)`, its symbols) of a 2-D convolution, for `tilewright.compile(kernel, symbols)`.
 
-    The input is (N, H, W, C) or (N, C, H, W), the filter (HF, WF, C, NF) or (NF, C, HF, WF) by `layout`. The image is
-    flattened to M = N * H_OUT * W_OUT rows, the filter to K = HF * WF * C; padding is said in the read. Blocks and
-    ratios are hints for a planner and change nothing.
+    `layout` "nhwc_hwcf" has input (N, H, W, C) and filter (HF, WF, C, NF); "nchw_fchw" has (N, C, H, W) and
+    (NF, C, HF, WF). `n`, `h`, `w`, `c` are the input's extents, `hf`, `wf` the filter's, `nf` the output channels.
+    The GEMM has M = N * H_OUT * W_OUT, N = NF and K = HF * WF * C; reads in the padding return 0. `mem_space` is the
+    address space of the input and the filter. `block_*` (tile sizes) and `ratio_*` (waves along M and N) are hints.
 
     >>> import numpy as np, tilewright
     >>> conv, symbols = get_igemm_conv2d("nhwc_hwcf", 1, 4, 5, 2, 3, 2, 3, 1, "f32", "f32", padding=(1, 0))
@@ -145,4 +146,5 @@ def get_igemm_conv2d(
 
 
 def _pair(x: int | tuple[int, int]) -> tuple[int, int]:
+    """Return `x` as (height, width): an integer stands for both."""
     return (x, x) if isinstance(x, int) else (x[0], x[1])

@@ -35,34 +35,36 @@ from tilewright.plan.microkernel import Axes, Microkernel
 
 
 class Accumulator(Protocol):
-    """The place of an accumulator while K loops add to it."""
+    """An accumulator to which K loops add."""
 
     def opened(self, tile: AccumulatorTile) -> AbstractContextManager[Value]:
-        """Emit what comes before and after the K loops of a tile of C; yield the tensor to which they add."""
+        """Yield the tensor to which the K loops of an accumulator tile add; emit what comes before and after them."""
 
 
 @dataclass(frozen=True)
 class WholeSums:
-    """All of C in one tensor, to which K loops add."""
+    """An accumulator of which all of C is in one tensor."""
 
     tensor: Value
 
     @contextmanager
     def opened(self, tile: AccumulatorTile) -> Iterator[Value]:
-        """Yield the tensor."""
+        """Yield the tensor that has all of C; nothing is emitted before or after the K loops."""
         yield self.tensor
 
 
 @dataclass(frozen=True)
 class TaskSums:
-    """The registers that a task keeps for the sums of its blocks, which start from zero."""
+    """The accumulator registers that a task keeps for all its blocks; each block starts from zero."""
 
     writer: BlockWriter
     registers: TaskRegisters
 
     @contextmanager
     def opened(self, tile: AccumulatorTile) -> Iterator[Value]:
-        """Yield the registers, filled with zeros; sums that another MMA needs go to memory at once."""
+        """Fill the registers with zeros, and yield them; after the K loops, copy them to memory if another MMA needs
+        them.
+        """
         self.writer.emit("fill", (self.registers.sums,), value=0)
         yield self.registers.sums
         if self.registers.at_once:
@@ -71,25 +73,25 @@ class TaskSums:
 
 @dataclass(frozen=True)
 class TiledSums:
-    """C in memory, of which one tile at a time is in registers."""
+    """An accumulator in memory, of which one tile at a time is in registers."""
 
     product: AtomProduct
     total: Value
     zero: bool
-    """True if C starts from zero, and has not been written yet."""
+    """True if C starts from zero, which memory does not hold yet."""
 
     @contextmanager
     def opened(self, tile: AccumulatorTile) -> Iterator[Value]:
-        """Yield the registers of a tile, loaded or filled with zeros before and stored after."""
+        """Load a tile to registers (or fill them with zeros), and yield them; store them after the K loops."""
         p, w, atom = self.product, self.product.w, self.product.how.atom
         sums = w.registers(atom.c.dtype, (tile.rows, tile.columns), f"{atom.name}.c", "sums")
         i, j = w.axes((tile.rows, tile.columns))
-        room = self.total in p.low.storage.padded
+        is_padded = self.total in p.low.storage.padded
         at: dict[Expr, tuple[Expr, bool]] = {d: (e, False) for d, e in p.at.items()}
-        at[p.axes.m] = (tile.row + i, tile.ragged_rows and not room)
-        at[p.axes.n] = (tile.column + j, tile.ragged_columns and not room)
-        whole = self.total if room else w.part(self.total, [p.width(d) for d in p.c])
-        goal = w.view(whole, (i, j), [at[d] for d in p.c])
+        at[p.axes.m] = (tile.row + i, tile.ragged_rows and not is_padded)
+        at[p.axes.n] = (tile.column + j, tile.ragged_columns and not is_padded)
+        total = self.total if is_padded else w.part(self.total, [p.width(d) for d in p.c])
+        goal = w.view(total, (i, j), [at[d] for d in p.c])
         ragged = any(mark for _, mark in at.values())
         if self.zero:
             w.emit("fill", (sums,), value=0)
@@ -100,46 +102,50 @@ class TiledSums:
 
 
 def room_for_sums(
-    storage: Storage, how: Microkernel, axes: Axes, c: tuple[Expr, ...], parts: Parts, wide: DType, start: Formula
+    storage: Storage, kernel: Microkernel, axes: Axes, c: tuple[Expr, ...], parts: Parts, wide: DType, start: Formula
 ) -> tuple[Value, bool]:
-    """Return (tensor for an accumulator, True if it is still empty).
+    """Return (new tensor for an accumulator, True if `start`, zero, is not stored in it yet).
 
-    It is in registers if one block of the microkernel covers it and registers hold the accumulator tiles of all
-    products at once, else in memory. `start` is stored in it, but zeros in memory are not: then it is empty.
+    It is in registers if one accumulator tile of `kernel` covers C, and registers hold such tiles of all MMAs at once;
+    else in memory, padded to whole atoms. `c` are the dimensions of C, `wide` is its type, `start` its first value.
     """
     rows, columns = (parts[d][1] for d in (axes.m, axes.n))
-    zero, single = start == formulas.number(0, wide), all(parts[d][1] == 1 for d in axes.around)
-    known = isinstance(rows, int) and isinstance(columns, int)
-    m, n, _ = how.atom.shape
-    one = rows <= how.rows and columns <= how.columns and rows % m == columns % n == 0 if known else False
-    if single and one and storage.holds_sums:
-        held = storage.writer.registers(wide, (int(rows), int(columns)), f"{how.atom.name}.c", "sums", how.waves)
+    is_zero, has_unit_batch = start == formulas.number(0, wide), all(parts[d][1] == 1 for d in axes.around)
+    is_known = isinstance(rows, int) and isinstance(columns, int)
+    m, n, _ = kernel.atom.shape
+    fits_one_tile = (
+        rows <= kernel.rows and columns <= kernel.columns and rows % m == columns % n == 0 if is_known else False
+    )
+    if has_unit_batch and fits_one_tile and storage.holds_sums:
+        held = storage.writer.registers(wide, (int(rows), int(columns)), f"{kernel.atom.name}.c", "sums", kernel.waves)
         storage.sums[held] = axes.m, axes.n
-        if zero:
+        if is_zero:
             storage.writer.emit("fill", (held,), value=0)
         else:
             storage.put(held, c, parts, start)
         return held, False
-    m, n, _ = how.atom.shape
-    units = {axes.m: m, axes.n: n} if how.whole and how.slab is None and known else {}
+    m, n, _ = kernel.atom.shape
+    units = {axes.m: m, axes.n: n} if kernel.whole and kernel.slab is None and is_known else {}
     sizes = [parts[d][1] for d in c]
     room = [-(-size // units[d]) * units[d] if d in units else size for size, d in zip(sizes, c, strict=True)]
     held = storage.writer.alloc(wide, room, "acc")
-    if room != sizes:  # atoms read and write all of their rows and columns
+    if room != sizes:  # whole atoms are read and written
         storage.padded[held] = tuple(map(storage.writer.room, sizes))
-        if not zero:
+        if not is_zero:
             storage.writer.emit("fill", (held,), value=0)
-    if not zero:
+    if not is_zero:
         storage.put(held, c, parts, start)
-    return held, zero
+    return held, is_zero
 
 
 def going_on_in(
     low: Lowering, op: Op, acc: Tile, start: Formula, parts: Parts, along: tuple[Expr | None, ...] | None
 ) -> Value | None:
-    """Return the loop-carried accumulator to which the MMA may add in place, with `start` in it; None: there is none.
+    """Return the tensor of a loop-carried accumulator to which the MMA `op` can add in place; None if it needs a new
+    one.
 
-    `along` are the dimensions of the rows and columns of registers; None: the MMA has no atom.
+    `acc` is the accumulator operand, and `start` its formula, which is in the tensor afterwards. `along` are the
+    dimensions of the rows and columns of registers; None: the MMA has no atom.
     """
     carried = _carried_accumulator(low, op, acc, start, parts, along)
     carried = carried or _reused_accumulator(low, op, acc, start, parts, along)
@@ -149,10 +155,10 @@ def going_on_in(
 def _carried_accumulator(
     low: Lowering, op: Op, acc: Tile, start: Formula, parts: Parts, along: tuple[Expr | None, ...] | None
 ) -> Load | None:
-    """Return the tensor of a loop-carried accumulator if the MMA may accumulate in place: nothing else uses its old
-    value.
+    """Return the load `start` of a loop-carried accumulator to which the MMA can add in place; None if it cannot.
 
-    Registers must have the layout of the MMA's accumulator, rows and columns `along` the same dimensions.
+    Nothing else may use its old value. `acc` is the accumulator operand. Registers must have the layout of the MMA's
+    accumulator, with rows and columns along the dimensions `along`.
     """
     carried = only_load(start)
     before = op.operands[2]
@@ -168,9 +174,10 @@ def _carried_accumulator(
 def _reused_accumulator(
     low: Lowering, op: Op, acc: Tile, start: Formula, parts: Parts, along: tuple[Expr | None, ...] | None
 ) -> Load | None:
-    """Return the loop-carried accumulator registers, with `start` stored in them, if the MMA may accumulate there.
+    """Return the load of loop-carried accumulator registers after storing `start` in them; None if there are none.
 
-    That is so if `start` is computed from these registers element by element, and nothing else uses their old value.
+    `start` must be computed from these registers element by element, and nothing else may use their old value: then the
+    MMA adds to it in place. `acc` is the accumulator operand; `along` are the dimensions of its rows and columns.
     """
     storage = low.storage
     for each in loads(start):
@@ -186,7 +193,10 @@ def _reused_accumulator(
 
 
 def _leads_to(users_of: Mapping[Value, Sequence[Op]], value: Value, op: Op) -> bool:
-    """True if a value has one user, whose result has one user, and so on, up to the accumulator operand of `op`."""
+    """True if `value` reaches the accumulator operand of `op` through a chain of single users.
+
+    `users_of` maps each value to the operations that use it.
+    """
     while True:
         users = users_of.get(value, ())
         if len(users) != 1:

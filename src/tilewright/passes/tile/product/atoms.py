@@ -1,4 +1,4 @@
-"""Products of tiles by the machine's atoms, wherever they stand: in loops, in grid programs, under conditions.
+"""MMAs by the machine's atoms, in any place: in loops, in grid programs, under conditions.
 
     %s = mma %q, %k, %zero                for f in 0..2 {            blocks of N
                                             for m in 0..4 {          blocks of M
@@ -7,9 +7,9 @@
                                               for e in 0..16 { mma %sums += %q_view * %packed_view ... }
                                               copy %sums -> %acc_view
 
-C lies in memory of the worker's own between operations, one block of it at a time in registers. A is read where it lies
-if the atom can, otherwise from a panel; B likewise, packed as the atom reads it. Edges of C are blocks of their own, as
-small as the atom allows; what a panel holds past the ends is zero.
+C is in the worker's memory between operations, one accumulator tile at a time in registers. A is read in place if the
+atom can, otherwise from a panel; B likewise, packed in the order in which the atom reads it. Edges of C are tiles of
+their own, as small as the atom allows; panels are padded with zeros.
 """
 
 from __future__ import annotations
@@ -32,19 +32,22 @@ from tilewright.passes.tile.values import Tile, most, pieces
 from tilewright.plan.tiled import Depth
 
 STEPS = 4
-"""Products of vectors along K that are written out, at most, unless the atom picks from more."""
+"""The most K steps by vectors that are unrolled, unless the atom selects from more elements of a vector."""
 
 
 def by_atom(
     product: AtomProduct, a: Tile, b: Tile, accumulator: Accumulator, task: TaskRegisters | None = None
 ) -> ProductParts:
-    """Return the parts of C += a * b by an atom; `task`: the registers that a task keeps for it."""
+    """Return the parts of the lowering of C += a * b by an atom.
+
+    `task` has the registers that a task keeps for the MMA; None: it has none.
+    """
     left, right = sources_of(product, a, b, task is not None)
-    held, late = (None, False) if task is None else (task.operands, task.late)
+    operand_registers, is_late = (None, False) if task is None else (task.operands, task.late)
 
     def loops() -> list[KLoop]:
         order = right.loops() or left.loops() or (_order(product, left) if task is None else product.depth)
-        return _loops(product, left, order, late)
+        return _loops(product, left, order, is_late)
 
     return ProductParts(
         product,
@@ -53,47 +56,48 @@ def by_atom(
         accumulator,
         tiles=partial(over_tiles, product, lambda: left.skips),
         loops=loops,
-        step=lambda tile, sums: AtomStep(product, left, right, tile, sums, held),
+        step=lambda tile, sums: AtomStep(product, left, right, tile, sums, operand_registers),
     )
 
 
 def _order(product: AtomProduct, left: OperandSource) -> list[Depth]:
-    """Return the K loops of an accumulator tile, outermost first: the summed dimensions beside K, then K.
+    """Return the K loops of an accumulator tile, outermost first: summed dimensions beside K (taps), then K.
 
-    Dimensions that are unrolled only because rows at an edge differ are outermost: otherwise elements of A that taps
-    share would be kept in registers.
+    A tap is unrolled if the plan says so, or at an edge if the row decides which taps are in bounds. The latter are
+    outermost: otherwise elements of A that taps share would be kept in registers.
     """
     low, axes = product.low, product.axes
     dims = [s.dim for s in low.bound.depth if s.dim in axes.deep] or axes.deep
-    written = {d for d, loop in low.bound.summed.items() if loop.unrolled}
-    peeled = [d for d in dims if low.bound.depth and d not in written and low.task.edge and left.slides(d)]
-    taps = [Depth(d, 1, d in written or d in peeled) for d in (*peeled, *(d for d in dims if d not in peeled))]
+    unrolled = {d for d, loop in low.bound.summed.items() if loop.unrolled}
+    peeled = [d for d in dims if low.bound.depth and d not in unrolled and low.task.edge and left.slides(d)]
+    taps = [Depth(d, 1, d in unrolled or d in peeled) for d in (*peeled, *(d for d in dims if d not in peeled))]
     return [*taps, Depth(axes.k, 1, left.unrolls or product.how.blocks > 1)]
 
 
 def _loops(product: AtomProduct, left: OperandSource, order: Sequence[Depth], late: bool) -> list[KLoop]:
-    """Return the K loops in this order, in which K may stand twice: in blocks first, then in steps.
+    """Return the K loops in the given order, in which K may occur twice: in blocks first, then in steps.
 
-    The first block is peeled if the results of the previous accumulator tile are stored meanwhile (`late`).
+    The first block is peeled if the results of the previous accumulator tile are stored during it (`late`).
     """
     k, depth = product.axes.k, product.how.atom.shape[2]
-    width, blocks = product.width(k), list[KLoop]()
+    width, block_loops = product.width(k), list[KLoop]()
     if order[0].dim is k and any(s.dim is k for s in order[1:]):
         block = order[0].size // depth * depth
         count, first = int(pieces(width, depth)) * depth // block, int(late)
         runs = [KRun(1, block)] * first + [KRun(count, block, first)] * (count > first)
-        blocks, order, width = [KLoop(k, "k", lambda: runs)], order[1:], block
+        block_loops, order, width = [KLoop(k, "k", lambda: runs)], order[1:], block
 
     def over(loop: Depth) -> KLoop:
+        """Return the loop over one dimension."""
         if loop.dim is k:
             return KLoop(k, "e", lambda: _unmasked(product, _k_steps(product, width, loop.unrolled)))
         return over_taps(product, left, loop.dim, loop.unrolled, product.taps.get(loop.dim, 1))
 
-    return [*blocks, *map(over, order)]
+    return [*block_loops, *map(over, order)]
 
 
 def _unmasked(product: AtomProduct, runs: list[KRun]) -> list[KRun]:
-    """Return the runs over K without iterations in which masks leave nothing of the MMA."""
+    """Return the runs of K iterations without those in which masks leave nothing to add."""
     k = product.axes.k
     if not product.masks or k in product.at:
         return runs
@@ -101,14 +105,15 @@ def _unmasked(product: AtomProduct, runs: list[KRun]) -> list[KRun]:
 
 
 def _k_steps(product: AtomProduct, width: Size, unrolled: bool) -> list[KRun]:
-    """Return the runs over `width` elements of K: steps of an atom's depth in registers, several by vectors, or what
-    shared memory has at once.
+    """Return the runs of iterations over `width` elements of K.
+
+    A step is the atom's K in registers, one or more rows of shared memory, or several unrolled steps by vectors.
     """
-    how = product.how
-    depth = how.atom.shape[2]
-    if how.whole:
-        step = depth if how.slab is None else how.k_step_elements(most(width))
+    kernel = product.how
+    depth = kernel.atom.shape[2]
+    if kernel.whole:
+        step = depth if kernel.slab is None else kernel.k_step_elements(most(width))
         return [KRun(pieces(width, step), step, unroll=unrolled)]
     k_loop = product.low.bound.summed.get(product.axes.k)
-    most_at_once = max(STEPS, how.atom.picks) if k_loop is None else k_loop.size // depth  # at least one load of A
+    most_at_once = max(STEPS, kernel.atom.picks) if k_loop is None else k_loop.size // depth  # at least one load of A
     return chunks(pieces(width, depth), most_at_once, depth)

@@ -1,7 +1,7 @@
-"""A factor that is computed from arguments in registers, a step of K at a time.
+"""Operand A computed from arguments in registers, one K step at a time (such as dequantised weights).
 
-%slab_ready = wait %ring_0                             a step of what is read, as it lies: bytes
-map %left = bf16(%slab_ready)*%s_part_wide             widened, and scaled by what the row has
+%slab_ready = wait %ring_0                             a K step of the argument in its own type: bytes
+map %left = bf16(%slab_ready)*%s_part_wide             widened, and scaled by a value of the row
 mma %sums += %left * %slab_1_view using ATOM.ra
 """
 
@@ -49,50 +49,61 @@ class Computed(OperandSource):
         step = kernel.k_step_elements(most(product.width(axes.k)))
         held = w.registers(kernel.atom.a.dtype, (kernel.rows, step), f"{kernel.atom.name}.a", "left", kernel.waves)
         tiles: dict[Load, tuple[Value, int]] = {}
-        for x in dict.fromkeys(loads(tile.formula)):
-            alike = equal_neighbours(x.at, low.scope.coordinate(axes.k), step)
-            if alike < step and any(low.scope.coordinate(axes.m) in e.symbols for e in x.at):
-                shape = kernel.rows, step // alike
-                tiles[x] = w.alloc(x.tensor.type.dtype, shape, "slab", _staged_swizzle(product, x, shape[1])), alike
+        for each in dict.fromkeys(loads(tile.formula)):
+            neighbours = equal_neighbours(each.at, low.scope.coordinate(axes.k), step)
+            if neighbours < step and any(low.scope.coordinate(axes.m) in e.symbols for e in each.at):
+                shape = kernel.rows, step // neighbours
+                tiles[each] = (
+                    w.alloc(each.tensor.type.dtype, shape, "slab", _staged_swizzle(product, each, shape[1])),
+                    neighbours,
+                )
         return cls(product, tile, held, tiles)
 
     def rows(self, rows: int, deep: int, row: Expr, k: Expr, last: Expr | None = None) -> Value:
-        """Emit the loads and the computation of a K step of A, and return its registers."""
+        """Emit the loads and the computation of A, of shape (rows, deep), from row `row` and K index `k` on; return
+        registers.
+
+        `last` is not used.
+        """
         p, w = self.product, self.product.w
         i, c = w.axes((rows, deep))
-        known: dict[Load, Formula] = {}
+        formula_of: dict[Load, Formula] = {}
         for each in dict.fromkeys(loads(self.tile.formula)):
-            here = self._images(row + i, k + c)
-            places = [here(e) for e in each.at]
+            images = self._images(row + i, k + c)
+            coordinates = [images(e) for e in each.at]
             if each in self.tiles:
-                held, alike = self.tiles[each]
-                self._bring(each, rows, deep, row, k)
-                known[each] = load(held, i, c // alike)
-            elif not any(c in e.symbols for e in places):
-                known[each] = load(self._row_values(each, i, places, (rows, deep)), i, c)
-            elif any(mark for _, mark in marked(places, each.tensor.type.shape)):
+                held, neighbours = self.tiles[each]
+                self._copy_step(each, rows, deep, row, k)
+                formula_of[each] = load(held, i, c // neighbours)
+            elif not any(c in e.symbols for e in coordinates):
+                formula_of[each] = load(self._row_values(each, i, coordinates, (rows, deep)), i, c)
+            elif any(mark for _, mark in marked(coordinates, each.tensor.type.shape)):
                 raise ProgramError(f"%{each.tensor.name}: what a factor is computed from ends within a step of K")
             else:
-                known[each] = load(each.tensor, *places)
+                formula_of[each] = load(each.tensor, *coordinates)
         formula = converted(self.tile.formula, self.tile.dtype, p.how.atom.a.dtype)
-        formula = rewritten(formula, self._images(row + i, k + c), known.__getitem__)
+        formula = rewritten(formula, self._images(row + i, k + c), formula_of.__getitem__)
         w.map(self.held, (i, c), formula, Substitution({}))
         return self.held
 
-    def _bring(self, each: Load, rows: int, deep: int, row: Expr, k: Expr) -> None:
-        """Copies a step of what A is computed from, in equal parts of as many rows as one copy brings."""
-        p, w, (held, alike) = self.product, self.product.w, self.tiles[each]
+    def _copy_step(self, each: Load, rows: int, deep: int, row: Expr, k: Expr) -> None:
+        """Emit the copy of the argument that `each` loads to its shared tile: (rows, deep) elements from `row` and `k`
+        on.
+
+        It is in equal parts if the tile has too many rows for one copy.
+        """
+        p, w, (held, neighbours) = self.product, self.product.w, self.tiles[each]
         copies = -(-rows // p.low.machine.bulk_copy.box_extent)
         with w.loop("s", copies, unroll=True) as s:
-            i, e = w.axes((rows // copies, deep // alike))
-            down = rows // copies * s + i
-            shifted = self._images(row + down, k + alike * e)
-            view = w.view(each.tensor, (i, e), marked([shifted(x) for x in each.at], each.tensor.type.shape))
-            target = held if copies == 1 else w.view(held, (i, e), [(down, False), (e, False)])
+            i, e = w.axes((rows // copies, deep // neighbours))
+            tile_row = rows // copies * s + i
+            images = self._images(row + tile_row, k + neighbours * e)
+            view = w.view(each.tensor, (i, e), marked([images(x) for x in each.at], each.tensor.type.shape))
+            target = held if copies == 1 else w.view(held, (i, e), [(tile_row, False), (e, False)])
             p.low.storage.brought[w.emit("copy", (view, target), otherwise=0)] = "ring"
 
     def _images(self, row: Expr, k: Expr) -> Substitution:
-        """Return the substitution of coordinates at a row and an index along K; other dimensions are at the loops'
+        """Return the substitution of A's coordinates at the row `row` and index `k` along K; others have the loops'
         indices.
         """
         p = self.product
@@ -102,22 +113,27 @@ class Computed(OperandSource):
         )
 
     def _row_values(self, each: Load, i: Symbol, places: list[Expr], shape: tuple[int, int]) -> Value:
-        """Return registers with one value for each row, repeated in all lanes and columns of A's layout."""
+        """Emit the load of one value for each row in front of the loop; return registers that repeat it along A's
+        columns.
+
+        `each` loads the value, at the coordinates `places` for row `i`; `shape` is that of A.
+        """
         p, w = self.product, self.product.w
         dtype, name = each.tensor.type.dtype, f"{each.tensor.name}_part"
         with w.before(places):
-            part = w.dealt(dtype, shape[:1], name)
+            row_registers = w.dealt(dtype, shape[:1], name)
             view = w.view(each.tensor, (i,), marked(places, each.tensor.type.shape))
-            w.emit("copy", (view, part), otherwise=0)
-            wide = w.registers(dtype, shape, f"{p.how.atom.name}.a", f"{name}_wide", p.how.waves)
-            w.emit("broadcast", (part, wide), along=1)
-        return wide
+            w.emit("copy", (view, row_registers), otherwise=0)
+            repeated = w.registers(dtype, shape, f"{p.how.atom.name}.a", f"{name}_wide", p.how.waves)
+            w.emit("broadcast", (row_registers, repeated), along=1)
+        return repeated
 
 
 def _staged_swizzle(product: AtomProduct, each: Load, count: int) -> Swizzle | None:
-    """Return the swizzle of rows of `count` elements in shared memory, as a bulk copy can write them; None if none can.
+    """Return the swizzle of shared rows of `count` elements of the argument that `each` loads; None if no bulk copy has
+    one.
 
-    With it, lanes that have neighbouring rows read from different banks.
+    It puts elements of neighbouring rows, which neighbouring lanes read, in different banks.
     """
     size, copies = element_bytes(each.tensor.type.dtype), product.low.machine.copies_between("global", "shared")
     atom = next((x for x in copies if x.asynchronous and count * size in x.rows), None)

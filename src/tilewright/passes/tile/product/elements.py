@@ -1,9 +1,9 @@
-"""Products without an atom: formulas of elements, multiplied and added term by term.
+"""MMAs without an atom: formulas of elements, multiplied and added term by term.
 
     for k_K in 0..64 {
       map %acc = %acc + a*b + a*b + a*b + a*b        a few terms at a time
 
-If each lane has a box of results, all terms are written out, so that what it reads of its window is constant.
+If each lane has a box of results, all terms are unrolled, so that indices in its window are constant.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from tilewright.passes.tile.values import Tile, most, only_load, rewritten
 from tilewright.passes.tile.writer import word
 
 AT_ONCE = 4
-"""Products that are added in one step."""
+"""Terms (products of two elements) that one step adds."""
 
 
 @dataclass
 class Elements(OperandSource):
-    """An operand as the formula of an element."""
+    """An operand given as the formula of an element."""
 
     element: Formula
 
     def formula(self, dim: Expr, further: int) -> Formula:
-        """Return the formula of an element at the current indices, `further` on along `dim`."""
+        """Return the formula of an element at the current indices, plus `further` along `dim`."""
         p = self.product
         at = {d: p.parts[d][0] + e for d, e in p.at.items()}
         at[dim] = at[dim] + further
@@ -48,12 +48,12 @@ class Elements(OperandSource):
 
 
 def by_elements(product: TileProduct, a: Tile, b: Tile, total: Value) -> ProductParts:
-    """Return the parts of total += a * b by terms of formulas."""
+    """Return the parts of the lowering of total += a * b by terms of formulas."""
     low, wide = product.low, total.type.dtype
     summed = [d for d in a.dims if d in b.dims and d not in product.c]
     if low.bound.lane_box:  # operands are narrow in registers: they are widened where they are multiplied
         left, right = (Elements(product, converted(t.formula, t.dtype, wide)) for t in (a, b))
-        loops = [_written_out(product, d) for d in summed]
+        loops = [_unrolled_loop(product, d) for d in summed]
     else:
         last = product.c[-1] if product.c else None
         left, right = (Elements(product, _in_memory(low.storage, t, wide, last)) for t in (a, b))
@@ -75,8 +75,8 @@ def _sizes(product: TileProduct) -> tuple[int, int]:
     return rows, columns
 
 
-def _written_out(product: TileProduct, dim: Expr) -> KLoop:
-    """Return the loop over a dimension whose iterations are all written."""
+def _unrolled_loop(product: TileProduct, dim: Expr) -> KLoop:
+    """Return the loop over `dim` whose iterations are all unrolled here, with constant indices."""
     return KLoop(dim, "", lambda: [KRun(most(product.width(dim)))], written=True)
 
 
@@ -84,6 +84,7 @@ def _in_loops(product: TileProduct, summed: Sequence[Expr]) -> list[KLoop]:
     """Return a loop for each summed dimension, the last in steps of AT_ONCE terms."""
 
     def over(dim: Expr) -> KLoop:
+        """Return the loop over one dimension."""
         at_once = AT_ONCE if dim is summed[-1] else 1
         return KLoop(dim, f"k_{word(dim)}", lambda: chunks(product.width(dim), at_once))
 
@@ -91,7 +92,10 @@ def _in_loops(product: TileProduct, summed: Sequence[Expr]) -> list[KLoop]:
 
 
 def _in_memory(storage: Storage, tile: Tile, wide: DType, last: Expr | None) -> Formula:
-    """Return the formula of an MMA operand in the type `wide`, contiguous along `last` (the vectorised dimension)."""
+    """Return the formula of an MMA operand in the type `wide`, contiguous along `last` (the vectorised dimension).
+
+    The operand is first stored in memory if it is not a plain load of that kind.
+    """
     source = only_load(tile.formula)
     fits = source is not None and (
         last is None or last not in tile.dims or apart_along(storage.scope, source, last) == 1

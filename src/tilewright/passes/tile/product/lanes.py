@@ -1,12 +1,12 @@
-"""Products by vectors along a dimension that both factors and the sum keep: the channels of a depthwise convolution.
+"""MMAs by vectors along a dimension that A, B and C share, such as the channels of a depthwise convolution.
 
-    %sums = alloc register f32 (14, 16) by (16,(14,1)):(14,(1,224))      14 rows, a vector of neighbours for each
-    for k_1 in max(-m_1 + 1, 0)..min(-m_1 + 15, 3) {                     where the tensor is
-      for k_0 in 0..3 unroll {                                           rows share what they load
+    %sums = alloc register f32 (14, 16) by (16,(14,1)):(14,(1,224))      14 rows, one vector for each
+    for k_1 in max(-m_1 + 1, 0)..min(-m_1 + 15, 3) {                     only taps that are in bounds
+      for k_0 in 0..3 unroll {                                           rows share their loads
         map %sums = fma(%x_view, %packed_view, %sums)
 
-A block of sums stays in registers over all that is summed. Taps that slide along the rows are written out; what falls
-outside is read as zero.
+An accumulator tile stays in registers over all summed dimensions. Taps that slide along the rows are unrolled; elements
+out of bounds are read as zero.
 """
 
 from __future__ import annotations
@@ -35,20 +35,30 @@ from tilewright.passes.tile.values import Parts, Tile, most, only_load
 from tilewright.plan.microkernel import Axes, LaneKernel
 
 
-def lane_product(low: Lowering, how: LaneKernel, a: Tile, b: Tile, parts: Parts, c: tuple[Expr, ...]) -> MatrixProduct:
-    """Return the MMA by vectors along a dimension that A, B and C share (depthwise convolution), over these parts."""
+def lane_product(
+    low: Lowering, kernel: LaneKernel, a: Tile, b: Tile, parts: Parts, c: tuple[Expr, ...]
+) -> MatrixProduct:
+    """Return the MMA by vectors along a dimension that A, B and C share (depthwise convolution).
+
+    `kernel` names that dimension and the rows; `c` are the dimensions of C, `parts` their current parts.
+    """
     *deep, k = [s.dim for s in low.bound.depth]
-    axes = Axes(how.rows, how.along, k, tuple(d for d in c if d not in (how.rows, how.along)), tuple(deep), False)
+    axes = Axes(
+        kernel.rows, kernel.along, k, tuple(d for d in c if d not in (kernel.rows, kernel.along)), tuple(deep), False
+    )
     product = MatrixProduct(low, axes, parts, c)
     product.at = dict.fromkeys((d for d in (*a.dims, *b.dims) if d not in (axes.m, axes.n, k, *deep)), ZERO)
     return product
 
 
-def lane_sums(product: MatrixProduct, how: LaneKernel, wide: DType, start: Formula) -> Value:
-    """Return the accumulator's registers, with `start` in them."""
+def lane_sums(product: MatrixProduct, kernel: LaneKernel, wide: DType, start: Formula) -> Value:
+    """Allocate the accumulator registers of an MMA by vectors, store `start` in them, and return them.
+
+    `wide` is their element type; `kernel` has the number of lanes.
+    """
     storage = product.low.storage
-    sums = _registers(product, how.lanes, wide, "sums")
-    storage.sums[sums] = how.rows, how.along
+    sums = _registers(product, kernel.lanes, wide, "sums")
+    storage.sums[sums] = kernel.rows, kernel.along
     if start == formulas.number(0, wide):
         product.w.emit("fill", (sums,), value=0)
     else:
@@ -56,15 +66,17 @@ def lane_sums(product: MatrixProduct, how: LaneKernel, wide: DType, start: Formu
     return sums
 
 
-def by_lanes(product: MatrixProduct, how: LaneKernel, a: Tile, b: Tile, sums: Value) -> ProductParts:
-    """Return the parts of sums += a * b by vectors."""
+def by_lanes(product: MatrixProduct, kernel: LaneKernel, a: Tile, b: Tile, sums: Value) -> ProductParts:
+    """Return the parts of the lowering of sums += a * b by vectors; `kernel` has the number of lanes, rows and
+    columns.
+    """
     source = only_load(a.formula)
     if source is None:
         raise ProgramError("products by lanes read their factors where they lie")
-    left = LaneVectors(product, source, how.lanes)
+    left = LaneVectors(product, source, kernel.lanes)
     right = PackedLanes.of(product, b, sums.type.dtype)
     depth = product.low.bound.depth
-    rows, columns = (most(product.width(d)) for d in (how.rows, how.along))
+    rows, columns = (most(product.width(d)) for d in (kernel.rows, kernel.along))
     return ProductParts(
         product,
         left,
@@ -77,7 +89,7 @@ def by_lanes(product: MatrixProduct, how: LaneKernel, a: Tile, b: Tile, sums: Va
 
 
 def _registers(product: MatrixProduct, lanes: int, dtype: DType, name: str) -> Value:
-    """Return registers for a block: vectors along the lanes, one after another."""
+    """Allocate registers for an accumulator tile: vectors along the lanes, one after another; return them."""
     rows, width = (most(product.width(d)) for d in (product.axes.m, product.axes.n))
     layout = Layout((lanes, (rows, width // lanes)), (rows, (1, rows * lanes)))
     return product.w.vectors(dtype, (rows, width), layout, name)
@@ -85,12 +97,14 @@ def _registers(product: MatrixProduct, lanes: int, dtype: DType, name: str) -> V
 
 @dataclass
 class LaneVectors(InPlace):
-    """Operand A in place; where it may be out of bounds, vectors go to registers first, with zeros there."""
+    """Operand A, read in place by vectors; if it may be out of bounds, vectors are first copied to registers, with
+    zeros.
+    """
 
     lanes: int
 
     def vectors(self) -> Value:
-        """Return A at the current taps: a view, or registers."""
+        """Return the vectors of A at the current taps: a view of memory, or registers."""
         p = self.product
         i, j = p.w.axes((p.width(p.axes.m), p.width(p.axes.n)))
         view = self._view((i, j), {p.axes.m: i, p.axes.n: j})
@@ -103,7 +117,7 @@ class LaneVectors(InPlace):
 
 @dataclass
 class PackedLanes(OperandSource):
-    """Operand B, packed before the program: a block of lanes, the dimensions `dims`, the lanes of the block."""
+    """Operand B, packed before the program runs: [block of lanes][dimensions `dims`][lanes of the block]."""
 
     product: MatrixProduct
     tensor: Value
@@ -111,7 +125,10 @@ class PackedLanes(OperandSource):
 
     @classmethod
     def of(cls, product: MatrixProduct, b: Tile, wide: DType) -> PackedLanes:
-        """Return B packed in the type of the sums: its dimensions that C has, then the summed ones."""
+        """Return operand B of an MMA, packed in the accumulator's type `wide`.
+
+        Its dimensions are the batch, then the summed ones, then the lanes. Raise a ProgramError if B is no argument.
+        """
         low, axes = product.low, product.axes
         dims = [*(d for d in b.dims if d in product.c and d is not axes.n), *axes.deep, axes.k]
         numbers = tuple(map(low.scope.number, dims))
@@ -122,7 +139,7 @@ class PackedLanes(OperandSource):
         return cls(product, packed, dims)
 
     def vectors(self) -> Value:
-        """Return a view of B at the current taps, the same for all rows."""
+        """Return a view of the vectors of B at the current taps, the same for all rows."""
         p = self.product
         i, j = p.w.axes((p.width(p.axes.m), p.width(p.axes.n)))
         block = p.parts[p.axes.n][0] // p.low.bound.blocks[p.axes.n]

@@ -1,4 +1,4 @@
-"""One lowering of products: the parts that a product is made of, and the function that writes all of them.
+"""The parts that the lowering of an MMA is made of, and the function that emits an MMA from them.
 
 | part        | choices                                                                                          |
 |-------------|--------------------------------------------------------------------------------------------------|
@@ -25,24 +25,25 @@ from tilewright.passes.tile.product.tiles import AccumulatorTile
 
 @dataclass(frozen=True)
 class ProductParts:
-    """The parts of the lowering of an MMA."""
+    """The parts of the lowering of one MMA."""
 
     product: TileProduct
     left: OperandSource
     right: OperandSource
     accumulator: Accumulator
     tiles: Callable[[Callable[[AccumulatorTile], None]], None]
-    """Emits what it is given for every accumulator tile, in loops over these."""
+    """tiles(body) emits loops over the accumulator tiles of C, and calls body(tile) inside."""
     loops: Callable[[], Sequence[KLoop]]
-    """Returns the K loops of a tile, outermost first."""
+    """loops() returns the K loops of an accumulator tile, outermost first."""
     step: Callable[[AccumulatorTile, Value], MultiplyStep]
-    """Returns the multiply step of a tile, which adds to this tensor."""
+    """step(tile, tensor) returns the multiply step of an accumulator tile, which adds to the tensor."""
 
 
 def write(parts: ProductParts) -> None:
     """Emit an MMA: for every accumulator tile its K loops, with the multiply step inside."""
 
     def one(tile: AccumulatorTile) -> None:
+        """Emit the K loops of one accumulator tile."""
         with parts.accumulator.opened(tile) as sums:
             parts.left.begin()
             parts.right.ragged = tile.ragged_columns

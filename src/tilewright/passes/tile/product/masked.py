@@ -1,9 +1,9 @@
-"""K iterations of an MMA that are left out, because masks make an operand zero there, or hide the result of the task.
+"""Skips K iterations of an MMA in which masks make an operand zero, or hide the result of the task.
 
     %left = select(k <= m, %a, 0)            for e in 0..64 {  becomes  for e in 0..min(64, first_M//64 + 2) {
     mma %sums += %left * %b
 
-Both roles of a pipeline go over the same iterations. It counts on finite values, as masks of loops do
+Both roles of a pipeline run the same iterations. All values are assumed to be finite, as for masks of loops
 (`plan/facts/masking`).
 """
 
@@ -22,14 +22,14 @@ from tilewright.passes.tile.values import Parts
 from tilewright.plan.facts.masking import masks_of_product
 
 Condition = tuple[Expr, tuple[Expr, ...]]
-"""An expression of coordinates that is >= 0 where a mask is true, and the dimensions of the mask."""
+"""(expression of coordinates that is >= 0 where a mask is true, dimensions of the mask)."""
 
 
 def masks_on_product(low: Lowering, op: Op) -> tuple[Condition, ...]:
-    """Return the conditions on coordinates outside of which an MMA adds nothing, or its result does not count.
+    """Return the mask conditions of an MMA: where one is false, the MMA adds nothing, or its result is not used.
 
-    () without a pipeline, and if halves of the waves take tasks in turn: each counts the iterations of the other. ()
-    also in a program with several MMAs, whose loop leaves out what masks hide.
+    () without a pipeline, with ping-pong (consumers that take tasks in turn count each other's iterations), or in a
+    program with several MMAs, whose loop skips masked iterations itself.
     """
     roles = low.plan.pipeline
     if roles is None or roles.pingpong or sum(x.name == "mma" for x in low.program.walk()) > 1:
@@ -39,9 +39,9 @@ def masks_on_product(low: Lowering, op: Op) -> tuple[Condition, ...]:
 
 
 def unmasked_run(low: Lowering, run: KRun, conditions: tuple[Condition, ...], k: Expr, parts: Parts) -> KRun:
-    """Return a run of K iterations without those at its ends in which a condition is false over the whole tile.
+    """Return the K iterations `run` without those at its ends in which a condition is false over the whole tile.
 
-    `parts` are those of the dimensions of the MMA, `k` is its K.
+    `parts` maps dimensions to (first index, extent); `k` is its K.
     """
     number = symbol("number", 0, None)
     first, end = as_expr(run.first), as_expr(run.end)

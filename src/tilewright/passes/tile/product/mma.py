@@ -1,4 +1,4 @@
-"""The product of tiles: which parts its lowering is made of."""
+"""The rule for `mma`: it chooses the parts of the lowering (operand sources, accumulator, loops, step) by the plan."""
 
 from __future__ import annotations
 
@@ -43,14 +43,19 @@ from tilewright.plan.sums import summed_in
 
 
 def mma(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Lower `mma`: the accumulator plus the sum of products over dimensions of both operands that it lacks."""
+    """Return the result tile of an `mma`: the accumulator plus A * B, summed over the dimensions that only A and B
+    have.
+    """
     a, b, acc = (low.storage.env[v] for v in op.operands)
     parts = common_parts([a, b, acc])
-    single = (loose(op) or (set(),))[0]
-    for d in single:
+    dims_of_one_operand = (loose(op) or (set(),))[0]
+    for d in dims_of_one_operand:
         if parts[d][1] != 1:
             raise ExecutionError(f"mma: {d} is in one factor only, but is {parts[d][1]} wide here", op.loc)
-    a, b = (low.scope.conform(t.over(t.dims, parts), tuple(d for d in t.dims if d not in single), op) for t in (a, b))
+    a, b = (
+        low.scope.conform(t.over(t.dims, parts), tuple(d for d in t.dims if d not in dims_of_one_operand), op)
+        for t in (a, b)
+    )
     kind: TileType = op.results[0].type
     wide = summed_in(op, low.machine)
     inner = {d: parts[d] for d in acc.dims}
@@ -62,19 +67,21 @@ def mma(low: Lowering, op: Op) -> tuple[Tile, ...]:
     kernel, blocks = low.bound.products.get(op), op.attrs.get("blocks", 1)
     if blocks != (1 if kernel is None else kernel.blocks):
         raise ProgramError(f"mma in {blocks} blocks: nothing here multiplies them by themselves", op.loc)
-    rounds = kernel is not None and kernel.atom.rounds == "tf32"  # the machine's products do it
-    tf32 = op.attrs.get("precision") == "tf32" and wide is dtypes.f32 and not rounds
+    atom_rounds = kernel is not None and kernel.atom.rounds == "tf32"  # the atom rounds its operands
+    tf32 = op.attrs.get("precision") == "tf32" and wide is dtypes.f32 and not atom_rounds
     a, b = (moving.neutral(low, t.over(t.dims, parts), summed, 0) for t in (a, b))
     if tf32:
         a, b = (_as_tf32(low.storage, t) for t in (a, b))
-    parts_of_product, sums = _parts(_Asked(low, op, a, b, acc, parts, start, wide))
+    parts_of_product, sums = _parts(_MmaRequest(low, op, a, b, acc, parts, start, wide))
     write(parts_of_product)
     return (rounded(kind.dtype, acc.dims, inner, wide, low.storage.held(sums, acc.dims, inner).formula),)
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """An MMA over these parts: its operands, its accumulator as a tile, the formula it starts from, and its type."""
+class _MmaRequest:
+    """An MMA to lower: its operands, its accumulator (`acc`), the formula that it starts from, and the accumulator
+    type.
+    """
 
     low: Lowering
     op: Op
@@ -91,68 +98,76 @@ class _Asked:
         return {d: self.parts[d] for d in self.acc.dims}
 
 
-def _parts(asked: _Asked) -> tuple[ProductParts, Value]:
-    """Return (the parts of an MMA's lowering, as the plan says; the tensor in which its sums are afterwards)."""
-    low, op, c = asked.low, asked.op, asked.acc.dims
+def _parts(request: _MmaRequest) -> tuple[ProductParts, Value]:
+    """Return (parts of the lowering of an MMA, as its plan says; tensor that holds the result afterwards)."""
+    low, op, c = request.low, request.op, request.acc.dims
     if op in low.bound.lane_kernels:
         lanes = low.bound.lane_kernels[op]
-        product = lane_product(low, lanes, asked.a, asked.b, asked.parts, c)
-        sums = lane_sums(product, lanes, asked.wide, asked.start)
-        return by_lanes(product, lanes, asked.a, asked.b, sums), sums
+        product = lane_product(low, lanes, request.a, request.b, request.parts, c)
+        sums = lane_sums(product, lanes, request.wide, request.start)
+        return by_lanes(product, lanes, request.a, request.b, sums), sums
     if op in low.task.registers:
-        return _in_task(asked, low.task.registers[op])
-    microkernel = _by_atom(low, op, asked.a, asked.b, c)
+        return _in_task(request, low.task.registers[op])
+    microkernel = _microkernel_with_operands(low, op, request.a, request.b, c)
     along = None if microkernel is None else (microkernel[1].m, microkernel[1].n)
-    carried = going_on_in(low, op, asked.acc, asked.start, asked.inner, along)
+    carried = going_on_in(low, op, request.acc, request.start, request.inner, along)
     if microkernel is None:
-        return _without_atom(asked, carried)
-    return _with_atom(asked, carried, *microkernel)
+        return _without_atom(request, carried)
+    return _with_atom(request, carried, *microkernel)
 
 
-def _in_task(asked: _Asked, task: TaskRegisters) -> tuple[ProductParts, Value]:
-    """Return the parts and the sums of an MMA for which the task keeps tile registers."""
-    low, how = asked.low, asked.low.bound.products[asked.op]
-    assert how is not None
-    if asked.start != formulas.number(0, asked.wide):
-        what = "mma in tile registers of a task starts from 0; add its accumulator after it"
-        raise ProgramError(what, asked.op.loc)
-    left, right = (asked.b, asked.a) if task.axes.swapped else (asked.a, asked.b)
-    product = AtomProduct(low, how, task.axes, asked.parts, asked.acc.dims)
+def _in_task(request: _MmaRequest, task: TaskRegisters) -> tuple[ProductParts, Value]:
+    """Return (parts of the lowering, tensor of the result) of an MMA for which the `task` holds tile registers."""
+    low, kernel = request.low, request.low.bound.products[request.op]
+    assert kernel is not None
+    if request.start != formulas.number(0, request.wide):
+        message = "mma in tile registers of a task starts from 0; add its accumulator after it"
+        raise ProgramError(message, request.op.loc)
+    left, right = (request.b, request.a) if task.axes.swapped else (request.a, request.b)
+    product = AtomProduct(low, kernel, task.axes, request.parts, request.acc.dims)
     return by_atom(product, left, right, TaskSums(low.writer, task), task), task.scratch
 
 
-def _without_atom(asked: _Asked, total: Value | None) -> tuple[ProductParts, Value]:
-    """Return the parts and the sums of an MMA of formulas; `total`: the carried accumulator to which it may add."""
-    low, storage, c = asked.low, asked.low.storage, asked.acc.dims
+def _without_atom(request: _MmaRequest, total: Value | None) -> tuple[ProductParts, Value]:
+    """Return (parts of the lowering, tensor of the result) of an MMA by scalar or vector formulas.
+
+    `total` is a carried accumulator to which it adds in place; None: a new tensor.
+    """
+    low, storage, c = request.low, request.low.storage, request.acc.dims
     if total is None:
-        stored = storage.stored(asked.acc.over(c, asked.parts), as_type=(asked.wide, asked.start), name="acc")
+        stored = storage.stored(request.acc.over(c, request.parts), as_type=(request.wide, request.start), name="acc")
         total = storage.load_of(stored)[1].tensor
-    storage.going_on[asked.op.results[0]] = total
-    return by_elements(TileProduct(low, asked.parts, c), asked.a, asked.b, total), total
+    storage.going_on[request.op.results[0]] = total
+    return by_elements(TileProduct(low, request.parts, c), request.a, request.b, total), total
 
 
 def _with_atom(
-    asked: _Asked, total: Value | None, how: Microkernel, axes: Axes, a: Tile, b: Tile
+    request: _MmaRequest, total: Value | None, kernel: Microkernel, axes: Axes, a: Tile, b: Tile
 ) -> tuple[ProductParts, Value]:
-    """Return the parts and the sums of an MMA by an atom; `total`: the carried accumulator to which it may add."""
-    low, storage, c = asked.low, asked.low.storage, asked.acc.dims
-    zero = False
+    """Return (parts of the lowering, tensor of the result) of an MMA by the atom of `kernel`.
+
+    `total` is a carried accumulator to which it adds in place; None: a new tensor.
+    """
+    low, storage, c = request.low, request.low.storage, request.acc.dims
+    is_zero = False
     if total is None:
-        total, zero = room_for_sums(storage, how, axes, c, asked.inner, asked.wide, asked.start)
+        total, is_zero = room_for_sums(storage, kernel, axes, c, request.inner, request.wide, request.start)
     if low.bound.halo_taps is not None and total not in storage.sums:
         raise ProgramError("the sums of a task do not stay in registers")
-    storage.going_on[asked.op.results[0]] = total
-    product = AtomProduct(low, how, axes, asked.parts, c)
-    product.masks = masks_on_product(low, asked.op)
-    accumulator = WholeSums(total) if total in storage.sums else TiledSums(product, total, zero)
+    storage.going_on[request.op.results[0]] = total
+    product = AtomProduct(low, kernel, axes, request.parts, c)
+    product.masks = masks_on_product(low, request.op)
+    accumulator = WholeSums(total) if total in storage.sums else TiledSums(product, total, is_zero)
     return by_atom(product, a, b, accumulator), total
 
 
-def _by_atom(
+def _microkernel_with_operands(
     low: Lowering, op: Op, a: Tile, b: Tile, c: tuple[Expr, ...]
 ) -> tuple[Microkernel, Axes, Tile, Tile] | None:
-    """Return (microkernel, its axes, operand A, operand B) of an MMA; None, with a reason in `low.lost`, if it has
-    none.
+    """Return (Microkernel, its axes, operand A, operand B) of an MMA; None if no atom does it.
+
+    The reason is then noted in `low.lost`. `c` are the dimensions of the result; A and B are swapped if the atom has N
+    as rows.
     """
     known = {**a.parts, **b.parts}
     axes = axes_of(a.dims, b.dims, c, lambda d: most(known[d][1]))
@@ -169,19 +184,19 @@ def _by_atom(
 
 
 def _as_tf32(storage: Storage, tile: Tile) -> Tile:
-    """Return an f32 tile stored with its elements rounded to tf32 (ten bits of fraction); any other tile as it is."""
+    """Return an f32 tile stored with its elements rounded to tf32 (10 bits of fraction); any other tile as it is."""
     if tile.dtype is not dtypes.f32:
         return tile
     tile = storage.stored(tile, name="factor")
     stored = only_load(tile.formula)
-    if stored is None:  # nothing to look at
+    if stored is None:  # the tile has no elements
         return tile
     bits = storage.writer.emit("bitcast", (stored.tensor,), dtype=dtypes.i32).result
     bits.name = storage.writer.fresh("bits")
     word = storage.held(bits, tile.dims, tile.parts).formula
-    odd = Formula("and_", (Formula("shr", (word, Formula.number(13))), Formula.number(1)))
-    near = Formula("add", (Formula("add", (word, Formula.number(0xFFF))), odd))
-    cut = Formula("and_", (near, Formula.number(-0x2000)))
+    last_kept_bit = Formula("and_", (Formula("shr", (word, Formula.number(13))), Formula.number(1)))
+    rounded_up = Formula("add", (Formula("add", (word, Formula.number(0xFFF))), last_kept_bit))
+    rounded_bits = Formula("and_", (rounded_up, Formula.number(-0x2000)))
     finite = Formula("lt", (Formula("abs", (tile.formula,)), Formula.number(float("inf"))))
-    storage.put(bits, tile.dims, tile.parts, Formula("select", (finite, cut, word)))
+    storage.put(bits, tile.dims, tile.parts, Formula("select", (finite, rounded_bits, word)))
     return tile

@@ -1,7 +1,7 @@
-"""The K loops of an MMA: one function writes them, whatever is multiplied in them.
+"""The K loops of an MMA, emitted by one function for all kinds of multiply steps.
 
 for k_r in 0..3 unroll {        taps of a filter
-  copy %w_view -> %slab         what a source brings in each iteration
+  copy %w_view -> %slab         copies of a source in each iteration
   for e in 0..16 {              K in steps
     mma %sums += ...            the multiply step
 """
@@ -25,7 +25,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class KRun:
-    """Iterations of a loop, from number `first` up to `end`, each of `step` elements; number 0 begins at `base`."""
+    """Iterations of a K loop, from number `first` up to `end`, each of `step` elements; number 0 begins at index
+    `base`.
+    """
 
     end: Expr | Size
     step: int = 1
@@ -36,10 +38,10 @@ class KRun:
 
 @dataclass(frozen=True)
 class KLoop:
-    """A loop over a summed dimension. `runs` are asked for where the loops around it are open: limits depend on them.
+    """A loop over a summed dimension; `runs` is called inside the loops around, as limits depend on their indices.
 
-    Several runs follow each other, each with all loops inside: whole steps and what is left, or a peeled iteration.
-    If `written`, the iterations are written here, with indices that are numbers, and there is no loop.
+    Several runs follow each other, each with all inner loops: full steps and a ragged rest, or a peeled iteration. If
+    `written`, iterations are unrolled here with constant indices, and no loop is emitted.
     """
 
     dim: Expr
@@ -49,9 +51,10 @@ class KLoop:
 
 
 def chunks(count: Size, at_once: int, size: int = 1) -> list[KRun]:
-    """Return the runs over `count` chunks of `size` elements: `at_once` in an iteration, then what is left.
+    """Return the runs of loop iterations (KRun) over `count` chunks of `size` elements.
 
-    That is one iteration; chunk by chunk if only a call tells how many are left.
+    Each iteration has `at_once` chunks; the rest is one iteration, or, if `count` is known only at the call, one
+    iteration for each chunk.
 
     >>> [(r.end, r.step, r.base) for r in chunks(10, 4)], [(r.end, r.step, r.base) for r in chunks(8, 4)]
     ([(2, 4, 0), (1, 2, 8)], [(2, 4, 0)])
@@ -63,11 +66,14 @@ def chunks(count: Size, at_once: int, size: int = 1) -> list[KRun]:
 
 
 def over_taps(product: TileProduct, source: OperandSource, dim: Expr, unrolled: bool, taps: int = 1) -> KLoop:
-    """Return the loop over a summed dimension beside K, limited to what is in bounds of `source` unless unrolled."""
+    """Return the loop over `dim`, a summed dimension beside K, in steps of `taps` indices.
+
+    It is limited to indices at which `source` is in bounds, unless it is unrolled.
+    """
 
     def runs() -> list[KRun]:
-        first, end, out = (as_expr(0), as_expr(product.width(dim)), True) if unrolled else source.limits(dim)
-        return [KRun(end if taps == 1 else end // taps, taps, first, unroll=out)]
+        first, end, unroll = (as_expr(0), as_expr(product.width(dim)), True) if unrolled else source.limits(dim)
+        return [KRun(end if taps == 1 else end // taps, taps, first, unroll=unroll)]
 
     return KLoop(dim, f"k_{word(dim)}", runs)
 
@@ -75,17 +81,17 @@ def over_taps(product: TileProduct, source: OperandSource, dim: Expr, unrolled: 
 def write_nest(
     product: TileProduct, loops: Sequence[KLoop], sources: Sequence[OperandSource], step: MultiplyStep
 ) -> None:
-    """Emit K loops, outermost first, with what the sources bring in each, and the multiply step inside."""
+    """Emit K loops, outermost first, with the copies of the `sources` in each, and the multiply step inside."""
     if not loops:
         step.multiply()
         return
     loop, *inner = loops
     step.begin(loop.dim)
-    base, size = product.at.get(loop.dim), product.steps.get(loop.dim)
+    outer_index, outer_step = product.at.get(loop.dim), product.steps.get(loop.dim)
 
     def enter(run: KRun, number: Expr) -> None:
         index = run.base + run.step * number
-        product.at[loop.dim], product.steps[loop.dim] = index if base is None else base + index, run.step
+        product.at[loop.dim], product.steps[loop.dim] = index if outer_index is None else outer_index + index, run.step
         for source in sources:
             source.bring(loop.dim)
         write_nest(product, inner, sources, step)
@@ -97,12 +103,12 @@ def write_nest(
             continue
         with product.w.loop(loop.name, run.end, run.first, unroll=run.unroll) as number:
             enter(run, number)
-    _restore(product.at, loop.dim, base)
-    _restore(product.steps, loop.dim, size)
+    _restore(product.at, loop.dim, outer_index)
+    _restore(product.steps, loop.dim, outer_step)
 
 
 def _restore(known: dict[Expr, T], dim: Expr, before: T | None) -> None:
-    """Set what a loop over `dim` changed to what it was `before`."""
+    """Set known[dim] to its value `before` a loop over `dim`; None: it had none."""
     if before is None:
         known.pop(dim, None)
     else:

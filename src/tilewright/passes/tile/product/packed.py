@@ -1,4 +1,4 @@
-"""Operands in memory in the order in which accumulator tiles read them: panels of A, packed B."""
+"""Operands that were copied to the order in which accumulator tiles read them: panels of A, packed B."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tilewright.passes.tile.product.source import OperandSource
 
 @dataclass
 class PanelOfA(OperandSource):
-    """Operand A, copied to a panel [outer][rows][K]."""
+    """Operand A, copied to a panel [outer dimensions][rows][K]."""
 
     product: MatrixProduct
     tensor: Value
     outer: list[Expr]
 
     def rows(self, rows: int, deep: int, row: Expr, k: Expr, last: Expr | None = None) -> Value:
-        """Return a view of A's block."""
+        """Return a view of the tile of A, of shape (rows, deep), from row `row` and K index `k` on."""
         p = self.product
         i, e = p.w.axes((rows, deep))
         return p.w.view(self.tensor, (i, e), [(x, False) for x in (*(p.at[d] for d in self.outer), row + i, k + e)])
@@ -28,7 +28,7 @@ class PanelOfA(OperandSource):
 
 @dataclass
 class Packed(OperandSource):
-    """Operand B, packed in the order in which it is read; `starts` are the first indices of the current parts in it."""
+    """Operand B, packed in the order in which it is read; `starts` has the first index of each dimension's part."""
 
     product: MatrixProduct
     tensor: Value
@@ -37,7 +37,7 @@ class Packed(OperandSource):
     starts: dict[Expr, Expr]
 
     def columns(self, deep: int, columns: int, k: Expr, column: Expr) -> Value:
-        """Return a view of B's block."""
+        """Return a view of the tile of B, of shape (deep, columns), from K index `k` and column `column` on."""
         p = self.product
         e, j = p.w.axes((deep, columns))
         k, column = self.starts[p.axes.k] + k, self.starts[p.axes.n] + column

@@ -1,4 +1,4 @@
-"""An MMA as the parts of its lowering see it: its dimensions, their current parts, and the indices of its loops."""
+"""An MMA as its lowering sees it: its dimensions, their current parts, and the indices of its loops."""
 
 from __future__ import annotations
 
@@ -14,22 +14,24 @@ from tilewright.plan.tiled import Depth
 
 
 class TileProduct:
-    """One MMA, C += A * B, over these parts of its dimensions; `c` are the dimensions of C."""
+    """One MMA, C += A * B, over the `parts` of its dimensions; `c` are the dimensions of C."""
 
     def __init__(self, low: Lowering, parts: Parts, c: tuple[Expr, ...]):
         self.low, self.w, self.parts, self.c = low, low.writer, parts, c
         self.at: dict[Expr, Expr] = {}
-        """By dimension: the current index of the loops over it, relative to the start of its part."""
+        """{dimension: the current index in the loops over it, relative to the start of its part}."""
         self.steps: dict[Expr, int] = {}
-        """By summed dimension: how many of its elements the current iteration of the loops over it has."""
+        """{summed dimension: number of its elements in the current iteration of the loops over it}."""
 
     def width(self, dim: Expr) -> Size:
-        """Return the number of elements of a dimension that this MMA covers."""
+        """Return the extent of the current part of a dimension of the MMA."""
         return self.parts[dim][1]
 
 
 class MatrixProduct(TileProduct):
-    """An MMA of which one dimension each is M, N and K."""
+    """An MMA with one dimension each for M, N and K, named by `axes`; it may also have batch dimensions and filter
+    taps.
+    """
 
     def __init__(self, low: Lowering, axes: Axes, parts: Parts, c: tuple[Expr, ...]):
         super().__init__(low, parts, c)
@@ -42,29 +44,29 @@ class MatrixProduct(TileProduct):
 
 
 class AtomProduct(MatrixProduct):
-    """An MMA by an atom, with the accumulator tile of `how`."""
+    """An MMA by an atom; `how` has the atom and the size of an accumulator tile."""
 
     def __init__(self, low: Lowering, how: Microkernel, axes: Axes, parts: Parts, c: tuple[Expr, ...]):
         super().__init__(low, axes, parts, c)
         self.how = how
         self.masks: tuple[tuple[Expr, tuple[Expr, ...]], ...] = ()
-        """Conditions on coordinates outside of which it adds nothing (`masked`)."""
+        """Masks, as conditions on coordinates: where one is false, the MMA adds nothing (`masked`)."""
 
     @property
     def taps(self) -> dict[Expr, int]:
-        """{dimension beside K: number of its positions in a K step}, for those with several."""
+        """{summed dimension beside K: number of its indices in one K step}, for those with more than one."""
         return {d: n for d, n in zip(self.axes.deep, self.how.taps, strict=False) if n > 1}
 
     @property
     def deep(self) -> int:
-        """The number of products that one element of C gets in the current K step."""
+        """The number of terms that the current K step adds to an element of C."""
         return prod(self.steps.values())
 
     def ends_in_zeros(self, source: Load) -> bool:
-        """True if no K step goes past the end of K, or if what lies there is out of bounds of the argument, and read as
-        zero.
+        """True if the operand `source` reads zeros in the part of the last K step that goes past the end of K.
 
-        Past the end of a part of K that is not the last lie elements of the next part: then it is False.
+        Also True if no K step goes past the end. Past the end of a part of K that is not the last, it reads elements of
+        the next part: then it is False.
         """
         k, width = self.axes.k, most(self.width(self.axes.k))
         step = self.how.k_step_elements(width)

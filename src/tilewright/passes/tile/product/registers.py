@@ -1,4 +1,4 @@
-"""Registers that an MMA works in: those of its operands for a K step, and those that a task keeps for its blocks."""
+"""Registers of an MMA: those of its operands for a K step, and those that a task keeps for all of its blocks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from tilewright.plan.microkernel import Axes, Microkernel
 
 @dataclass(frozen=True)
 class OperandRegisters:
-    """The registers of A and B for a K step; `streams`: for each, True if its loads bypass the first cache."""
+    """The registers of A (`left`) and B (`right`) for a K step; `streams`: for each, True if its loads bypass the L1
+    cache.
+    """
 
     left: Value
     right: Value
@@ -19,10 +21,13 @@ class OperandRegisters:
 
 
 def operand_registers(
-    w: BlockWriter, how: Microkernel, rows: int, columns: int, streams: tuple[bool, bool] = (False, False)
+    w: BlockWriter, kernel: Microkernel, rows: int, columns: int, streams: tuple[bool, bool] = (False, False)
 ) -> OperandRegisters:
-    """Return new registers for the K steps of an accumulator tile of this size."""
-    atom, depth = how.atom, how.atom.shape[2]
+    """Allocate registers of A and B for one K step of an accumulator tile of `rows` x `columns`; return them.
+
+    `kernel` has the atom; `streams` is (True if loads of A bypass the L1 cache, the same for B).
+    """
+    atom, depth = kernel.atom, kernel.atom.shape[2]
     left = w.registers(atom.a.dtype, (rows, depth), f"{atom.name}.a", "left")
     right = w.registers(atom.b.dtype, (depth, columns), f"{atom.name}.b", "right")
     return OperandRegisters(left, right, streams)
@@ -36,8 +41,8 @@ class TaskRegisters:
     sums: Value
     operands: OperandRegisters
     scratch: Value
-    """Memory to which the accumulator of a finished block is copied: the epilogue finds it there."""
+    """Memory to which the accumulator of a finished block is copied, for the epilogue."""
     late: bool
-    """True if the results of the current blocks are stored an iteration later."""
+    """True if results are stored one iteration later, during the next block."""
     at_once: bool = False
-    """True if another MMA of the block needs the sums: they are copied to `scratch` as soon as they are done."""
+    """True if another MMA of the block needs the accumulator: it is copied to `scratch` right after its K loops."""

@@ -1,4 +1,4 @@
-"""Multiply steps: what one iteration of the K loops of an MMA does.
+"""Multiply steps: the body of the K loops of an MMA.
 
 mma %sums += %left * %right using ATOM        by an atom, from memory or from registers
 map %sums = fma(%x_view, %packed_view, %sums) by vectors along a dimension that A, B and C have
@@ -25,18 +25,20 @@ STREAM = as_expr(1)
 
 
 class MultiplyStep(Protocol):
-    """The work of every iteration of the K loops."""
+    """The body of the innermost K loop."""
 
     def begin(self, dim: Expr) -> None:
-        """Emit what comes before the loop over `dim`."""
+        """Emit operations in front of the K loop over `dim`."""
 
     def multiply(self) -> None:
-        """Emit the products at the current indices of the K loops, and add them to the accumulator."""
+        """Emit the multiply-adds at the current indices of the K loops."""
 
 
 @dataclass
 class AtomStep:
-    """One MMA by an atom, on what the sources give, or on registers to which that is copied first."""
+    """A multiply step by an atom, on tiles of the operand sources, or on registers to which these tiles are copied
+    first.
+    """
 
     product: AtomProduct
     left: OperandSource
@@ -46,62 +48,67 @@ class AtomStep:
     registers: OperandRegisters | None = None
 
     def begin(self, dim: Expr) -> None:
-        """Emit the registers of operands before the K loop, if the atom takes whole tiles from registers."""
-        how, tile = self.product.how, self.tile
-        if dim is self.product.axes.k and how.whole and how.slab is None and self.registers is None:
-            self.registers = operand_registers(self.product.w, how, tile.rows, tile.columns)
+        """Allocate registers for the operands in front of the K loop, if the atom takes whole tiles from registers."""
+        kernel, tile = self.product.how, self.tile
+        if dim is self.product.axes.k and kernel.whole and kernel.slab is None and self.registers is None:
+            self.registers = operand_registers(self.product.w, kernel, tile.rows, tile.columns)
 
     def multiply(self) -> None:
         """Emit the MMA of the current K step."""
-        p, how, tile = self.product, self.product.how, self.tile
-        k, width, held = p.at[p.axes.k], p.width(p.axes.m), self.registers
+        p, kernel, tile = self.product, self.product.how, self.tile
+        k, width, registers = p.at[p.axes.k], p.width(p.axes.m), self.registers
         last = width - 1 if tile.ragged_rows and isinstance(width, Expr) else None  # rows past it are not stored
         a = self.left.rows(tile.rows, p.deep, tile.row, k, last)
-        a = a if held is None else self._loaded(a, held.left, held.streams[0])
+        a = a if registers is None else self._load(a, registers.left, registers.streams[0])
         b = self.right.columns(p.deep, tile.columns, k, tile.column)
-        b = b if held is None else self._loaded(b, held.right, held.streams[1])
-        if how.blocks > 1:
+        b = b if registers is None else self._load(b, registers.right, registers.streams[1])
+        if kernel.blocks > 1:
             self._by_blocks(a, b, k // p.steps[p.axes.k])
             return
-        skip = held is None and how.slab is None and (self.left.skips or self.right.skips)
-        p.w.emit("mma", (self.sums, a, b), atom=how.atom.name, skip=skip or None)
+        skip = registers is None and kernel.slab is None and (self.left.skips or self.right.skips)
+        p.w.emit("mma", (self.sums, a, b), atom=kernel.atom.name, skip=skip or None)
 
-    def _loaded(self, operand: Value, registers: Value, stream: bool) -> Value:
-        """Emit the copy of an operand to registers, and return those."""
+    def _load(self, operand: Value, registers: Value, stream: bool) -> Value:
+        """Emit the copy of an operand's tile to `registers`, and return them; with `stream`, loads bypass the L1
+        cache.
+        """
         self.product.w.emit("copy", (operand, registers), stream=STREAM if stream else None)
         return registers
 
     def _by_blocks(self, a: Value, b: Value, number: Expr) -> None:
-        """Emit one MMA for each block of a block-diagonal B in slab number `number`."""
-        w, how = self.product.w, self.product.how
-        n, slab = how.atom.shape[1], how.slab or 1
-        each = most(self.product.width(self.product.axes.k)) // how.blocks
-        deep = min(each, slab)
-        with w.loop("j", min(slab, each * how.blocks) // deep, unroll=True) as j:
-            block = (slab * number + deep * j) // each
-            i, c, f = w.axes((how.rows, deep, n))
+        """Emit one MMA for each diagonal block of a block-diagonal B that K step number `number` contains.
+
+        `a` and `b` are the tiles of A and B in that step.
+        """
+        w, kernel = self.product.w, self.product.how
+        n, slab = kernel.atom.shape[1], kernel.slab or 1
+        k_of_block = most(self.product.width(self.product.axes.k)) // kernel.blocks
+        deep = min(k_of_block, slab)
+        with w.loop("j", min(slab, k_of_block * kernel.blocks) // deep, unroll=True) as j:
+            block_index = (slab * number + deep * j) // k_of_block
+            i, c, f = w.axes((kernel.rows, deep, n))
             left = w.view(a, (i, c), [(i, False), (deep * j + c, False)])
-            right = w.view(b, (c, f), [(deep * j + c, False), (n * block + f, False)])
-            total = w.columns(self.sums, (i, f), i, n * block + f)
-            w.emit("mma", (total, left, right), atom=how.atom.name)
+            right = w.view(b, (c, f), [(deep * j + c, False), (n * block_index + f, False)])
+            total = w.columns(self.sums, (i, f), i, n * block_index + f)
+            w.emit("mma", (total, left, right), atom=kernel.atom.name)
 
 
 @dataclass
 class VectorStep:
-    """One multiply-add of vectors that lie along a dimension of A, B and C."""
+    """A multiply step of one fma on vectors along a dimension that A, B and C have."""
 
     product: TileProduct
     left: OperandSource
     right: OperandSource
     sums: Value
     dtype: DType
-    """The type of A, which is widened to that of the sums; B is packed in that."""
+    """The element type of A, which is widened to the accumulator's; B is packed in the accumulator's type."""
 
     def begin(self, dim: Expr) -> None:
-        """Emit nothing."""
+        """Emit nothing in front of the K loop over `dim`: operands need no registers of their own."""
 
     def multiply(self) -> None:
-        """Emit the multiply-add at the current indices."""
+        """Emit the fma at the current indices of the K loops."""
         a, b = self.left.vectors(), self.right.vectors()
         wide = converted(Formula.operand(1), self.dtype, self.sums.type.dtype)
         formula = Formula("fma", (wide, Formula.operand(2), Formula.operand(3)))
@@ -110,7 +117,10 @@ class VectorStep:
 
 @dataclass
 class TermStep:
-    """One map of all elements of C, with the terms of the current step along the last summed dimension."""
+    """A multiply step of one map over all elements of C, with the terms of the current step along `last`.
+
+    `last` is the last summed dimension.
+    """
 
     product: TileProduct
     left: OperandSource
@@ -119,10 +129,10 @@ class TermStep:
     last: Expr
 
     def begin(self, dim: Expr) -> None:
-        """Emit nothing."""
+        """Emit nothing in front of the K loop over `dim`: terms need no registers of their own."""
 
     def multiply(self) -> None:
-        """Emit the map: the accumulator plus the products of the terms, one after another."""
+        """Emit the map: the accumulator plus the products of the step's terms, one after another."""
         p, storage = self.product, self.product.low.storage
         inner = {d: p.parts[d] for d in p.c}
         formula = storage.held(self.sums, p.c, inner).formula

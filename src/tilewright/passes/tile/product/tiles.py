@@ -1,4 +1,4 @@
-"""The accumulator tiles that an MMA goes over: blocks of C, as large as registers hold."""
+"""The accumulator tiles of an MMA: blocks of C that registers hold."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tilewright.passes.tile.writer import word
 class Span:
     """Blocks of equal size along M or N: their number, size, and first index; `ragged`: the last one goes past the end.
 
-    `there` is the condition under which there are any.
+    `there` is the condition under which there are any such blocks.
     """
 
     count: Size
@@ -28,7 +28,9 @@ class Span:
 
 
 def spans(width: Size, block: int, unit: int) -> Iterator[Span]:
-    """Yield whole blocks, then the rest in whole units; if the width is open, the rest is as large as it may be.
+    """Yield the Span of full blocks of `width`, then that of the rest, which is a multiple of `unit`.
+
+    If `width` is known only at the call, the rest has its largest size.
 
     >>> [(s.count, s.size, s.first, s.ragged) for s in spans(70, 32, 16)]
     [(2, 32, 0, False), (1, 16, 64, True)]
@@ -46,7 +48,7 @@ def spans(width: Size, block: int, unit: int) -> Iterator[Span]:
 
 @dataclass(frozen=True)
 class AccumulatorTile:
-    """A tile of C: `rows` and `columns` from `row` and `column` on; ragged ones go past the end of C."""
+    """A tile of C: `rows` x `columns` elements from (`row`, `column`) on; ragged ones go past the end of C."""
 
     row: Expr
     column: Expr
@@ -57,17 +59,17 @@ class AccumulatorTile:
 
 
 def over_tiles(product: AtomProduct, apart: Callable[[], bool], one: Callable[[AccumulatorTile], None]) -> None:
-    """Emit `one` for every accumulator tile of C, in loops over the batch, N and M.
+    """Call `one` for every accumulator tile of C, inside the loops over the batch, N and M that are emitted here.
 
-    If `apart()` says so, the first and the last tile along M are peeled: elements are out of bounds there only.
+    If `apart()` is True, the first and the last tile along M are peeled: only there are elements out of bounds.
     """
-    how, axes, w = product.how, product.axes, product.w
-    m, n, _ = how.atom.shape
+    kernel, axes, w = product.how, product.axes, product.w
+    m, n, _ = kernel.atom.shape
     with ExitStack() as loops:
         for d in axes.around:
             product.at[d] = loops.enter_context(w.loop(f"o_{word(d)}", product.width(d)))
-        for across in spans(product.width(axes.n), how.columns, n):
-            for down in spans(product.width(axes.m), how.rows, m):
+        for across in spans(product.width(axes.n), kernel.columns, n):
+            for down in spans(product.width(axes.m), kernel.rows, m):
                 ends = (1, 1) if apart() and down.count != 1 else None
                 in_range = product.low.branch(across.there * down.there)
                 with in_range, w.loop("f", across.count) as f, w.loop("m", down.count, peel=ends) as i:
