@@ -113,7 +113,9 @@ def shapes_of(program: Program, sizes: Mapping[str, int], printed: str) -> Shape
     reduced |= {d for product in products for d in product.summed}
     written = [op.operands[1].type for op in program.walk() if op.name in WRITES]
     plan = parse_plan(printed)
-    digits = {d.name: (d.extent, d.walked) for part in (plan, plan.then) if part for a in part.axes for d in a.digits}
+    digits = {
+        d.name: (d.extent, d.padded_extent) for part in (plan, plan.then) if part for a in part.axes for d in a.digits
+    }
     carried = {str(op.attrs["axis"]) for op in program.walk() if op.name == "iterate" and not _only_adds(op)}
     stated: dict[str, dict[str, int]] = {"workgroup": {}, "tiling": {}}
     for record in program.records:

@@ -14,7 +14,7 @@ from pathlib import Path
 import tilewright
 
 ROOT = Path(tilewright.__file__).parent
-PRODUCTS = re.compile(r"\b(products|mmas|names_of|mma_axes)\b")
+PRODUCTS = re.compile(r"\b(products|mmas|mmas_by_name|mma_axes)\b")
 """The names by which the source speaks of the products of a program."""
 PLANNING = ("choosing", "realising", "binding", "bind_blocks", "parts", "repacking", "launching", "rating")
 """The files of passes/ that decide plans."""

@@ -28,7 +28,11 @@ def sizes(r: Reading) -> Iterator[Broken]:
                     yield Broken("sizes", str(axis), f"{digit.name} has {known[0]} elements, not {digit.extent}")
             elif digit.open:
                 yield Broken("sizes", str(axis), f"{digit.name} is known")
-            if known is not None and digit.walked != digit.extent and digit.walked != _walk(r, axis, digit.name):
+            if (
+                known is not None
+                and digit.padded_extent != digit.extent
+                and digit.padded_extent != _walk(r, axis, digit.name)
+            ):
                 yield Broken("sizes", str(axis), f"{digit.name} is walked to the end of whole blocks")
 
 
@@ -126,10 +130,10 @@ def loops(r: Reading) -> Iterator[Broken]:
         d for product in r.shapes.products for d in (*product.rows, *product.columns, *product.kept, *product.summed)
     }
     for each in r.plan.axes:
-        walked = prod(max(d.walked, d.extent) for d in each.digits)
+        walked = prod(max(d.padded_extent, d.extent) for d in each.digits)
         unit = _padded_to(r, each)
         for cut in each.splits:
-            of = next((d.walked for d in each.digits if d.name == cut.digit), walked)
+            of = next((d.padded_extent for d in each.digits if d.name == cut.digit), walked)
             is_part = cut.size < of  # a loop of all is no loop
             if cut.level == "loop" and is_part and not set(r.dims[each.name]) & (over | r.shapes.stated_loops.keys()):
                 yield Broken("loops", str(each), "no product and no loop of the program goes over it")

@@ -126,7 +126,7 @@ def divisible(r: Reading) -> Iterator[Broken]:
     where roles or a contraction's one atom multiply them; elsewhere its last block is shorter."""
     for each in r.plan.axes:
         flat = [c for c in each.splits if c.digit is None]
-        extent = prod(d.walked for d in each.digits)
+        extent = prod(d.padded_extent for d in each.digits)
         for outer, inner in itertools.pairwise(flat):
             shorter = outer.level == "task" and r.plan.pipeline is None and r.plan.atom is None
             if outer.size % inner.size and outer.size != extent and not shorter:
@@ -189,7 +189,7 @@ def _steps_of_depth(r: Reading) -> Iterator[Broken]:
         if [c.size for c in depth.splits if c.digit == digit.name] != [1]:
             yield Broken("k step", str(depth), f"{digit.name} is split once, by 1")
     last = [c for c in depth.splits if c.digit in (None, depth.digits[-1].name)]
-    whole = depth.digits[-1].walked
+    whole = depth.digits[-1].padded_extent
     for outer, inner in itertools.pairwise(last):
         if outer.size % inner.size or whole % outer.size:
             yield Broken("k step", str(depth), f"steps of {outer.size} are whole atoms that divide {whole}")

@@ -18,7 +18,7 @@ import tilewright.wave as tkw
 from tilewright import kernels
 from tilewright.compiler.native import kernel_for
 from tilewright.errors import ArgumentError
-from tilewright.plan.microkernel import microkernel
+from tilewright.plan.microkernel import best_microkernel
 from tilewright.targets.registry import machine
 
 _SPEC = importlib.util.spec_from_file_location(
@@ -238,8 +238,8 @@ def test_the_microkernel_follows_the_machine_and_the_sizes():
         ("aarch64.neon", bf16, (128, 64, 64)): "neon.f32",  # converted: it has none for bf16
     }
     for (row, kind, sizes), wanted in chosen.items():
-        assert str(microkernel(machine(row), (kind, kind, f32), sizes)).startswith(wanted)
-    assert microkernel(machine("x86.amx"), (tkl.i64,) * 3, (8, 8, 8)) is None
+        assert str(best_microkernel(machine(row), (kind, kind, f32), sizes)).startswith(wanted)
+    assert best_microkernel(machine("x86.amx"), (tkl.i64,) * 3, (8, 8, 8)) is None
 
 
 def test_a_sum_is_added_to_what_the_output_holds():

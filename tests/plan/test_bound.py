@@ -7,7 +7,7 @@ from tilewright.ir.tile import parse_tile
 from tilewright.plan.bound import BoundKernel
 from tilewright.plan.kernel import KernelProgram
 from tilewright.plan.text import parse_plan
-from tilewright.plan.tiled import Depth, Walk
+from tilewright.plan.tiled import LineLayout, ReductionLoop
 from tilewright.targets.registry import machine
 
 sys.path[:0] = [str(Path(__file__).parents[2] / "benchmarks")]
@@ -40,11 +40,11 @@ def test_blocks_of_tile_registers_are_read_from_axes_loops_and_operands() -> Non
     (op,) = kernel.kernel.products.values()
     assert kernel.widths == {M: 48}
     assert list(kernel.blocks.items()) == [(N, 32), (M, 16)]
-    assert kernel.depth == (Depth(K, 256, False), Depth(K, 32, True))
+    assert kernel.depth == (ReductionLoop(K, 256, False), ReductionLoop(K, 32, True))
     assert kernel.padded == {N: 32}
     assert kernel.packed
     assert (kernel.products[op].rows, kernel.products[op].columns) == (16, 32)
-    assert kernel.tiled[op].walk == Walk(1, 3, 48, 48)
+    assert kernel.tiled[op].walk == LineLayout(1, 3, 48, 48)
     assert kernel.tiled[op].streams == (True, False)
     assert kernel.halo_taps is kernel.walk is kernel.unrolled_terms is None
 

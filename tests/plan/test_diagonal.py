@@ -19,7 +19,7 @@ from tilewright.errors import ArgumentError, DimensionMismatch, ExecutionError, 
 from tilewright.passes import kernels as lowering
 from tilewright.passes import repacking
 from tilewright.passes.request_facts import facts_of_request
-from tilewright.plan.microkernel import names_of
+from tilewright.plan.microkernel import mmas_by_name
 from tilewright.plan.schedule import Schedule, Split
 from tilewright.plan.search import as_plan, search_facts
 from tilewright.plan.text import parse_plan
@@ -34,7 +34,7 @@ def planned(kernel: Any, sizes: Sizes, count: int) -> str:
     request = request_of(Problem("test", "kernel", lambda: kernel, sizes), HOPPER)
     repacked = repacking.repacked(request, None, f"block-diagonal {count}")
     assert not isinstance(repacked, str), repacked
-    (product,) = names_of(repacked.main.program).values()
+    (product,) = mmas_by_name(repacked.main.program).values()
     n = product.result.type.dims[-1]
     width = repacked.main.size(n)
     ranking = search_facts(facts_of_request(repacked.main), HOPPER, keeps_all=True)

@@ -98,7 +98,7 @@ def test_taps_and_channels_of_a_line_are_one_axis() -> None:
     assert "%x_rows = workspace global bf16 (6594560)" in text
     assert "restride %x_rows global bf16 (32, 224, 112, 28):(206080, 920, 8, 1)" in text
     assert "restride %w_rows global bf16 (64, 7, 28):(224, 32, 1)" in text
-    assert found.plan.axis("K_0").walked == 28
+    assert found.plan.axis("K_0").padded_extent == 28
     assert [a.name for a in found.plan.axes] == ["M", "F", "K_2", "K_0"]
 
 

@@ -21,7 +21,7 @@ from tilewright.ops import Conv2d
 from tilewright.plan.block_list import blockings
 from tilewright.plan.blocking import plan_of
 from tilewright.plan.fixed import FREE, Fixed
-from tilewright.plan.lanes import default_steps, input_window, lanes_of, out_of_bounds_blocks, why_no_lanes
+from tilewright.plan.lanes import default_steps, input_window, lane_block_unit, out_of_bounds_blocks, why_no_lanes
 from tilewright.plan.search.block_choice import choose
 from tilewright.plan.text import parse_plan
 from tilewright.plan.validate import validate, why_illegal
@@ -201,7 +201,7 @@ def test_forms_fit_the_registers_there_are():
     c = workload("g64mb1ic64ih28iw28oc64kh3kw3ph1pw1").contraction
     for registers in (16, 32):
         machine = replace(AMX, limits=replace(AMX.limits, registers=registers))
-        forms = list(blockings(c, lanes_of(c, machine), machine, FREE))
+        forms = list(blockings(c, lane_block_unit(c, machine), machine, FREE))
         assert forms
         assert all(why_illegal(c, form, machine) is None for form in forms)
         assert max(form.rows * form.vectors for form in forms) < registers

@@ -13,7 +13,7 @@ import tilewright.wave as tkw
 from tilewright import kernels
 from tilewright.compiler.native import kernel_for
 from tilewright.machine import Machine
-from tilewright.plan.microkernel import axes_in, names_of, row_stride_of_a
+from tilewright.plan.microkernel import axes_in, mmas_by_name, row_stride_of_a
 from tilewright.plan.model import stays_in_l1
 from tilewright.plan.vectors import step_cycles
 from tilewright.targets.registry import machine
@@ -110,7 +110,7 @@ def read_through(at: Any) -> Any:
 )
 def test_how_far_rows_lie_apart_is_read_off_the_access(at: Any, bytes_apart: int) -> None:
     program = read_through(at).trace()
-    (op,) = names_of(program).values()
+    (op,) = mmas_by_name(program).values()
     sizes = {"M": 8, "N": 4, "K": 32, "H": 8, "W": 16, "E": 32}
     axes = axes_in(op, lambda d: sizes[str(d)])
     assert not isinstance(axes, str)

@@ -120,7 +120,7 @@ def test_a_layer_of_a_network_is_copied_and_one_of_one_tap_is_not() -> None:
     found = kernel_for(conv_nchw((3, 3), 1, 1, (28, 28)), sizes, machine=HOPPER)
     assert "repack x: rows of K" in str(found.plan)
     assert "repack w: rows of K" in str(found.plan)
-    assert found.plan.axis("P_Q").walked == 784
+    assert found.plan.axis("P_Q").padded_extent == 784
     assert "by tma.load.im2col" in found.text("block")
     assert "by tma.store" in found.text("block")
     assert "x is copied to (32, 28, 28, 128), from (32, 128, 28, 28)" in found.explain()

@@ -16,9 +16,9 @@ from tilewright.compiler.text import compile_text
 from tilewright.errors import ArgumentError, ExecutionError
 from tilewright.jax.entries import XlaBuffer, XlaCall
 from tilewright.jax.frames import CallFrame
-from tilewright.jax.gpu import GpuCalls, GpuSteps
+from tilewright.jax.gpu import GpuCalls, XlaGpuProgram
 from tilewright.jax.handler import callback_handler
-from tilewright.jax.members import steps_of
+from tilewright.jax.members import xla_program_of
 from tilewright.jax.registry import _ELSEWHERE, call_registered
 from tilewright.kernels import gemm
 
@@ -30,9 +30,9 @@ _kept: list[Any] = []
 
 def calls(name: str) -> GpuCalls:
     """Calls of a host program for a GPU, registered with XLA for the CPU; they live as long as the process."""
-    steps = steps_of(compile_text(TEXT, "gpu").executor, CALL.buffers, None, "twice")
-    assert isinstance(steps, GpuSteps)
-    kernel = GpuCalls(name, steps, CALL)
+    program = xla_program_of(compile_text(TEXT, "gpu").executor, CALL.buffers, None, "twice")
+    assert isinstance(program, XlaGpuProgram)
+    kernel = GpuCalls(name, program, CALL)
     handler = callback_handler(ctypes.cast(kernel.callback, ctypes.c_void_p).value or 0)
     function = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(handler.address)
     jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(function), platform="cpu")

@@ -1,7 +1,7 @@
-"""Kernels and operators as functions of JAX (extra `jax`): under jit, grad, vmap and shard_map, on CPUs.
+"""Compiled kernels and operators as JAX functions, for jit, grad, vmap and shard_map. It needs JAX (extra `jax`).
 
-XLA calls the machine code itself, through its FFI; no C compiler is needed, and no Python runs during a call. Kernels
-that are compiled for a GPU are launched from Python, on XLA's stream.
+On CPUs, XLA calls the kernels' machine code through its FFI; no C compiler is needed, and no Python runs during a call.
+Kernels that are compiled for a GPU are launched from Python, on XLA's stream.
 
 >>> import jax, jax.numpy as jnp, tilewright, tilewright.jax
 >>> gemm = tilewright.jax.function(tilewright.compile(tilewright.kernels.gemm("nn", "f32")))
@@ -9,17 +9,18 @@ that are compiled for a GPU are launched from Python, on XLA's stream.
 Array([[3., 3., 3., 3.],
        [3., 3., 3., 3.]], dtype=float32)
 
-| file      | subject                                                              |
-|-----------|----------------------------------------------------------------------|
-| handler   | FFI handlers in LLVM text, and how they are loaded                   |
-| entries   | the entry of a kernel, as the handler calls it                       |
-| frames    | XLA's call frames, read by Python                                    |
-| gpu       | a kernel on a GPU: launched on the buffers and the stream of a frame |
-| registry  | programs that XLA calls by name                                      |
-| members   | what a compiled kernel does for arrays of given shapes               |
-| functions | a compiled kernel as a function of JAX                               |
-| operators | what the operators share: checks, calls, rules of derivatives, vmap  |
-| products, convolutions | `matmul`; `conv1d`, `conv2d`, `conv3d`                  |
+| file         | subject                                                                          |
+|--------------|----------------------------------------------------------------------------------|
+| handler      | XLA FFI handlers (C functions for custom calls) as LLVM text, and their linking  |
+| entries      | the table from which a handler calls a kernel on a CPU                           |
+| frames       | XLA's call frames, read from Python: buffers, stream, device, errors             |
+| gpu          | a kernel on a GPU, launched on the buffers and the stream of a call frame        |
+| registry     | registration of kernels as custom calls of XLA                                   |
+| members      | compiled kernels: their arguments, and their code for arrays of given shapes     |
+| functions    | `function`: a compiled kernel as a JAX function                                  |
+| operators    | common parts of operators: checks, kernel calls, rules for gradients and vmap    |
+| products     | `matmul`                                                                         |
+| convolutions | `conv1d`, `conv2d`, `conv3d`                                                     |
 """
 
 from tilewright.errors import MissingPackage

@@ -1,8 +1,9 @@
-"""Convolution over one, two or three axes as functions of JAX.
+"""Convolutions over one, two or three axes as JAX functions.
 
-The derivatives are convolutions too. That by the image has the gradient for an image, with zeros between its elements
-for a stride, and the filters flipped, their channels and features exchanged. That by the filters has the image's
-channels for a batch and the gradient for filters, stride and dilation exchanged.
+Their gradients are convolutions too. For the gradient with respect to the image, the output's gradient is convolved
+(with zeros between its elements if there is a stride) by the flipped filters, whose channels and features are swapped.
+For that with respect to the filters, the image is convolved by the output's gradient, with the image's channels as
+batch, and with stride and dilation swapped.
 """
 
 from __future__ import annotations
@@ -22,20 +23,22 @@ from tilewright.ops.arrays import dtype_of
 from tilewright.ops.convolutions import Conv, Conv1d, Conv2d, Conv3d
 
 _OPTIONS = ("stride", "padding", "dilation", "groups", "activation", "precision", "accumulate")
-"""The options that a layer and a convolution here have alike."""
-_ELSEWHERE = {"dynamic": "shapes are known when JAX traces", "target": "it runs where JAX does"}
+"""The options that `tilewright.Conv` and `_Convolution` both have, under the same names."""
+_REFUSED_OPTIONS = {"dynamic": "shapes are known when JAX traces", "target": "it runs where JAX does"}
+"""{option of `tilewright.Conv` that JAX functions do not take: why}."""
 
 
 def conv1d(x: Any, w: Any, bias: Any = None, **options: Any) -> Any:
-    """`tilewright.conv1d` as a function of JAX: x[n, w, c], w[f, s, c]; see `conv2d`."""
-    return _convolved(Conv1d, x, w, bias, options)
+    """Return the convolution of x[n, w, c] by w[f, s, c], as `tilewright.conv1d`; options are those of `conv2d`."""
+    return _convolve(Conv1d, x, w, bias, options)
 
 
 def conv2d(x: Any, w: Any, bias: Any = None, **options: Any) -> Any:
-    """`tilewright.conv2d` as a function of JAX: x[n, h, w, c], w[f, r, s, c], with the options of `tilewright.Conv`.
+    """Return activation(convolution of x[n, h, w, c] by w[f, r, s, c] + bias[f]), as `tilewright.conv2d`.
 
-    jit, vmap and shard_map take it, and it has derivatives by all arrays, which are convolutions too. Under vmap over
-    the image it is one convolution of a larger batch.
+    `options` are those of `tilewright.Conv` (stride, padding, dilation, groups, activation, ...), without `dynamic` and
+    `target`. It is for jit, vmap, shard_map and grad; its gradients are convolutions too. Under vmap over the image it
+    is one convolution of a larger batch.
 
     >>> import jax, jax.numpy as jnp
     >>> x, w = jnp.ones((1, 3, 3, 1)), jnp.ones((1, 2, 2, 1))
@@ -46,53 +49,64 @@ def conv2d(x: Any, w: Any, bias: Any = None, **options: Any) -> Any:
            [2., 4., 2.],
            [1., 2., 1.]], dtype=float32)
     """
-    return _convolved(Conv2d, x, w, bias, options)
+    return _convolve(Conv2d, x, w, bias, options)
 
 
 def conv3d(x: Any, w: Any, bias: Any = None, **options: Any) -> Any:
-    """`tilewright.conv3d` as a function of JAX: x[n, d, h, w, c], w[f, t, r, s, c]; see `conv2d`."""
-    return _convolved(Conv3d, x, w, bias, options)
+    """Return the convolution of x[n, d, h, w, c] by w[f, t, r, s, c], as `tilewright.conv3d`; options are those of
+    `conv2d`."""
+    return _convolve(Conv3d, x, w, bias, options)
 
 
-def _convolved(layer: type[Conv], x: Any, w: Any, bias: Any, options: dict[str, Any]) -> Any:
-    for name, why in _ELSEWHERE.items():
+def _convolve(layer: type[Conv], x: Any, w: Any, bias: Any, options: dict[str, Any]) -> Any:
+    """Return the convolution of JAX arrays `x` by `w`, by kernels of the class `layer` (Conv1d, Conv2d or Conv3d).
+
+    `bias` may be None. `options` are keyword arguments of the class; raise ArgumentError if they or the shapes do not
+    fit.
+    """
+    for name, why in _REFUSED_OPTIONS.items():
         if options.get(name) is not None:
             raise ArgumentError(f"{name}={options[name]!r}: {why}; leave it out")
     rank = layer.rank
     assert rank is not None
     image, filters = (array_stand_in(a, name, (rank + 2,)) for a, name in ((x, "x"), (w, "w")))
     added = None if bias is None else array_stand_in(bias, "bias", (1,))
-    described = layer(filters, added, **options)
-    described.sizes(image)  # raises where they do not go together
-    told = _Convolution(
+    checked_layer = layer(filters, added, **options)
+    checked_layer.sizes(image)  # raises if image and filters do not fit
+    convolution = _Convolution(
         layer=layer,
         kind=dtype_of(image, "x"),
-        out=described.out,
-        **_options_of(described),
+        out=checked_layer.out,
+        **_options_of(checked_layer),
     )
     if bias is None:
-        return jitted_operator(told)(*with_common_varying_axes((x, w)))
-    return jitted_operator(told)(
-        *with_common_varying_axes((x, w, jnp.asarray(bias).astype(told.kind.accumulator.numpy)))
+        return jitted_operator(convolution)(*with_common_varying_axes((x, w)))
+    return jitted_operator(convolution)(
+        *with_common_varying_axes((x, w, jnp.asarray(bias).astype(convolution.kind.accumulator.numpy)))
     )
 
 
 def _options_of(convolution: Conv | _Convolution) -> dict[str, Any]:
-    """The options of a convolution, by name."""
+    """Return {name: value} of a convolution's options: stride, padding, dilation, groups, activation, and so on."""
     return {name: getattr(convolution, name) for name in _OPTIONS}
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Convolution(OperatorOptions):
-    """A convolution of an image by filters; `layer` is the class whose kernels compute it."""
+    """The options of a convolution of an image by filters."""
 
     layer: type[Conv]
+    """The class (Conv1d, Conv2d or Conv3d) whose kernels compute it."""
     stride: tuple[int, ...]
     padding: tuple[tuple[int, int], ...]
     dilation: tuple[int, ...]
     groups: int
 
     def call(self, *arrays: Any) -> Any:
+        """Return the convolution of `arrays` (image, filters and perhaps a bias), from one kernel call.
+
+        It is zeros, without a call, if the result is empty.
+        """
         x, w, *_ = arrays
         image, filters, *added = (np.empty(a.shape, a.dtype) for a in arrays)
         layer = self.layer(filters, *added, out_dtype=self.out, **_options_of(self))
@@ -103,49 +117,76 @@ class _Convolution(OperatorOptions):
         kernel, _ = layer.kernel(image)
         return call_kernel(kernel, dict(zip(layer.names, arrays, strict=False)), layer.names[-1], shape, self.out)
 
-    def merged(self, run: Any, size: int, has_batch: Sequence[bool], arrays: Sequence[Any]) -> Any:
+    def call_batched(self, run: Any, size: int, has_batch: Sequence[bool], arrays: Sequence[Any]) -> Any:
+        """Return the convolutions of a vmap batch of images by one call of `run`, with more images; None if filters or
+        bias have the batch too.
+
+        `has_batch` says which of `arrays` (images, filters, perhaps a bias) have the batch in front; `size`, its
+        extent, is not used.
+        """
         x, *others = arrays
         if any(has_batch[1:]):  # a kernel has one set of filters
             return None
         results = run(x.reshape(-1, *x.shape[2:]), *others)
         return results.reshape(*x.shape[:2], *results.shape[1:])
 
-    def gradients(self, first: Any, second: Any, outer: Any) -> tuple[Any, Any]:
-        if 0 in outer.shape or 0 in first.shape:
-            by_image, by_filters = (jnp.zeros(a.shape, self.out.numpy) for a in (first, second))
-            return by_image, by_filters
-        return _by_image(self, first.shape, second, outer), _by_filters(self, first, second.shape, outer)
+    def gradients(self, first: Any, second: Any, sum_gradient: Any) -> tuple[Any, Any]:
+        """Return the gradients with respect to the image `first` and the filters `second`, each by a convolution.
+
+        `sum_gradient` is with respect to the convolution's result, before the activation. Empty arrays give zeros.
+        """
+        if 0 in sum_gradient.shape or 0 in first.shape:
+            dx, dw = (jnp.zeros(a.shape, self.out.numpy) for a in (first, second))
+            return dx, dw
+        return (
+            _image_gradient(self, first.shape, second, sum_gradient),
+            _filter_gradient(self, first, second.shape, sum_gradient),
+        )
 
 
 # -- derivatives ----------------------------------------------------------------------------------------------
 
 
-def _by_image(options: _Convolution, shape: tuple[int, ...], w: Any, gradient: Any) -> Any:
+def _image_gradient(options: _Convolution, shape: tuple[int, ...], w: Any, gradient: Any) -> Any:
+    """Return the gradient with respect to the image, whose shape is `shape`, by a convolution with stride 1.
+
+    `options` and the filters `w` are those of the forward convolution, `gradient` is with respect to its result. The
+    gradient is padded, with zeros between its elements for a stride, and convolved by the flipped filters.
+    """
     taps, groups = w.shape[1:-1], options.groups
     axes = zip(shape[1:-1], gradient.shape[1:-1], taps, options.padding, options.stride, options.dilation, strict=True)
-    ends = []
-    for size, count, k, (before, _), step, far in axes:
-        start = far * (k - 1) - before
-        ends.append((start, size - ((count - 1) * step + 1) - start + far * (k - 1), step - 1))
-    inner = jax.lax.pad(gradient, jnp.zeros((), gradient.dtype), [(0, 0, 0), *ends, (0, 0, 0)])
-    parted = w.reshape(groups, -1, *w.shape[1:])  # group, feature, taps, channel
-    turned = jnp.flip(jnp.swapaxes(parted, 1, -1), range(2, 2 + len(taps)))
+    padding = []
+    for size, count, k, (before, _), stride, dilation in axes:
+        start = dilation * (k - 1) - before
+        padding.append((start, size - ((count - 1) * stride + 1) - start + dilation * (k - 1), stride - 1))
+    padded = jax.lax.pad(gradient, jnp.zeros((), gradient.dtype), [(0, 0, 0), *padding, (0, 0, 0)])
+    grouped = w.reshape(groups, -1, *w.shape[1:])  # group, feature, taps, channel
+    flipped = jnp.flip(jnp.swapaxes(grouped, 1, -1), range(2, 2 + len(taps)))
     none, ones = ((0, 0),) * len(taps), (1,) * len(taps)
     return differentiable(replace(options, stride=ones, padding=none))(
-        inner, turned.reshape(-1, *taps, parted.shape[1])
+        padded, flipped.reshape(-1, *taps, grouped.shape[1])
     )
 
 
-def _by_filters(options: _Convolution, x: Any, shape: tuple[int, ...], gradient: Any) -> Any:
-    groups, taps = options.groups, shape[1:-1]
-    exchanged = replace(options, stride=options.dilation, dilation=options.stride, groups=1)
+def _filter_gradient(options: _Convolution, x: Any, shape: tuple[int, ...], gradient: Any) -> Any:
+    """Return the gradient with respect to the filters, whose shape is `shape`, by a convolution of the image `x`.
 
-    def of_group(image: Any, outer: Any) -> Any:  # batch and channels change places: [c, ..., n] and [f, ..., n]
-        sums = differentiable(exchanged)(jnp.swapaxes(image, 0, -1), jnp.swapaxes(outer, 0, -1))
-        cut = sums[(slice(None), *(slice(0, k) for k in taps))]  # a stride may leave places that no tap reaches
-        return jnp.swapaxes(cut, 0, -1)
+    `options` are those of the forward convolution, `gradient` is with respect to its result and takes the place of the
+    filters here; stride and dilation are swapped.
+    """
+    groups, taps = options.groups, shape[1:-1]
+    swapped = replace(options, stride=options.dilation, dilation=options.stride, groups=1)
+
+    def gradient_of_group(image: Any, output_gradient: Any) -> Any:
+        """Return the filters' gradient [f, ..., c] for one group, from its image [n, ..., c] and gradient [n, ..., f].
+
+        Batch and channels are swapped for the convolution: [c, ..., n] and [f, ..., n].
+        """
+        sums = differentiable(swapped)(jnp.swapaxes(image, 0, -1), jnp.swapaxes(output_gradient, 0, -1))
+        cropped = sums[(slice(None), *(slice(0, k) for k in taps))]  # with a stride there may be more than the taps
+        return jnp.swapaxes(cropped, 0, -1)
 
     if groups == 1:
-        return of_group(x, gradient)
-    parted = (a.reshape(*a.shape[:-1], groups, -1) for a in (x, gradient))
-    return jax.vmap(of_group, in_axes=-2)(*parted).reshape(shape)
+        return gradient_of_group(x, gradient)
+    grouped = (a.reshape(*a.shape[:-1], groups, -1) for a in (x, gradient))
+    return jax.vmap(gradient_of_group, in_axes=-2)(*grouped).reshape(shape)

@@ -1,4 +1,4 @@
-"""A compiled kernel as a function of JAX: under jit, vmap, shard_map, and grad where a backward is named."""
+"""Compiled kernels as JAX functions, for jit, vmap and shard_map, and for grad if the author gives a backward."""
 
 from __future__ import annotations
 
@@ -27,27 +27,30 @@ from tilewright.runtime.calls import arranged
 from tilewright.runtime.scalars import scalar
 
 Backward = Callable[[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]], tuple[Any, ...]]
+"""(inputs, outputs, cotangents of the outputs) -> cotangent or None for each input."""
 GIVEN = "given"
-"""Marks an argument that a call passes as an array; others are None (left out), or a number that decides sizes."""
+"""In a `Form`: an argument that is traced, an array or a number whose value may differ in each call."""
 Form = tuple[Any, ...]
+"""For each argument of a kernel: GIVEN, None (an output that is left out), or the value of a number that decides
+sizes."""
 
 
 def function(
     executable: Any, *, backward: Backward | None = None, params: Mapping[str, int] | None = None
 ) -> JaxFunction:
-    """A compiled kernel as a function of JAX, which jit, vmap and shard_map take, and grad with a `backward`.
+    """Return a compiled kernel as a JAX function, for jit, vmap and shard_map, and for grad if it has a `backward`.
 
-    `executable` is what `tilewright.compile(kernel)` or `compile_text(text)` gives, for the CPU at hand; of `compile`
-    also what is for a GPU, to be called on JAX's arrays there. Call the result with the kernel's arguments, by
-    position or by name. It returns all outputs: one array, or a tuple. An output that is left out starts as zeros; one
-    that is given starts as what is given, which stays as it is.
+    `executable` is what `tilewright.compile(kernel)` or `compile_text(text)` returns, for the CPU at hand; one from
+    `compile` may also be for a GPU, and is called on JAX's arrays there. Call the result with the kernel's arguments,
+    by position or by name. It returns all outputs: one array, or a tuple. An output that is left out starts as zeros;
+    one that is passed starts with the values of that array, which is not changed itself.
 
-    `backward(inputs, outputs, cotangents)` gets three tuples: the arguments of the call, its results, and the
-    derivatives by these; it returns the derivatives by each argument, None for zeros. It is any function of JAX, such
-    as one that calls other kernels. Without it a derivative is refused (`MissingBackward`).
+    `backward(inputs, outputs, cotangents)` gets three tuples: the arguments of the call, its results, and the gradients
+    with respect to these; it returns the gradient with respect to each argument, None for zeros. It is any JAX
+    function, such as one that calls other kernels. Without it, differentiation raises `MissingBackward`.
 
-    Element types and shapes are checked when JAX traces. `params` gives open parameters of a block program that no
-    shape tells.
+    Element types and shapes are checked when JAX traces. `params` has values for parameters of a block program that no
+    shape determines.
 
     >>> import jax, jax.numpy as jnp, tilewright, tilewright.jax
     >>> relu = tilewright.jax.function(tilewright.compile(tilewright.kernels.activation("relu")))
@@ -58,9 +61,10 @@ def function(
 
 
 class JaxFunction:
-    """A compiled kernel that JAX can call; see `function`."""
+    """A compiled kernel as a JAX function, made by `function`."""
 
     def __init__(self, executable: Any, backward: Backward | None, params: Mapping[str, int] | None):
+        """Check the arguments, which are those of `function`; raise ArgumentError if XLA cannot call the kernel."""
         if backward is not None and not callable(backward):
             raise ArgumentError(f"backward={written(backward, 80)}: a function of inputs, outputs and cotangents")
         if backward is not None:
@@ -76,12 +80,13 @@ class JaxFunction:
         self.__signature__ = executable.__signature__
 
     def __repr__(self) -> str:
+        """Return a text with the kernel's name and arguments: "<function of JAX gemm(a, b, c), with a backward>"."""
         derivable = "" if self._backward is None else ", with a backward"
         return f"<function of JAX {self.__name__}({', '.join(a.name for a in self._kernel.arguments)}){derivable}>"
 
     def __call__(self, *args: Any, **named: Any) -> Any:
-        """The kernel's outputs: one array, or a tuple of them."""
-        given = self._placed(args, named)
+        """Return the kernel's outputs, one array or a tuple of them, for its arguments by position or by name."""
+        given = self._ordered_arguments(args, named)
         form: list[Any] = []
         arrays: list[Any] = []
         for argument, value in zip(self._kernel.arguments, given, strict=True):
@@ -89,71 +94,88 @@ class JaxFunction:
                 form.append(None)
                 continue
             where = f"{self.__name__}: argument {argument.name}"
-            array = _number(value, argument, where) if argument.is_number else value
+            array = _number_as_array(value, argument, where) if argument.is_number else value
             form.append(array.item() if argument.is_size else GIVEN)
-            arrays.append(_checked(array, argument, where))
-        return self._transformed(tuple(form))(*with_common_varying_axes(arrays))
+            arrays.append(_checked_array(array, argument, where))
+        return self._function_of_form(tuple(form))(*with_common_varying_axes(arrays))
 
-    def _placed(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
-        """All arguments by position, None for outputs that are left out."""
+    def _ordered_arguments(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Return a call's arguments in the kernel's order, None for outputs that are left out.
+
+        `args` are the positional arguments, `named` the keyword arguments.
+        """
         names = [a.name for a in self._kernel.arguments]
-        outputs = [a.name for a in self._kernel.arguments if not a.is_needed]
+        outputs = [a.name for a in self._kernel.arguments if not a.is_required]
         given = arranged(self.__name__, names, outputs, args, named)
         for argument, value in zip(self._kernel.arguments, given, strict=True):
-            if value is None and argument.is_needed:
+            if value is None and argument.is_required:
                 raise ArgumentError(f"{self.__name__}: argument {argument.name} is None; it must be an array")
         return given
 
     @cached_property
-    def _transformed(self) -> Callable[[Form], Callable[..., Any]]:
-        """The function of the arrays that calls of one form pass, as JAX differentiates and compiles it."""
-        return lru_cache(maxsize=64)(self._made)
+    def _function_of_form(self) -> Callable[[Form], Callable[..., Any]]:
+        """Return `_compile_for_form` with a cache: it maps a `Form` to the jitted function for calls of that form."""
+        return lru_cache(maxsize=64)(self._compile_for_form)
 
-    def _made(self, form: Form) -> Callable[..., Any]:
-        run = partial(self._traced, form)
+    def _compile_for_form(self, form: Form) -> Callable[..., Any]:
+        """Return the jitted, differentiable JAX function for calls of one form; it takes the arrays that they pass.
+
+        `form` says which arguments are passed, and has the numbers that decide sizes.
+        """
+        run = partial(self._trace, form)
         run.__name__ = self.__name__  # type: ignore[attr-defined]
         transformed: Callable[..., Any] = jax.jit(with_derivative(run, self.__name__, self._backward))
         return transformed
 
-    def _traced(self, form: Form, *arrays: Any) -> Any:
-        """The call, with arrays that JAX traces."""
+    def _trace(self, form: Form, *arrays: Any) -> Any:
+        """Return the kernel's outputs for a call of `form`, as JAX traces it: by a custom call on `arrays`.
+
+        The kernel is compiled for the shapes of the arrays and registered with XLA. If arrays are empty, nothing is
+        called.
+        """
         inputs = tuple(XlaBuffer(tuple(a.shape), np.dtype(a.dtype)) for a in arrays)
         kernel, rest = self._kernel, iter(inputs)
-        likes = [None if f is None else _like(a, next(rest), f) for a, f in zip(kernel.arguments, form, strict=True)]
-        member = kernel.member(tuple(likes))
-        places: list[int] = []
+        stand_ins = [
+            None if f is None else _stand_in(a, next(rest), f) for a, f in zip(kernel.arguments, form, strict=True)
+        ]
+        specialised = kernel.specialise(tuple(stand_ins))
+        buffer_indices: list[int] = []
         results: list[XlaBuffer] = []
-        zeroed: list[int] = []
+        zeroed_results: list[int] = []
         aliases: dict[int, int] = {}
-        taken = 0
-        for argument, given, array in zip(kernel.arguments, form, member.arrays, strict=True):
+        passed = 0
+        for argument, given, array in zip(kernel.arguments, form, specialised.arrays, strict=True):
             if argument.is_output:
                 if given is not None:
-                    aliases[taken] = len(results)
-                elif not argument.is_whole:
-                    zeroed.append(len(results))
+                    aliases[passed] = len(results)
+                elif not argument.is_fully_written:
+                    zeroed_results.append(len(results))
                 require_representable(array, f"{self.__name__}: the output {argument.name}")
-                places.append(len(arrays) + len(results))
+                buffer_indices.append(len(arrays) + len(results))
                 results.append(array)
             else:
-                places.append(taken)
-            taken += given is not None
-        if member.steps is None:
-            held = {result: arrays[place] for place, result in aliases.items()}
-            outputs = tuple(held.get(n, jnp.zeros(b.shape, b.dtype)) for n, b in enumerate(results))
+                buffer_indices.append(passed)
+            passed += given is not None
+        if specialised.program is None:
+            passed_outputs = {result: arrays[index] for index, result in aliases.items()}
+            outputs = tuple(passed_outputs.get(n, jnp.zeros(b.shape, b.dtype)) for n, b in enumerate(results))
         else:
-            call = XlaCall(inputs, tuple(results), tuple(places), tuple(zeroed))
-            target = register_program(self.__name__, member.text, member.steps, call)
+            call = XlaCall(inputs, tuple(results), tuple(buffer_indices), tuple(zeroed_results))
+            target = register_program(self.__name__, specialised.key_text, specialised.program, call)
             outputs = call_registered(target, call, aliases, arrays)
         return outputs[0] if len(outputs) == 1 else outputs
 
 
 def with_derivative(run: Callable[..., Any], name: str, backward: Backward | None) -> Any:
-    """A function of arrays with a derivative: the one that is named, or an error."""
+    """Return the JAX function `run` with a rule for reverse-mode derivatives: `backward`.
+
+    If `backward` is None, any derivative raises MissingBackward. `name` is the kernel's name in errors.
+    """
     if backward is None:
         refusing = jax.custom_jvp(run)
 
         def refuse(primals: Any, tangents: Any) -> Any:
+            """Raise MissingBackward, as the jvp rule of a kernel without a backward."""
             raise MissingBackward(
                 f"{name} has no derivative: name one, tilewright.jax.function(executable, backward=...), or pass "
                 "jax.lax.stop_gradient of its arguments"
@@ -164,13 +186,15 @@ def with_derivative(run: Callable[..., Any], name: str, backward: Backward | Non
     differentiable = jax.custom_vjp(run)
 
     def forward(*arrays: Any) -> Any:
+        """Return (the outputs, residuals for the backward: inputs and outputs), as jax.custom_vjp requires."""
         outputs = differentiable(*arrays)
         return outputs, (arrays, outputs)
 
-    def back(kept: Any, cotangents: Any) -> tuple[Any, ...]:
-        arrays, results = kept
-        outputs, given = (x if isinstance(x, tuple) else (x,) for x in (results, cotangents))
-        gradients = backward(arrays, outputs, given)
+    def back(residuals: Any, cotangents: Any) -> tuple[Any, ...]:
+        """Return the gradient with respect to each input, or None, from the author's backward."""
+        arrays, results = residuals
+        outputs, output_gradients = (x if isinstance(x, tuple) else (x,) for x in (results, cotangents))
+        gradients = backward(arrays, outputs, output_gradients)
         if not isinstance(gradients, tuple | list) or len(gradients) != len(arrays):
             raise ArgumentError(
                 f"{name}: its backward gave {written(gradients, 80)}; it must be a tuple of {len(arrays)}: a "
@@ -185,8 +209,12 @@ def with_derivative(run: Callable[..., Any], name: str, backward: Backward | Non
 # -- arguments ----------------------------------------------------------------------------------------------
 
 
-def _number(value: Any, argument: XlaArgument, where: str) -> Any:
-    """A number as an array without dimensions, of the argument's element type."""
+def _number_as_array(value: Any, argument: XlaArgument, where: str) -> Any:
+    """Return a call's value for a number argument as an array without dimensions, of the argument's element type.
+
+    A tracer of JAX is passed on (its weak type converted), unless sizes depend on the number: that raises. `where`
+    names the argument in errors.
+    """
     if isinstance(value, jax.core.Tracer):
         if argument.is_size:
             raise TracedArgument(
@@ -204,20 +232,27 @@ def _number(value: Any, argument: XlaArgument, where: str) -> Any:
     return np.asarray(scalar(number, argument.dtype, where), argument.dtype.numpy)
 
 
-def _checked(array: Any, argument: XlaArgument, where: str) -> Any:
-    """An array of the argument's element type."""
+def _checked_array(array: Any, argument: XlaArgument, where: str) -> Any:
+    """Return `array` if it has the argument's element type, and no dimensions if that is a number; raise otherwise.
+
+    `where` names the argument in errors.
+    """
     buffer = xla_buffer_of(array, where)
     if buffer.dtype != argument.dtype.numpy:
-        held = from_numpy(buffer.dtype) or buffer.dtype
-        raise ArgumentError(f"{where} holds {held}; it must hold {argument.dtype}")
+        kind = from_numpy(buffer.dtype) or buffer.dtype
+        raise ArgumentError(f"{where} holds {kind}; it must hold {argument.dtype}")
     require_representable(buffer, where)
     if argument.is_number and buffer.shape:
         raise ArgumentError(f"{where} has the shape {buffer.shape}; it must be a number of type {argument.dtype}")
     return array
 
 
-def _like(argument: XlaArgument, buffer: XlaBuffer, form: Any) -> Any:
-    """Return a stand-in for an array that is traced: one of its shape, whose elements nobody reads or writes."""
+def _stand_in(argument: XlaArgument, buffer: XlaBuffer, form: Any) -> Any:
+    """Return a value in place of a traced argument, of which only type and shape are used, to specialise the kernel.
+
+    It is an uninitialised array like `buffer`; for a number it is the argument's `form` (its value), or 0 if that is
+    GIVEN.
+    """
     if argument.is_number:
         return 0 if form is GIVEN else form
     return np.empty(buffer.shape, buffer.dtype)

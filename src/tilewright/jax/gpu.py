@@ -1,8 +1,8 @@
-"""Kernels on a GPU that XLA calls: our launcher runs the host program on XLA's buffers, on the stream of the call.
+"""Kernels on a GPU that XLA calls: Tilewright's launcher runs a host program on XLA's buffers and stream.
 
-The handler calls Python, which binds the program to the buffers and launches: all of it is asked of the stream, and
-workspaces come from the stream and go back to it, so that nothing waits. A check of the program does: the host looks at
-it.
+The FFI handler calls Python, which binds the program to the buffers and launches its kernels. All of it is ordered by
+the stream, as are allocations of workspaces, so that the host does not wait. It waits only for runtime checks of the
+program, whose results it reads.
 """
 
 from __future__ import annotations
@@ -22,22 +22,30 @@ from tilewright.runtime.host import HostExecutor
 
 
 @dataclass(frozen=True)
-class GpuSteps:
-    """A host program for a GPU, ready to be bound to arrays; `params` gives sizes that no shape tells."""
+class XlaGpuProgram:
+    """A compiled kernel for a GPU: the executor of its host program, which `bind` binds to arrays."""
 
     executor: HostExecutor
     params: Mapping[str, int] | None
+    """Values, by name, of sizes that do not follow from the shapes of arrays."""
 
 
 class GpuCalls:
-    """The calls that XLA makes of a kernel: `callback` is what a handler calls with a frame."""
+    """The Python side of XLA's custom calls of a GPU kernel.
 
-    def __init__(self, name: str, steps: GpuSteps, call: XlaCall):
-        self.name, self._steps, self._call = name, steps, call
-        self.callback = CALLBACK(self._called)
+    `callback` is the C function that the FFI handler calls with the address of a call frame.
+    """
 
-    def _called(self, address: int, ended: int) -> int:
-        """Runs the kernel on the buffers of a frame; return the address of an error, or 0."""
+    def __init__(self, name: str, program: XlaGpuProgram, call: XlaCall):
+        """Make the callback for `program`; `call` has its buffers, `name` begins its error messages."""
+        self.name, self._program, self._call = name, program, call
+        self.callback = CALLBACK(self._run_at)
+
+    def _run_at(self, address: int, ended: int) -> int:
+        """Run the kernel on the call frame at `address`; return the address of an XLA error, or 0.
+
+        The word at the address `ended` is set to 1 unless a Python exception escapes, so that the handler sees that.
+        """
         frame, error = CallFrame(address), 0
         try:
             self.run(frame)
@@ -47,36 +55,39 @@ class GpuCalls:
         return error
 
     def run(self, frame: CallFrame) -> None:
-        """Asks the stream of a frame for all launches, for each member of a batch."""
+        """Launch the kernel on the stream and the buffers of `frame`, once for each member of a vmap batch."""
         arguments, results = frame.buffers()
         stream, device = frame.stream(), frame.device()
-        executor, call = self._steps.executor, self._call
-        for pointers in _members([*arguments, *results], len(arguments), call.buffers):
+        executor, call = self._program.executor, self._call
+        for pointers in _pointers_of_members([*arguments, *results], len(arguments), call.buffers):
             arrays: list[Any] = [
                 DeviceArray(pointer, b.shape, packed_steps(b.shape), b.dtype, None, device, stream, True)
                 for pointer, b in zip(pointers, call.buffers, strict=True)
             ]
-            given = [arrays[place] for place in call.places]
-            memory = executor.near(given, passing=True)
-            for result in call.zeroed:
+            kernel_arguments = [arrays[index] for index in call.buffer_indices]
+            memory = executor.near(kernel_arguments, passing=True)
+            for result in call.zeroed_results:
                 memory.fill(arrays[len(arguments) + result], 0)
-            executor.bind(given, self._steps.params, passing=True)()
+            executor.bind(kernel_arguments, self._program.params, passing=True)()
 
 
-def _members(buffers: Sequence[FrameBuffer], arguments: int, plain: Sequence[XlaBuffer]) -> Iterator[tuple[int, ...]]:
-    """Yield the addresses of all buffers for each member of a batch.
+def _pointers_of_members(
+    buffers: Sequence[FrameBuffer], argument_count: int, unbatched: Sequence[XlaBuffer]
+) -> Iterator[tuple[int, ...]]:
+    """Yield, for each member of a vmap batch, the addresses of its part of all buffers.
 
-    Under vmap every buffer has as many further dimensions in front, each of the batch's extent or 1; those of the first
-    result are the batch's. `plain` has the buffers without them.
+    vmap adds the same number of dimensions in front of each buffer, each of the batch's extent or 1 (broadcast).
+    `unbatched` has the buffers without these dimensions. The batch's extents are those of the first result, which
+    follows `argument_count` arguments in `buffers`. Without vmap there is one member.
     """
-    further = len(buffers[arguments].shape) - len(plain[arguments].shape)
-    batch = buffers[arguments].shape[:further]
+    batch_rank = len(buffers[argument_count].shape) - len(unbatched[argument_count].shape)
+    batch = buffers[argument_count].shape[:batch_rank]
     for member in range(prod(batch)):
         pointers = []
-        for buffer, b in zip(buffers, plain, strict=True):
-            offset, step, left = 0, b.bytes, member
-            for extent, whole in zip(reversed(buffer.shape[:further]), reversed(batch), strict=True):
-                offset += 0 if extent == 1 else left % whole * step
-                left, step = left // whole, step * extent
+        for buffer, b in zip(buffers, unbatched, strict=True):
+            offset, stride, remaining = 0, b.bytes, member
+            for extent, batch_extent in zip(reversed(buffer.shape[:batch_rank]), reversed(batch), strict=True):
+                offset += 0 if extent == 1 else remaining % batch_extent * stride
+                remaining, stride = remaining // batch_extent, stride * extent
             pointers.append(buffer.pointer + offset)
         yield tuple(pointers)

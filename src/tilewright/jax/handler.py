@@ -1,13 +1,13 @@
-"""XLA FFI handlers: machine code that XLA calls with a call frame.
+"""XLA FFI handlers: machine code that XLA calls with a call frame (the C structure with a custom call's buffers).
 
-One calls the entry of a kernel on a CPU, one calls a function in Python, one refuses. Each is LLVM text, made into an
-object once and kept in the cache; a program gets a copy of its own, which our linker loads, and whose variable
-`program` points at the program's table (`entries.py` writes it). No C compiler takes part, and on CPUs no Python runs
-during a call.
+There are three: one calls a kernel's machine code on a CPU, one calls a Python function, one returns an error. Each is
+LLVM text, compiled once and cached as object code. Each program links a copy of its own, whose global variable
+`program` points to the program's data: for a kernel on a CPU, the table that `entries.py` writes. No C compiler is
+needed, and on CPUs no Python runs during a call.
 
 The offsets are those of the structures in `xla/ffi/api/c_api.h`, version 0.3: a call frame has the API at 16, the stage
-at 32, arguments at 40 and results at 80; of both, the number lies at 16 and the pointers to buffers at 32. A buffer has
-its memory at 24, its number of dimensions at 32 and its extents at 40.
+at 32, arguments at 40 and results at 80; both of these have their count at 16 and the pointers to buffers at 32. A
+buffer has its memory at 24, its number of dimensions at 32 and its extents at 40.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ import numpy as np
 from tilewright.targets.cpu.load import Code, link, object_of
 
 API_VERSION = (0, 3)
-"""The version of XLA's FFI whose structures the handler reads."""
+"""The version (major, minor) of XLA's FFI whose structures the handler reads."""
 ALIGNMENT = 4096
 """The alignment of workspaces, in bytes."""
 
-# What handlers share: how an error is made, and what is done before a call: XLA asks for the version, and calls at
-# other stages. The function `execute` gets the call frame and what `program` points at; it returns an error, or null.
+# Common to all handlers: `fault` creates an error, and `handler` answers XLA's query for the version and ignores calls
+# at other stages. At the execute stage it calls `execute` with the call frame and what `program` points to; `execute`
+# returns an error, or null.
 _FRAME_TEXT = """
 @program = global ptr null
 
@@ -81,18 +82,18 @@ execute:
 """
 
 TABLE = (
-    "arguments", "results",  # how many buffers XLA passes
-    "ranks", "bytes",  # dimensions and bytes of each buffer, one word each
-    "buffers", "places",  # how many arguments the entry takes, and which buffer each of them is
-    "zeroed", "zeros",  # the buffers that are filled with zeros first, and how many they are
-    "call", "bind", "sizes",  # the entry's functions, and what they get
-    "kept",  # bytes of `kept`, with which the workspace begins
-    "room",  # bytes of both
-    "pool",  # the `tw_pool`
-    "fault", "faults",  # (code, text) of all codes that the entry returns, and how many they are
-    "spare",  # where the spare workspace is kept
+    "arguments", "results",  # numbers of buffers that XLA passes
+    "ranks", "bytes",  # arrays: the number of dimensions and the size in bytes of each buffer
+    "buffers", "places",  # number of the kernel's arguments; array: the index of the buffer of each
+    "zeroed", "zeros",  # array: indices of buffers that are filled with zeros first; their number
+    "call", "bind", "sizes",  # the kernel's machine-code functions; array: the sizes that they take
+    "kept",  # bytes of the memory that `bind` fills, with which the workspace begins
+    "room",  # bytes of the whole workspace
+    "pool",  # the thread pool (C structure `tw_pool`)
+    "fault", "faults",  # array: (error code, message) for each code that the kernel returns; their number
+    "spare",  # address of the word that holds the spare workspace
 )  # fmt: skip
-"""The words of a kernel's table."""
+"""The names of the 64-bit words of a kernel's table, in order: numbers, or addresses of arrays and functions."""
 
 _ENTRY_TEXT = """
 declare ptr @malloc(i64)
@@ -393,8 +394,9 @@ out:
 }
 """
 
-# The function in Python that word 0 of `program` points at gets the frame and a word, which it sets to 1 when it ends
-# as it should: an exception that it lets through is printed, and its result is then not an error but 0.
+# `program` points to the address of a Python callback. It takes the frame and the address of a word, which it sets to 1
+# before it returns. If a Python exception escapes, ctypes prints it and returns 0, which would mean success: then the
+# word is still 0, and the handler returns an error.
 _CALLBACK_TEXT = """
 @not_ended = internal constant [ENDED_LENGTH x i8] c"ENDED\\00"
 
@@ -415,7 +417,7 @@ bad:
 }
 """
 
-# A handler that refuses: `program` points at the text.
+# A handler that always returns an error: `program` points to its message.
 _REFUSING_TEXT = """
 define internal ptr @execute(ptr %frame, ptr %text) {
   %e = call ptr @fault(ptr %frame, ptr %text, i32 3)
@@ -429,13 +431,18 @@ _ENDED = "tilewright: the call of a kernel on a GPU raised an error of Python, w
 
 
 def handler_text() -> str:
-    """The LLVM text of the handler that calls the entry of a table, the same for all kernels."""
-    return _with_numbers(_FRAME_TEXT + _ENTRY_TEXT)
+    """Return the LLVM text of the handler that calls a kernel on a CPU; it is the same for all kernels.
+
+    The handler reads the kernel's table (see `TABLE`) through the global variable `program`.
+    """
+    return _fill_placeholders(_FRAME_TEXT + _ENTRY_TEXT)
 
 
-def _with_numbers(text: str) -> str:
-    numbers = {
-        **{f"W_{word.upper()})": f"{place})" for place, word in enumerate(TABLE)},
+def _fill_placeholders(text: str) -> str:
+    """Return LLVM text with its placeholders replaced: `W_BYTES` by the word's index in `TABLE`, others by constants
+    and messages."""
+    replacements = {
+        **{f"W_{word.upper()})": f"{index})" for index, word in enumerate(TABLE)},
         "COUNTS_LENGTH": len(_COUNTS) + 1,
         "MEMORY_LENGTH": len(_MEMORY) + 1,
         "CODE_LENGTH": len(_CODE) + 1,
@@ -449,47 +456,59 @@ def _with_numbers(text: str) -> str:
         "MAJOR": API_VERSION[0],
         "MINOR": API_VERSION[1],
     }
-    for name, value in numbers.items():
-        text = text.replace(name, str(value))
+    for placeholder, value in replacements.items():
+        text = text.replace(placeholder, str(value))
     return text
 
 
 @cache
 def spare_workspace() -> np.ndarray[Any, np.dtype[np.uint64]]:
-    """The address of the workspace that no call uses; handlers of all programs share it."""
+    """Return an array of one word: the address of a workspace that no call is using, or 0 if there is none.
+
+    The handlers of all programs share it: a call takes the workspace, and puts it back when it ends.
+    """
     return np.zeros(1, np.uint64)
 
 
 class FfiHandler:
-    """A copy of a handler's code; its variable `program` points at an array, which lives as long as this."""
+    """Linked machine code of a handler, whose global variable `program` points to the array `program`.
+
+    The array lives as long as this object.
+    """
 
     def __init__(self, text: str, program: np.ndarray[Any, Any]):
+        """Link the LLVM text of a handler and make its variable `program` point to the array."""
         self.program = program
         self.code: Code = link(object_of(text), ("handler", "program"))
         ctypes.c_uint64.from_address(self.code.address("program")).value = program.ctypes.data
 
     @property
     def address(self) -> int:
-        """The address of the function that XLA calls."""
+        """Return the address of the C function that XLA calls."""
         return self.code.address("handler")
 
 
 def entry_handler(table: np.ndarray[Any, np.dtype[np.uint64]]) -> FfiHandler:
-    """Return a handler that calls the entry of a table."""
+    """Return a handler that calls a kernel on a CPU; `table` has its words, in the order of `TABLE`.
+
+    Its word "spare" is set here.
+    """
     table[TABLE.index("spare")] = spare_workspace().ctypes.data
     return FfiHandler(handler_text(), table)
 
 
 CALLBACK = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+"""The C type of Python callbacks: (address of a call frame, address of a word to set to 1) -> address of an error, or
+0."""
 
 
 def callback_handler(address: int) -> FfiHandler:
-    """Return a handler that calls the function of type CALLBACK at an address: see `_CALLBACK_TEXT`."""
-    return FfiHandler(_with_numbers(_FRAME_TEXT + _CALLBACK_TEXT), np.array([address], np.uint64))
+    """Return a handler that calls the Python callback of type `CALLBACK` at `address` for each custom call."""
+    return FfiHandler(_fill_placeholders(_FRAME_TEXT + _CALLBACK_TEXT), np.array([address], np.uint64))
 
 
 @cache
 def refusing_handler(says: str) -> FfiHandler:
-    """Return a handler that refuses every call with a text."""
-    text = np.frombuffer(says.encode() + b"\0", np.uint8)
-    return FfiHandler(_with_numbers(_FRAME_TEXT + _REFUSING_TEXT), text)
+    """Return a handler that fails every call with the error message `says`."""
+    message = np.frombuffer(says.encode() + b"\0", np.uint8)
+    return FfiHandler(_fill_placeholders(_FRAME_TEXT + _REFUSING_TEXT), message)

@@ -1,4 +1,7 @@
-"""The steps of a compiled kernel on arrays of given shapes, found when JAX traces, before there are values."""
+"""Compiled kernels as `tilewright.jax` sees them: their arguments, and their machine code for arrays of given shapes.
+
+Shapes are known when JAX traces a call; values are not.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,8 @@ from tilewright.errors import ArgumentError
 from tilewright.interpret.grid import is_grid
 from tilewright.ir.core import MemoryType, Program, Value
 from tilewright.ir.dtypes import DType
-from tilewright.jax.entries import EntrySteps, XlaBuffer
-from tilewright.jax.gpu import GpuSteps
+from tilewright.jax.entries import XlaBuffer, XlaCpuProgram
+from tilewright.jax.gpu import XlaGpuProgram
 from tilewright.limits import written
 from tilewright.runtime.arguments import Arguments
 from tilewright.targets.cpu.entry import EntryMember
@@ -29,35 +32,39 @@ from tilewright.targets.registry import native
 
 @dataclass(frozen=True)
 class XlaArgument:
-    """An argument of a kernel.
-
-    A number `is_size` where workgroups or loops may depend on it. An output `is_whole` where the kernel writes all of
-    it and reads none; it `is_needed` where the kernel reads it, so that a call must give it.
-    """
+    """An argument of a kernel, as a call from JAX passes it: an array or a number."""
 
     name: str
     dtype: DType
     is_number: bool = False
+    """True if it is a number; False: an array."""
     is_output: bool = False
-    is_whole: bool = False
-    is_needed: bool = True
+    """True if the kernel writes it."""
+    is_fully_written: bool = False
+    """True for an output that the kernel does not read and of which it writes each element."""
+    is_required: bool = True
+    """True if a call must pass it: an input, or an output that the kernel reads too."""
     is_size: bool = False
+    """True for a number on which workgroups or loops may depend, so that it must be known when JAX traces."""
 
 
 @dataclass(frozen=True)
-class KernelMember:
-    """A kernel for arrays of some shapes: its steps (None: nothing is computed), a text that tells it from others, and
-    all its arrays."""
+class SpecialisedKernel:
+    """A kernel compiled for arrays of given shapes."""
 
-    steps: EntrySteps | GpuSteps | None
-    text: str
+    program: XlaCpuProgram | XlaGpuProgram | None
+    """What XLA runs; None: arrays are empty, and nothing is computed."""
+    key_text: str
+    """A text that differs from that of every other program, in every process."""
     arrays: tuple[XlaBuffer, ...]
+    """The shapes and types of all the kernel's arguments, including outputs that the call leaves out."""
 
 
 class TileKernel:
-    """A tile kernel that `tilewright.compile` gave."""
+    """A tile kernel that `tilewright.compile` returned; `arguments` has an `XlaArgument` for each argument."""
 
     def __init__(self, executable: NativeExecutable):
+        """Take a compiled kernel; raise ArgumentError if its debug_log calls Python functions."""
         self._executable, program = executable, executable.program
         if any(function is not None for pair in program.hooks.values() for function in pair):
             raise ArgumentError(
@@ -71,77 +78,93 @@ class TileKernel:
                 a.type.dtype,
                 not isinstance(a.type, MemoryType),
                 a in executable.outputs,
-                a in executable.outputs and not executable.lenient and _is_written_whole(program, a),
+                a in executable.outputs and not executable.lenient and _is_fully_written(program, a),
                 a not in executable.outputs,
                 _decides_sizes(program, a),
             )
             for a in program.args
         )
 
-    def member(self, given: tuple[Any, ...]) -> KernelMember:
-        """The kernel for arrays such as these, None for outputs that are left out."""
+    def specialise(self, arrays_of_call: tuple[Any, ...]) -> SpecialisedKernel:
+        """Return the kernel for a call's arguments: arrays (only shapes and types are used), numbers, None for outputs.
+
+        None stands for an output that the call leaves out.
+        """
         executable = self._executable
-        bound = Arguments(executable.program, executable.outputs, executable.known, given, executable.lenient)
+        bound = Arguments(executable.program, executable.outputs, executable.known, arrays_of_call, executable.lenient)
         values = [np.asarray(bound.values[a]) for a in executable.program.args]
         arrays = tuple(
             XlaBuffer(v.shape, a.type.dtype.numpy) for v, a in zip(values, executable.program.args, strict=True)
         )
         if bound.is_empty:
-            return KernelMember(None, "", arrays)
+            return SpecialisedKernel(None, "", arrays)
         compiled, params = executable.member(bound)
-        return KernelMember(*steps_of(compiled, arrays, params, self.name), arrays)
+        return SpecialisedKernel(*xla_program_of(compiled, arrays, params, self.name), arrays)
 
 
 class TextKernel:
-    """A block, loop or host program that `compile_text`, or `compile` of a block kernel, gave."""
+    """A block, loop or host program that `compile_text`, or `compile` of a block kernel, returned; for CPUs.
+
+    `arguments` has an `XlaArgument` for each argument.
+    """
 
     def __init__(self, executable: TextExecutable, params: Mapping[str, int] | None):
+        """Take a compiled program; `params` has values, by name, of parameters that no shape determines."""
         self._executable, self._params = executable, None if params is None else dict(params)
         self.name = executable.name
         self.arguments = tuple(
-            XlaArgument(a.name or "", a.type.dtype, is_output=a.type.role != "in", is_needed=a.type.role != "out")
+            XlaArgument(a.name or "", a.type.dtype, is_output=a.type.role != "in", is_required=a.type.role != "out")
             for a in executable.main.args
         )
 
-    def member(self, given: tuple[Any, ...]) -> KernelMember:
-        """The program for arrays such as these, None for outputs that are left out."""
+    def specialise(self, arrays_of_call: tuple[Any, ...]) -> SpecialisedKernel:
+        """Return the program for a call's arrays, of which only shapes and types are used.
+
+        None stands for an output that the call leaves out.
+        """
         executable = self._executable
         device = executable.device
         assert isinstance(device, NativeDevice)
         device.target.require(self.name)
-        member, arrays = executable.member(*given, params=self._params)
+        member, arrays = executable.member(*arrays_of_call, params=self._params)
         buffers = tuple(XlaBuffer(arrays[a.name].shape, a.dtype.numpy) for a in self.arguments)
-        steps = EntrySteps(member, executable.workers)
-        return KernelMember(steps, f"{key_text_of(member)}{executable.workers}", buffers)
+        program = XlaCpuProgram(member, executable.workers)
+        return SpecialisedKernel(program, f"{key_text_of(member)}{executable.workers}", buffers)
 
 
-def steps_of(
+def xla_program_of(
     compiled: Compiled, arrays: Sequence[XlaBuffer], params: Mapping[str, int] | None, name: str
-) -> tuple[EntrySteps | GpuSteps, str]:
-    """Return the steps of a kernel for arrays, and a text that tells them from others.
+) -> tuple[XlaCpuProgram | XlaGpuProgram, str]:
+    """Return (what XLA runs for a compiled kernel, a text that differs from that of every other program).
 
-    It raises where its code does not run here.
+    `arrays` has the shapes and types of all arguments, `params` the values of sizes that no shape determines. `name` is
+    the kernel's name in errors: it raises if the shapes do not fit, or if this machine does not run the code.
     """
-    likes = [np.broadcast_to(np.zeros((), b.dtype), b.shape) for b in arrays]
+    stand_ins = [np.broadcast_to(np.zeros((), b.dtype), b.shape) for b in arrays]
     if is_gpu(compiled.target):
-        compiled.executor.script(likes, params)  # raises where arrays are not what the program takes
-        return GpuSteps(compiled.executor, params), f"{compiled.module}{params}"
+        compiled.executor.script(stand_ins, params)  # raises if the arrays do not fit the program's arguments
+        return XlaGpuProgram(compiled.executor, params), f"{compiled.module}{params}"
     native(compiled.target).require(name)
     running = compiled.running
     assert isinstance(running, EntryExecutor)
-    member = running.member(likes, params)
+    member = running.member(stand_ins, params)
     if member is None:
         raise ArgumentError(f"{name}: {running.why_script}; tilewright.jax calls kernels of packed arrays only")
-    return EntrySteps(member), key_text_of(member)
+    return XlaCpuProgram(member), key_text_of(member)
 
 
 def key_text_of(member: EntryMember) -> str:
-    """Return a text that tells an entry from others, in every process."""
+    """Return a text that differs for all machine-code entries (a key of the code, and sizes) and is the same in every
+    process."""
     return f"{member.code.key}{member.sizes}"
 
 
 def kernel_of(executable: Any, params: Mapping[str, int] | None) -> TileKernel | TextKernel:
-    """A compiled kernel that is machine code for a CPU or a GPU; an error that says what else it is."""
+    """Return the kernel that an executable from `tilewright.compile` or `compile_text` runs.
+
+    Raise ArgumentError if it is not machine code that XLA can call, or if `params` (values of parameters that no shape
+    determines) are given for a tile kernel, which has none.
+    """
     if not isinstance(executable, Executable | TextExecutable):
         raise ArgumentError(
             f"tilewright.jax takes what tilewright.compile or compile_text gives, not {written(executable, 80)}: "
@@ -164,8 +187,9 @@ def kernel_of(executable: Any, params: Mapping[str, int] | None) -> TileKernel |
     return TileKernel(executable)
 
 
-def _is_written_whole(program: Program, output: Value) -> bool:
-    """Whether a program surely writes each element of an output, and reads none: what it held before does not count."""
+def _is_fully_written(program: Program, output: Value) -> bool:
+    """True if a tile program surely writes each element of `output` and reads none, so that its old values do not
+    matter."""
     if is_grid(program) or any(op.name == "set_symbol" for op in program.walk()):
         return False
     kind = output.type
@@ -176,7 +200,7 @@ def _is_written_whole(program: Program, output: Value) -> bool:
 
 
 def _decides_sizes(program: Program, value: Value) -> bool:
-    """Whether workgroups or loops may depend on a number."""
+    """True if `value` is a number argument of a tile program on which its workgroups or loops may depend."""
     if isinstance(value.type, MemoryType) or not is_grid(program):
         return False
     return any(op.name == "set_symbol" and op.operands[0] is value for op in program.body.ops)

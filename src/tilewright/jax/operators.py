@@ -1,7 +1,8 @@
-"""Common parts of JAX's operators: checks of arrays, calls of kernels, rules of derivatives and batches.
+"""Common parts of the JAX operators (`matmul`, `conv2d`, ...): checks, kernel calls, rules for gradients and vmap.
 
-An operator is a function of two arrays of data and a bias that may be left out: sums of products, then the bias, then
-an activation. `OperatorOptions` says what is special about one; `derivable` gives it to JAX.
+An operator is a function of two data arrays and an optional bias: activation(contraction of both arrays + bias).
+`OperatorOptions` has its options and the methods in which operators differ; `differentiable` makes a JAX function of
+it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tilewright.compiler.compiled import Compiled
 from tilewright.errors import ArgumentError
 from tilewright.ir.dtypes import DType, from_numpy
 from tilewright.jax.entries import XlaBuffer, XlaCall
-from tilewright.jax.members import steps_of
+from tilewright.jax.members import xla_program_of
 from tilewright.jax.registry import call_registered, register_program, require_representable, xla_buffer_of
 
 ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
@@ -30,13 +31,13 @@ ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "gelu_tanh": lambda x: jax.nn.gelu(x, approximate=True),
     "silu": jax.nn.silu,
 }
-"""The functions whose derivatives are those of our activations."""
+"""{name of a kernel's activation: JAX's function for it}, from which its derivative is taken."""
 
 
 def array_stand_in(value: Any, name: str, ranks: tuple[int, ...] = ()) -> Any:
-    """An array of numpy's with the shape and element type of one of JAX, and values that nobody reads.
+    """Return an uninitialised numpy array with the shape and element type of a JAX array, which may be a tracer.
 
-    It has one of so many dimensions; two at least where none are said.
+    `name` names the array in errors. `ranks` are the allowed numbers of dimensions; none stand for two or more.
     """
     buffer = xla_buffer_of(value, name)
     require_representable(buffer, name)
@@ -47,35 +48,43 @@ def array_stand_in(value: Any, name: str, ranks: tuple[int, ...] = ()) -> Any:
 
 
 def call_kernel(kernel: Compiled, arrays: Mapping[str, Any], result: str, shape: tuple[int, ...], kind: DType) -> Any:
-    """The result of a kernel for arrays by argument name; `shape` and `kind` are those of the argument `result`."""
+    """Return the result of a compiled kernel, called through XLA, for `arrays` by argument name.
+
+    `result` is the name of the kernel's output, `shape` and `kind` are the shape and element type of the array that is
+    returned.
+    """
     require_representable(XlaBuffer(shape, kind.numpy), "the result")
     arguments = kernel.running.arguments
     names = [arg.name for arg in arguments]
-    taken = [n for n in names if n != result]
+    input_names = [n for n in names if n != result]
     shapes = {arg.name: arg.shape for arg in arguments}  # a kernel may see an array in another shape than callers do
-    given = tuple(jnp.reshape(arrays[n], shapes[n] or arrays[n].shape) for n in taken)
-    inputs = tuple(XlaBuffer(a.shape, np.dtype(a.dtype)) for a in given)
+    reshaped = tuple(jnp.reshape(arrays[n], shapes[n] or arrays[n].shape) for n in input_names)
+    inputs = tuple(XlaBuffer(a.shape, np.dtype(a.dtype)) for a in reshaped)
     outputs = (XlaBuffer(shapes[result] or shape, kind.numpy),)
-    call = XlaCall(inputs, outputs, tuple(len(taken) if n == result else taken.index(n) for n in names))
-    steps, text = steps_of(kernel, [call.buffers[place] for place in call.places], None, kernel.name)
-    (output,) = call_registered(register_program(kernel.name, text, steps, call), call, {}, given)
+    call = XlaCall(inputs, outputs, tuple(len(input_names) if n == result else input_names.index(n) for n in names))
+    program, text = xla_program_of(kernel, [call.buffers[index] for index in call.buffer_indices], None, kernel.name)
+    (output,) = call_registered(register_program(kernel.name, text, program, call), call, {}, reshaped)
     return jnp.reshape(output, shape)
 
 
-def activation_gradient(name: str | None, sums: Callable[[], Any], gradient: Any) -> Any:
-    """The derivative by what an activation was applied to, in the type of the derivative by its result.
+def activation_gradient(name: str | None, compute: Callable[[], Any], gradient: Any) -> Any:
+    """Return the gradient with respect to an activation's input, from `gradient` with respect to its output.
 
-    `sums` computes what it was applied to, in the type of sums.
+    `name` is the activation (None: the identity). `compute` recomputes the activation's input, in the accumulator's
+    type; it is called only if there is an activation. The result has the element type of `gradient`.
     """
     if name is None:
         return gradient
-    value = sums()
+    value = compute()
     _, back = jax.vjp(ACTIVATIONS[name], value)
     return back(gradient.astype(value.dtype))[0].astype(gradient.dtype)
 
 
 def gradient_operand_type(kind: DType, gradient: Any) -> DType:
-    """The type of the factors of a derivative: that of the data where the gradient has it too, else that of sums."""
+    """Return the operands' element type in a contraction that computes gradients of an operator on data of type `kind`.
+
+    It is `kind` if the array `gradient` has that type too, else the type of its accumulator.
+    """
     return kind if from_numpy(np.dtype(gradient.dtype)) is kind else kind.accumulator
 
 
@@ -84,42 +93,49 @@ def gradient_operand_type(kind: DType, gradient: Any) -> DType:
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorOptions(ABC):
-    """An operator, apart from its arrays: `kind` is the element type of its data, `out` that of its result."""
+    """The options of an operator, and the methods in which operators differ; its arrays are not part of it."""
 
     kind: DType
+    """The element type of the data."""
     out: DType
+    """The element type of the result."""
     activation: str | None = None
     precision: str | None = None
     accumulate: str | None = None
 
     @abstractmethod
     def call(self, *arrays: Any) -> Any:
-        """Return the result of one call of a kernel."""
+        """Return the operator's result for `arrays` (both data arrays and perhaps a bias), from one kernel call."""
 
     @abstractmethod
-    def merged(self, run: Any, size: int, has_batch: Sequence[bool], arrays: Sequence[Any]) -> Any:
-        """Return the results for a batch as one larger call of `run`; None if the kernel has no such form.
+    def call_batched(self, run: Any, size: int, has_batch: Sequence[bool], arrays: Sequence[Any]) -> Any:
+        """Return the results for a batch under vmap by one larger call of the operator; None if there is no such call.
 
-        `size` is the extent of the batch, the first dimension of the arrays for which `has_batch` holds.
+        `run` is the operator as a JAX function. `size` is the extent of the batch, the first dimension of those
+        `arrays` for which `has_batch` is True.
         """
 
     @abstractmethod
-    def gradients(self, first: Any, second: Any, outer: Any) -> tuple[Any, Any]:
-        """Return the derivatives by both arrays of data, of type `out`; `outer` is the derivative by the sums."""
+    def gradients(self, first: Any, second: Any, sum_gradient: Any) -> tuple[Any, Any]:
+        """Return the gradients with respect to both data arrays `first` and `second`, with the element type `out`.
+
+        `sum_gradient` is with respect to the contraction's result, before the activation.
+        """
 
 
 @lru_cache(maxsize=256)
 def jitted_operator(options: OperatorOptions) -> Any:
-    """Return the operator as JAX compiles it: a function of its arrays."""
+    """Return the operator as a jitted function of its arrays, from a cache."""
     return jax.jit(differentiable(options))
 
 
 @lru_cache(maxsize=256)
 def differentiable(options: OperatorOptions) -> Any:
-    """Return the operator as a function of its arrays that has derivatives, and rules for batches."""
+    """Return the operator as a JAX function of its arrays, with rules for gradients and for vmap, from a cache."""
     run = jax.custom_vjp(_batchable(options))
 
     def forward(*arrays: Any) -> Any:
+        """Return (the result, residuals for the backward: the arrays), as jax.custom_vjp requires."""
         return run(*arrays), arrays
 
     run.defvjp(forward, partial(_all_gradients, options))
@@ -128,12 +144,19 @@ def differentiable(options: OperatorOptions) -> Any:
 
 @lru_cache(maxsize=256)
 def _batchable(options: OperatorOptions) -> Any:
-    """Return the operator as a function of its arrays that vmap makes one larger call where it can."""
+    """Return the operator as a JAX function of its arrays with a vmap rule: one larger call if possible.
+
+    Otherwise the vmap rule makes one custom call whose handler iterates over the batch.
+    """
     run = custom_vmap(options.call)
 
     def batched(size: int, has_batch: list[bool], *arrays: Any) -> tuple[Any, bool]:
-        results = options.merged(run, size, has_batch, arrays)
-        if results is None:  # the handler goes through the batch
+        """Return (results for a batch of extent `size`, True: they have the batch dimension), by one custom call.
+
+        `has_batch` tells which arrays have the batch as their first dimension.
+        """
+        results = options.call_batched(run, size, has_batch, arrays)
+        if results is None:  # the FFI handler iterates over the batch
             results = jax.vmap(options.call, [0 if has else None for has in has_batch])(*arrays)
         return results, True
 
@@ -142,13 +165,25 @@ def _batchable(options: OperatorOptions) -> Any:
 
 
 def _all_gradients(options: OperatorOptions, arrays: Sequence[Any], gradient: Any) -> tuple[Any, ...]:
-    """Return the derivatives by all arrays; `gradient` is the derivative by the result."""
+    """Return the gradients with respect to all `arrays` (both data arrays, and the bias if there is one).
+
+    `gradient` is with respect to the operator's result.
+    """
     first, second, *bias = arrays
     kind = options.kind
-    sums = replace(options, activation=None, out=kind.accumulator, accumulate=None)
-    outer = activation_gradient(options.activation, lambda: differentiable(sums)(*arrays), gradient)
-    common = gradient_operand_type(kind, gradient)
-    plain = replace(sums, kind=common, out=kind, precision=options.precision if common is kind else None)
-    by_data = plain.gradients(*(a.astype(common.numpy) for a in (first, second, outer)))
-    by_bias = [outer.reshape(-1, outer.shape[-1]).astype(kind.accumulator.numpy).sum(0) for _ in bias]
-    return (*by_data, *by_bias)
+    without_activation = replace(options, activation=None, out=kind.accumulator, accumulate=None)
+    sum_gradient = activation_gradient(
+        options.activation, lambda: differentiable(without_activation)(*arrays), gradient
+    )
+    operand_type = gradient_operand_type(kind, gradient)
+    contraction = replace(
+        without_activation,
+        kind=operand_type,
+        out=kind,
+        precision=options.precision if operand_type is kind else None,
+    )
+    data_gradients = contraction.gradients(*(a.astype(operand_type.numpy) for a in (first, second, sum_gradient)))
+    bias_gradients = [
+        sum_gradient.reshape(-1, sum_gradient.shape[-1]).astype(kind.accumulator.numpy).sum(0) for _ in bias
+    ]
+    return (*data_gradients, *bias_gradients)

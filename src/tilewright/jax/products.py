@@ -1,4 +1,4 @@
-"""Matrix product as a function of JAX."""
+"""`matmul` as a JAX function: activation(a * b + bias), with gradients and rules for vmap."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def matmul(
     precision: str | None = None,
     accumulate: str | None = None,
 ) -> Any:
-    """activation(a[..., m, k] * b[..., k, n] + bias[n]), of a's element type unless `out_dtype` says another.
+    """Return activation(a[..., m, k] * b[..., k, n] + bias[n]), of a's element type unless `out_dtype` is given.
 
-    It is `tilewright.matmul` as a function of JAX: jit, vmap and shard_map take it, and it has derivatives by all
-    arrays. Under vmap over a, or over a and b, it is one batched product. The derivatives are products of the factors'
-    type where the result has it too, of the type of sums otherwise; they sum in the type of sums. Before an activation
-    the sums are computed again.
+    It is `tilewright.matmul` as a JAX function, for jit, vmap, shard_map and grad. `precision="tf32"` rounds f32
+    operands to tf32; `accumulate="f16"` accumulates f16 products in f16. Under vmap over a, or over a and b, it is one
+    batched GEMM. Gradients are GEMMs too: their operands have the data's type if the result has it, else the
+    accumulator's. For the gradient of an activation its input is recomputed.
 
     >>> import jax, jax.numpy as jnp
     >>> a, b = jnp.array([[1.0, 2.0]]), jnp.array([[3.0], [4.0]])
@@ -73,65 +73,81 @@ GRADIENTS = {
     "nt": (("nn", "c", "b"), ("tn", "c", "a")),
     "tn": (("nt", "b", "c"), ("nn", "a", "c")),
 }
-"""For factors that lie so, the products that are the derivatives by a and by b; c is the derivative by the result."""
+"""{transposes of a GEMM: (GEMM for a's gradient, GEMM for b's gradient)}; each is (transposes, left operand, right
+operand), where "c" is the gradient with respect to the GEMM's result."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Product(OperatorOptions):
-    """A product of two matrices, or of two batches of them; `transposes` says how they lie ("nt": b is [n, k])."""
+    """The options of a GEMM of two matrices a and b, or of two batches of matrices."""
 
     transposes: str
+    """"n" or "t" (transposed) for each operand: with "nn" they are a[m, k] and b[k, n], with "nt" b is [n, k]."""
 
     def call(self, *arrays: Any) -> Any:
+        """Return the GEMM of `arrays` (a, b and perhaps a bias), from one kernel call; zeros if the result is empty."""
         a, b, *bias = arrays
         m, k = a.shape[-2:] if self.transposes[0] == "n" else a.shape[:-3:-1]
         n = b.shape[-1] if self.transposes[1] == "n" else b.shape[-2]
         batch = a.shape[:-2]
         if 0 in (*batch, m, n):
             return jnp.zeros((*batch, m, n), self.out.numpy)
-        asked = (self.activation, self.precision, self.accumulate)
-        kinds = (self.kind.name, self.out.name)
+        options = (self.activation, self.precision, self.accumulate)
+        dtypes = (self.kind.name, self.out.name)
         sizes = (prod(batch), m, k, n)
         added, threads = (bool(bias), False), environment.threads()
-        kernel = product_kernel(self.transposes, sizes, kinds, added, asked, CPU, False, threads)
-        given = {"a": a, "b": b} | ({"bias": bias[0]} if bias else {})
-        return call_kernel(kernel, given, "c", (*batch, m, n), self.out)
+        kernel = product_kernel(self.transposes, sizes, dtypes, added, options, CPU, False, threads)
+        arguments = {"a": a, "b": b} | ({"bias": bias[0]} if bias else {})
+        return call_kernel(kernel, arguments, "c", (*batch, m, n), self.out)
 
-    def merged(self, run: Any, size: int, has_batch: Sequence[bool], arrays: Sequence[Any]) -> Any:
+    def call_batched(self, run: Any, size: int, has_batch: Sequence[bool], arrays: Sequence[Any]) -> Any:
+        """Return the GEMMs of a vmap batch by one call of `run`; None if a has no batch, or the bias has one.
+
+        `size` is the batch's extent, `has_batch` says which of `arrays` (a, b, perhaps a bias) have it in front. If
+        only a has it, the rows of all members become rows of a single matrix if possible.
+        """
         a, b, *bias = arrays
-        in_a, in_b, *in_bias = has_batch
-        if any(in_bias) or not in_a:  # the kernel has one bias for all products
+        a_has_batch, b_has_batch, *bias_has_batch = has_batch
+        if any(bias_has_batch) or not a_has_batch:  # the kernel has one bias for all products
             return None
-        if not in_b and a.ndim == 3 and self.transposes[0] == "n":  # rows of all products are rows of one
+        if not b_has_batch and a.ndim == 3 and self.transposes[0] == "n":  # rows of all members are rows of one matrix
             rows = run(a.reshape(-1, a.shape[-1]), b, *bias)
             return rows.reshape(size, a.shape[1], -1)
-        if not in_b:
+        if not b_has_batch:
             b = jnp.broadcast_to(b, (size, *b.shape))
         products = run(*(x.reshape(-1, *x.shape[-2:]) for x in (a, b)), *bias)
         return products.reshape(*a.shape[:-2], *products.shape[-2:])
 
-    def gradients(self, first: Any, second: Any, outer: Any) -> tuple[Any, Any]:
-        factors = {"a": first, "b": second, "c": outer}
-        by_a, by_b = (
-            differentiable(replace(self, transposes=transposes))(factors[left], factors[right])
+    def gradients(self, first: Any, second: Any, sum_gradient: Any) -> tuple[Any, Any]:
+        """Return the gradients with respect to a (`first`) and b (`second`), each by a GEMM.
+
+        `sum_gradient` is with respect to a * b + bias.
+        """
+        operands = {"a": first, "b": second, "c": sum_gradient}
+        da, db = (
+            differentiable(replace(self, transposes=transposes))(operands[left], operands[right])
             for transposes, left, right in GRADIENTS[self.transposes]
         )
-        return by_a, by_b
+        return da, db
 
 
 @lru_cache(maxsize=256)
 def _compiled_product(options: _Product) -> Any:
-    """Return the product of arrays with dimensions in front, as JAX compiles it."""
-    return jax.jit(partial(_folded, options))
+    """Return `_multiply_batches` with these options as a jitted function of a, b and perhaps a bias, from a cache."""
+    return jax.jit(partial(_multiply_batches, options))
 
 
-def _folded(options: _Product, a: Any, b: Any, *bias: Any) -> Any:
-    """The product of arrays with dimensions in front: as one of matrices where b is one, else as a batch."""
+def _multiply_batches(options: _Product, a: Any, b: Any, *bias: Any) -> Any:
+    """Return the product of a[..., m, k] and b[..., k, n], or b[k, n], with `options` and perhaps a bias.
+
+    With a single matrix b, all leading dimensions of a are merged into m, and it is one GEMM; else they are merged into
+    one batch dimension.
+    """
     *batch, m, k = a.shape
     n = b.shape[-1]
     count = prod(batch)
     if b.ndim == 2 or count == 1:
-        folded = differentiable(options)(a.reshape(count * m, k), b.reshape(k, n), *bias)
+        products = differentiable(options)(a.reshape(count * m, k), b.reshape(k, n), *bias)
     else:
-        folded = differentiable(options)(a.reshape(count, m, k), b.reshape(count, k, n), *bias)
-    return folded.reshape(*batch, m, n)
+        products = differentiable(options)(a.reshape(count, m, k), b.reshape(count, k, n), *bias)
+    return products.reshape(*batch, m, n)

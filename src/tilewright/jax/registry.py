@@ -1,4 +1,4 @@
-"""Programs that XLA can call by name: each is registered once in a process, under a name that says what it is."""
+"""Custom calls of XLA: each compiled kernel is registered once in a process, under a name that contains its hash."""
 
 from __future__ import annotations
 
@@ -14,85 +14,93 @@ import numpy as np
 from tilewright._version import __version__
 from tilewright.errors import ArgumentError
 from tilewright.ir.dtypes import from_numpy
-from tilewright.jax.entries import EntrySteps, EntryTable, XlaBuffer, XlaCall
-from tilewright.jax.gpu import GpuCalls, GpuSteps
+from tilewright.jax.entries import EntryTable, XlaBuffer, XlaCall, XlaCpuProgram
+from tilewright.jax.gpu import GpuCalls, XlaGpuProgram
 from tilewright.jax.handler import FfiHandler, callback_handler, entry_handler, refusing_handler
 from tilewright.targets.cpu.pool import pool
 
 _registered: dict[str, tuple[FfiHandler, EntryTable | GpuCalls]] = {}
-"""What XLA may call, by name; nothing is ever taken back, as an executable of XLA's may hold the address."""
+"""{name of a custom call: (its handler, the data that the handler reads)}; entries are never removed, because XLA's
+executables may hold their addresses."""
 _lock = Lock()
 ON_CPUS, ON_GPUS = "cpu", "CUDA"
-"""JAX's names of platforms."""
+"""JAX's names of the platforms."""
 _ELSEWHERE = {
     ON_GPUS: "tilewright: this kernel is compiled for CPUs, and its arrays lie on a GPU: compile it with target='gpu', "
     "or put its arguments on jax.devices('cpu')[0]",
     ON_CPUS: "tilewright: this kernel is compiled for a GPU, and its arrays lie on the host: compile it with "
     "target='cpu', or put its arguments on jax.devices('gpu')[0]",
 }
-"""What a call says on the platform that a kernel is not for."""
+"""{platform of the arrays: the error message of a call there, if the kernel is compiled for the other platform}."""
 
 
-def register_program(name: str, text: str, steps: EntrySteps | GpuSteps, call: XlaCall) -> str:
-    """The name under which XLA calls the steps of a kernel.
+def register_program(name: str, text: str, program: XlaCpuProgram | XlaGpuProgram, call: XlaCall) -> str:
+    """Register a kernel with XLA, unless it is already, and return the name of its custom call.
 
-    `text` is the program with its sizes, which together with the call and the number of workers tells it from all
-    others, in every process. On the platform that the kernel is not for, a call is refused.
+    The name has the kernel's `name` and a hash, equal in every process, of `text` (unique to the kernel and its sizes),
+    of the buffers in `call` and of the number of threads. `program` is what XLA runs. On the platform (CPU or GPU) that
+    the kernel is not for, a call raises an error.
     """
-    platform, other = (ON_CPUS, ON_GPUS) if isinstance(steps, EntrySteps) else (ON_GPUS, ON_CPUS)
+    platform, other = (ON_CPUS, ON_GPUS) if isinstance(program, XlaCpuProgram) else (ON_GPUS, ON_CPUS)
     workers = pool().workers if platform == ON_CPUS else 0
-    told = repr((__version__, text, call, workers, platform))
-    target = f"tilewright.{name}.{sha256(told.encode()).hexdigest()[:24]}"
+    key = repr((__version__, text, call, workers, platform))
+    target = f"tilewright.{name}.{sha256(key.encode()).hexdigest()[:24]}"
     with _lock:
         if target not in _registered:
-            kept: EntryTable | GpuCalls
-            if isinstance(steps, EntrySteps):
-                kept = EntryTable(name, steps, call)
-                handler = entry_handler(kept.words)
+            data: EntryTable | GpuCalls
+            if isinstance(program, XlaCpuProgram):
+                data = EntryTable(name, program, call)
+                handler = entry_handler(data.words)
             else:
-                kept = GpuCalls(name, steps, call)
-                handler = callback_handler(ctypes.cast(kept.callback, ctypes.c_void_p).value or 0)
+                data = GpuCalls(name, program, call)
+                handler = callback_handler(ctypes.cast(data.callback, ctypes.c_void_p).value or 0)
             _register(target, handler, platform)
             _register(target, refusing_handler(_ELSEWHERE[other]), other)
-            _registered[target] = handler, kept
+            _registered[target] = handler, data
     return target
 
 
 def _register(target: str, handler: FfiHandler, platform: str) -> None:
+    """Register the handler's machine code with JAX as the custom call `target` on `platform` ("cpu" or "CUDA")."""
     function = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(handler.address)
     jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(function), platform=platform)
 
 
 def call_registered(target: str, call: XlaCall, aliases: dict[int, int], arrays: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The results of a registered program as arrays of JAX. `aliases` says which arguments become which results.
+    """Return the results, as JAX arrays, of the custom call `target` (a name from `register_program`) on `arrays`.
 
-    Under vmap it stays one call: the handler goes through the batch. An array that becomes a result is repeated for
-    each member first, others are not.
+    `call` has the shapes of the results. `aliases` maps the number of an argument to the number of the result that
+    shares its buffer. Under vmap it stays one call, and the handler iterates over the batch; arrays without the batch
+    dimension are then broadcast in memory only if there are aliases.
     """
-    kind = jax.typeof(arrays[0]) if arrays else None
-    placed: dict[str, Any] = {}
-    if kind is not None and kind.mat.varying:  # within a shard_map, a result varies as the arrays do
-        sharding = jax.sharding.NamedSharding(kind.sharding.mesh, jax.sharding.PartitionSpec())
-        placed = {"sharding": sharding, "manual_axis_type": kind.mat}
-    results = [jax.ShapeDtypeStruct(b.shape, b.dtype, **placed) for b in call.results]
+    array_type = jax.typeof(arrays[0]) if arrays else None
+    options: dict[str, Any] = {}
+    if array_type is not None and array_type.mat.varying:  # within a shard_map, results vary over the arrays' mesh axes
+        sharding = jax.sharding.NamedSharding(array_type.sharding.mesh, jax.sharding.PartitionSpec())
+        options = {"sharding": sharding, "manual_axis_type": array_type.mat}
+    results = [jax.ShapeDtypeStruct(b.shape, b.dtype, **options) for b in call.results]
     method = "broadcast_all" if aliases else "expand_dims"
     run = jax.ffi.ffi_call(target, results, vmap_method=method, input_output_aliases=aliases)
     return tuple(run(*arrays))
 
 
 def with_common_varying_axes(arrays: Sequence[Any]) -> tuple[Any, ...]:
-    """Arrays that vary over the same axes of a shard_map: what is the same for all its members is taken by each.
+    """Return `arrays`, all marked as varying over the same mesh axes of a shard_map; outside of one, unchanged.
 
-    JAX derives this step itself: the derivative by such an array is the sum over the members.
+    An array that is replicated along such an axis keeps its values. JAX differentiates this step itself: the gradient
+    with respect to a replicated array is the sum over the axis.
     """
     axes = [jax.typeof(a).mat.varying for a in arrays]
     varying = frozenset().union(*axes)
-    missing = [tuple(varying - held) for held in axes]
+    missing = [tuple(varying - own) for own in axes]
     return tuple(jax.lax.pcast(a, m, to="varying") if m else a for a, m in zip(arrays, missing, strict=True))
 
 
 def require_representable(buffer: XlaBuffer, where: str) -> None:
-    """Raises where JAX holds such elements in another way than kernels do; `where` names the array."""
+    """Raise if JAX stores elements of the type of `buffer` differently than kernels do; `where` names the array.
+
+    This is so for types of 2 to 7 bits, which XLA packs into bytes, and for 64-bit types unless jax_enable_x64 is set.
+    """
     kind = from_numpy(buffer.dtype)
     if kind is not None and 1 < kind.bits < 8:
         raise ArgumentError(f"{where} holds {kind}, of which XLA puts several into a byte; convert it to i8 or f8")
@@ -103,7 +111,7 @@ def require_representable(buffer: XlaBuffer, where: str) -> None:
 
 
 def xla_buffer_of(array: Any, where: str) -> XlaBuffer:
-    """The shape and element type of an array that JAX takes; `where` names it."""
+    """Return the shape and element type of a JAX or numpy array; raise if it is none. `where` names it in errors."""
     if not isinstance(array, jax.Array | np.ndarray):
         raise ArgumentError(
             f"{where} is a {type(array).__name__}; tilewright.jax takes arrays of JAX and numpy: pass jnp.asarray of it"

@@ -46,11 +46,11 @@ from tilewright.plan.chained import adds_products
 from tilewright.plan.facts.loops import monoid_of
 from tilewright.plan.general import dims_of
 from tilewright.plan.kernel import KernelProgram
-from tilewright.plan.microkernel import names_of
+from tilewright.plan.microkernel import mmas_by_name
 from tilewright.plan.refusals import refused
 from tilewright.plan.schedule import LAUNCH, Schedule
-from tilewright.plan.stepping import products_over
-from tilewright.plan.terms import product_by_terms
+from tilewright.plan.stepping import unlooped_mmas
+from tilewright.plan.terms import match_simt_product
 
 
 def bind_plan(forms: RequestForms, plan: Schedule, choose: ChoosePlan) -> tuple[Request, Kernels]:
@@ -105,8 +105,8 @@ def _bind_parts(request: Request, plan: Schedule, choose: ChoosePlan, name: str,
     line, program, machine = f"parts {name} {count}", request.program, request.machine
     part = next((a for a in plan.axes if a.name == f"{name}_part"), None)
     loop = None if part is None else part.split("loop")
-    reduction = sum_of(program, request.free, request.sizes) if names_of(program) else "it has no product"
-    if not names_of(program) and loop is None:
+    reduction = sum_of(program, request.free, request.sizes) if mmas_by_name(program) else "it has no product"
+    if not mmas_by_name(program) and loop is None:
         split = parted(program, request.sizes, count, machine)
     elif isinstance(reduction, str):
         if loop is None:
@@ -168,7 +168,7 @@ def _with_k_loops(request: Request, plan: Schedule) -> Request:
         program = request.program
         d = next((d for d in dims_of(program) if str(d) == axis.name), None)
         loop = axis.split("loop")
-        if d is None or loop is None or loop.size >= request.size(d) or not products_over(program, d):
+        if d is None or loop is None or loop.size >= request.size(d) or not unlooped_mmas(program, d):
             continue
         if any(op.name == "iterate" and op.attrs["axis"] is d for op in program.walk()):
             continue  # it is the tile of that loop
@@ -189,7 +189,7 @@ def _bind_lanes(request: Request, whole_form: Request, plan: Schedule) -> OneKer
     if machine.lanes is None or request.opened or request.logs or not by_loops or is_ordered(program):
         return None
     sizes = request.sizes
-    product = product_by_terms(program, request.free, numbers_of(sizes), Substitution(sizes), machine)
+    product = match_simt_product(program, request.free, numbers_of(sizes), Substitution(sizes), machine)
     if isinstance(product, str):
         return None
     box = lane_box_of(plan, str(product.rows[0])) if len(product.rows) == 1 else None
@@ -238,6 +238,6 @@ def _with_loop_tiles(request: Request, plan: Schedule, program: Program) -> Prog
 
 def _columns_along(request: Request, plan: Schedule, d: Expr) -> list[int]:
     """Return the N tile sizes that the plan gives to the MMAs whose accumulator has `d` as its last dimension."""
-    products = names_of(request.program)
+    products = mmas_by_name(request.program)
     lines = [(line, products[line.name]) for line in plan.products if line.name in products]
     return [line.columns for line, op in lines if op.result.type.dims[-1:] == (d,)]

@@ -20,11 +20,11 @@ from tilewright.plan.general import dims_of
 from tilewright.plan.halo_windows import SlidingWindow, image_rows, operand_reads, sliding_window
 from tilewright.plan.kernel import KernelProgram
 from tilewright.plan.legality import check_blocks, check_pipeline, check_registers, check_sharing, groups_of
-from tilewright.plan.microkernel import Axes, Microkernel, axes_in, names_of
-from tilewright.plan.pipelined import atoms_of, product_of
+from tilewright.plan.microkernel import Axes, Microkernel, axes_in, mmas_by_name
+from tilewright.plan.pipelined import atoms_of, pipelined_mma
 from tilewright.plan.refusals import refused, tasks_line
 from tilewright.plan.schedule import Axis, Digit, ProductUnit, Schedule, Split, ValuePlacement
-from tilewright.plan.tiled import Walk
+from tilewright.plan.tiled import LineLayout
 
 
 def bind_halo(request: Request, plan: Schedule) -> OneKernel:
@@ -63,7 +63,7 @@ class HaloKernel:
         without_loops, _ = without_k_loops(
             request.program, request.free
         )  # loops over taps stay, because the plan has them
-        products = names_of(without_loops)
+        products = mmas_by_name(without_loops)
         for other in (x for x in plan.products if x.name not in products):
             raise refused(other, f"there is no product {other.name}; there is {', '.join(products)}")
         if len(products) != 1 or len(plan.products) != 1:
@@ -76,7 +76,7 @@ class HaloKernel:
         if counted is None:
             raise refused(plan.pipeline, f"{axes.m} does not count in digits")
         program, sizes, digits, _ = counted
-        product = product_of(program, numbers_of(sizes), ())
+        product = pipelined_mma(program, numbers_of(sizes), ())
         if isinstance(product, str):
             raise refused(plan.pipeline, product)
         return cls(request, plan, program, sizes, digits, line, *product, plan.axis(str(axes.m)))
@@ -110,7 +110,7 @@ class HaloKernel:
         self._check_copies()
         return replace(patched, sizes={**self.sizes, **patched.sizes}), self._boxed_plan(patched, box, walk)
 
-    def _boxed_plan(self, patched: Patched, box: tuple[int, ...], walk: Walk | None) -> Schedule:
+    def _boxed_plan(self, patched: Patched, box: tuple[int, ...], walk: LineLayout | None) -> Schedule:
         """Return the plan with two axes in place of the axis of M: one counts boxes, one the rows within a `box`
         (extents per digit). With a `walk` (rows run on from image line to image line), the second axis has one digit
         per extent of the box, the last with the padding of a line.
@@ -122,7 +122,7 @@ class HaloKernel:
         places = [Digit(inner, statement.rows, statement.rows)]
         if walk is not None:
             places = [Digit(str(d), n, n) for d, n in zip(self.digits, box, strict=True)]
-            places[-1] = replace(places[-1], walked=walk.pitch)
+            places[-1] = replace(places[-1], padded_extent=walk.pitch)
         inner_axis = Axis(inner, tuple(places), (Split("task", statement.rows),))
         outer_axis = Axis(outer, (Digit(outer, count, count),), (Split("task", 1),))
         axes = [x for axis in self.plan.axes for x in ((outer_axis, inner_axis) if axis is self.rows else (axis,))]
@@ -214,22 +214,26 @@ class HaloKernel:
             raise refused(others or line or self.plan.pipeline, f"a halo tile needs `{name} {form} at ...`")
         return line
 
-    def box(self, window: SlidingWindow, microkernel: Microkernel) -> tuple[tuple[int, ...], Walk | None]:
-        """Return (extents of a task's box, one per digit of M; a Walk if its rows run on from image line to image line,
-        else None). Refuse a box that does not match the MMA's M tile `microkernel.rows`, or whose overhang would be
+    def box(self, window: SlidingWindow, microkernel: Microkernel) -> tuple[tuple[int, ...], LineLayout | None]:
+        """Return (extents of a task's box, one per digit of M; a LineLayout if its rows run on from line to line, else
+        None). Refuse a box that does not match the MMA's M tile `microkernel.rows`, or whose overhang would be
         written inside the result.
         """
         rows, size = self.rows, numbers_of(self.sizes)
         sizes = {cut.digit: cut.size for cut in rows.splits if cut.level == "task"}
         extents = [self.sizes[d] for d in self.digits]
-        is_padded = [digit.walked != digit.extent for digit in rows.digits]
+        is_padded = [digit.padded_extent != digit.extent for digit in rows.digits]
         runs_on = any(is_padded)
         if len(sizes) != len(rows.splits) or None in sizes:
             raise refused(rows, "a box has a task for each of its digits")
         box = tuple(sizes.get(str(d), self.sizes[d] if runs_on else 1) for d in self.digits)
-        walk = window.image_walk(extents) if runs_on else None
+        walk = window.image_lines(extents) if runs_on else None
         if walk is not None:
-            if is_padded[:-1] != [False] * (len(is_padded) - 1) or rows.digits[-1].walked != walk.pitch or len(box) < 2:
+            if (
+                is_padded[:-1] != [False] * (len(is_padded) - 1)
+                or rows.digits[-1].padded_extent != walk.pitch
+                or len(box) < 2
+            ):
                 raise refused(rows, f"rows run on from line to line of {walk.pitch}")
             if window.digits[-2:] != ((len(box) - 2,), (len(box) - 1,)) or box[-2:] != tuple(extents[-2:]):
                 raise refused(rows, "rows run on in whole images only")

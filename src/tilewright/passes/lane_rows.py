@@ -12,11 +12,11 @@ from tilewright.passes.tile.patches import Patched, in_patches, inner_of, outer_
 from tilewright.plan.bind_lane_boxes import BoxedRows
 from tilewright.plan.boxes import cut_dims, may_overrun, numbers_of
 from tilewright.plan.fixed import tiles_of
-from tilewright.plan.microkernel import names_of
+from tilewright.plan.microkernel import mmas_by_name
 from tilewright.plan.refusals import refused
 from tilewright.plan.schedule import Digit, Schedule
-from tilewright.plan.term_boxes import Terms, with_window
-from tilewright.plan.terms import TermProduct
+from tilewright.plan.term_boxes import SimtProduct, with_window
+from tilewright.plan.terms import SimtMatch
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class LaneRows:
     program over these digits.
     """
 
-    terms: Terms
+    terms: SimtProduct
     name: str
     program: Program
     """The program over digits of M."""
@@ -39,7 +39,7 @@ class LaneRows:
     """Loops with the same result for every tile size."""
 
     @classmethod
-    def of(cls, request: Request, product: TermProduct) -> LaneRows | str:
+    def of(cls, request: Request, product: SimtMatch) -> LaneRows | str:
         """Return the LaneRows of an MMA; or a text that says why lanes cannot compute boxes of its rows. The program of
         the request is over whole dimensions, not over their digits.
         """
@@ -53,7 +53,7 @@ class LaneRows:
         if counted is None:
             return f"{row} does not count in digits"
         over, sizes, digits, loops = counted
-        factors = [v for op in names_of(over).values() for v in op.operands[:2]]
+        factors = [v for op in mmas_by_name(over).values() for v in op.operands[:2]]
         operands = [v for v in factors if digits[-1] in v.type.dims]
         (read,) = (op for op in over.walk() if op.name == "read" and op.result in operands)
         size = numbers_of(sizes)
@@ -62,7 +62,7 @@ class LaneRows:
             return f"tasks do not cut {row}"
         return cls(product.terms, str(row), over, sizes, digits, cut, read, loops)
 
-    def bound(self, plan: Schedule, box: dict[str, int]) -> tuple[Terms, Patched, Schedule]:
+    def bound(self, plan: Schedule, box: dict[str, int]) -> tuple[SimtProduct, Patched, Schedule]:
         """Return (how lanes compute the MMA term by term, the program over boxes of rows, the plan of that program).
         `box` is {digit of M: extent of a lane's box}. Refuse a plan whose boxes name unknown digits, or overhang inside
         the result.
@@ -78,23 +78,25 @@ class LaneRows:
                 raise refused(axis, f"a lane's box of {n} is longer than {d}, which has {size(d)}")
             if size(d) % n and not may_overrun(d, self.program, size):
                 raise refused(axis, f"{d} ends within a box, and what lies past it is not outside the result")
-        loop = plan.axis(str(self.terms.summed)).split("loop")
-        terms = replace(self.terms, sizes=sizes, tile=size(self.terms.summed) if loop is None else loop.size)
+        loop = plan.axis(str(self.terms.k)).split("loop")
+        terms = replace(self.terms, box_extents=sizes, k_step=size(self.terms.k) if loop is None else loop.size)
         terms = with_window(terms, self.read, self.digits, size)
         patched, boxed = self.over_boxes(terms)
         return self.with_dims(terms), patched, boxed.to_boxed_plan(plan)
 
-    def over_boxes(self, terms: Terms) -> tuple[Patched, BoxedRows]:
+    def over_boxes(self, terms: SimtProduct) -> tuple[Patched, BoxedRows]:
         """Return (the program with M in boxes of the sizes that `terms` gives, the names and extents of the boxed rows
         for the plan).
         """
-        patched = in_patches(self.program, self.sizes, self.name, self.digits, terms.sizes, apart=True, free=self.free)
+        patched = in_patches(
+            self.program, self.sizes, self.name, self.digits, terms.box_extents, apart=True, free=self.free
+        )
         digits = tuple(Digit(str(d), self.sizes[d], self.sizes[d]) for d in self.digits)
-        boxed = BoxedRows(self.name, digits, terms.sizes, str(patched.outer), tuple(map(str, patched.inner)))
+        boxed = BoxedRows(self.name, digits, terms.box_extents, str(patched.outer), tuple(map(str, patched.inner)))
         return replace(patched, sizes={**self.sizes, **patched.sizes}), boxed
 
-    def with_dims(self, terms: Terms) -> Terms:
+    def with_dims(self, terms: SimtProduct) -> SimtProduct:
         """Return `terms` (how lanes compute the MMA) with its dimensions renamed to those of the program over boxes."""
-        cut, inner = [d for d in self.cut if d not in self.digits], tuple(inner_of(self.digits, terms.sizes))
+        cut, inner = [d for d in self.cut if d not in self.digits], tuple(inner_of(self.digits, terms.box_extents))
         first = next((n for n, d in enumerate(self.cut) if d in self.digits), len(cut))
-        return replace(terms, box=inner, dims=(*cut[:first], outer_of(self.name), *inner, *cut[first:]))
+        return replace(terms, box_dims=inner, grid_dims=(*cut[:first], outer_of(self.name), *inner, *cut[first:]))

@@ -15,7 +15,7 @@ from tilewright.passes.request import CompileOptions, Request, SizedProgram
 from tilewright.passes.tile.apart import apart, apart_before
 from tilewright.passes.tile.rewriting import Halves
 from tilewright.plan.general import GeneralChoice, only_adds
-from tilewright.plan.microkernel import names_of
+from tilewright.plan.microkernel import mmas_by_name
 from tilewright.plan.planner import Choice
 from tilewright.plan.refusals import refused
 from tilewright.plan.schedule import LAUNCH, Schedule
@@ -69,4 +69,4 @@ def choices_of_parts(kernels: Kernels) -> tuple[Choice | GeneralChoice, ...]:
 
 def _last_product(first: Program) -> str:
     """Return the name of the last MMA of the first kernel."""
-    return list(names_of(first))[-1]
+    return list(mmas_by_name(first))[-1]

@@ -16,7 +16,7 @@ from tilewright.plan.bind_products import bind_products, check_orientation
 from tilewright.plan.bound import BoundKernel
 from tilewright.plan.kernel import KernelProgram
 from tilewright.plan.legality import check_loop_tile
-from tilewright.plan.microkernel import Microkernel, as_plan, axes_in, products_of
+from tilewright.plan.microkernel import Microkernel, axes_in, best_microkernels, mma_statements
 from tilewright.plan.refusals import refused
 from tilewright.plan.schedule import Schedule
 
@@ -53,12 +53,12 @@ def _bind_without_pipeline(bound: BoundKernel) -> BoundKernel:
             raise refused(axis, f"no loop iterates over {axis.name}: it is whole")
     by_loops: dict[Op, Microkernel | None] = dict.fromkeys(kernel.products.values())
     defaults = (
-        products_of(kernel.program, kernel.machine, bound.width, kernel.size, kernel.opened)
+        best_microkernels(kernel.program, kernel.machine, bound.width, kernel.size, kernel.opened)
         if kernel.simt is None
         else by_loops
     )
     products = bind_products(plan.products, kernel.program, kernel.machine, defaults)
-    bound = BoundKernel(kernel, replace(plan, products=as_plan(products, kernel.program)))
+    bound = BoundKernel(kernel, replace(plan, products=mma_statements(products, kernel.program)))
     _check_loop_tiles(bound, plan)
     _check_waves(plan, products, kernel)
     return bound

@@ -40,7 +40,7 @@ def axes_of(kernel: KernelProgram, plan: Schedule) -> dict[Expr, Axis]:
         if [digit.name for digit in axis.digits] != [axis.name]:
             boxes = "; boxes of lanes need a line `mma by loops`" if axis.split("unit") is not None else ""
             raise refused(axis, f"{axis.name} is one number here: `({axis.name} {extent})`{boxes}")
-        if (axis.digits[0].extent, axis.digits[0].walked) != (extent, extent):
+        if (axis.digits[0].extent, axis.digits[0].padded_extent) != (extent, extent):
             raise ArgumentError(
                 f"plan: it is for other sizes: `{axis}` says {axis.digits[0]}, the program has {axis.name} {extent}; "
                 f"{FRESH}"
@@ -101,7 +101,7 @@ def tile_of_loop(kernel: KernelProgram, op: Op, axis: Axis) -> int:
     d = kernel.loops[op]
     extent = kernel.size(d)
     tile = loop_tile_size(axis)
-    stated = kernel.stated.get(str(d))
+    stated = kernel.author_loop_tiles.get(str(d))
     if op not in kernel.free:
         fixed = min(stated or extent, extent)
         if (tile or extent) != fixed and not (tile == stated):

@@ -14,7 +14,7 @@ from tilewright.plan.bound import BoundKernel
 from tilewright.plan.general import blocks_of
 from tilewright.plan.grids import Grid
 from tilewright.plan.kernel import KernelProgram
-from tilewright.plan.microkernel import as_plan
+from tilewright.plan.microkernel import mma_statements
 from tilewright.plan.refusals import refused
 from tilewright.plan.schedule import Axis, Schedule
 
@@ -44,7 +44,7 @@ def bind_grid(kernel: KernelProgram, plan: Schedule) -> BoundKernel:
             raise refused(axes[str(d)], f"the product's block has {block}" if block else "no product has blocks of it")
     for d in blocks.keys() - loop_tile_of.keys():
         raise refused(axes[str(d)], f"accumulators in registers need a loop over {d} too: `loop {blocks[d]}`")
-    return BoundKernel(kernel, replace(plan, products=as_plan(products, program)))
+    return BoundKernel(kernel, replace(plan, products=mma_statements(products, program)))
 
 
 def _task_and_loop_axes(grid: Grid, plan: Schedule) -> tuple[dict[str, Axis], dict[str, Axis]]:

@@ -48,7 +48,7 @@ class BoxedRows:
         A lane box is the rectangle of neighbouring results of one lane. The digits (mixed-radix parts) of M are padded
         to whole boxes, and each side of a box longer than 1 is a `unit` split (what one lane computes).
         """
-        walked = [replace(d, walked=-(-d.extent // n) * n) for d, n in zip(self.digits, self.sizes, strict=True)]
+        walked = [replace(d, padded_extent=-(-d.extent // n) * n) for d, n in zip(self.digits, self.sizes, strict=True)]
         units = [Split("unit", n, d.name) for d, n in zip(walked, self.sizes, strict=True) if n > 1]
         return Axis(self.name, tuple(walked), tuple(units))
 
@@ -70,7 +70,7 @@ class BoxedRows:
             raise refused(
                 rows_axis, f"behind the task stand the digits of a box: `{', '.join(map(str, self.axis.splits))}`"
             )
-        boxes = prod(d.walked for d in rows_axis.digits) // box_elements
+        boxes = prod(d.padded_extent for d in rows_axis.digits) // box_elements
         lengths = [n for n in self.sizes if n > 1]
         inner = [
             Axis(word, (Digit(word, n, n),), (Split("task", n),)) for word, n in zip(self.inner, lengths, strict=True)

@@ -145,9 +145,9 @@ class _PipelinedKernel:
         self._check_atom(statement, op, Microkernel(atom, rows, columns, transposed=statement.transposed))
         k_step_rows = self.bound.k_step_rows(op, atom)
         axes = self.bound.mma_axes[op]
-        operand_a = (axes.transposed if statement.transposed else axes).factors(op)[0]
+        operand_a = (axes.transposed if statement.transposed else axes).operands(op)[0]
         if (
-            Microkernel(atom, rows, columns).held_a
+            Microkernel(atom, rows, columns).a_in_registers
             and self._is_read(operand_a)
             and (k_step_rows or not self.bound.loop_tiles)
         ):
@@ -167,8 +167,10 @@ class _PipelinedKernel:
         """
         machine, axes = self.kernel.machine, microkernel.oriented(self.bound.mma_axes[op])
         types = types_of(op, axes.swapped, machine)
-        k_contiguous = [is_contiguous_along(x, axes.k, self.kernel.program) for x in axes.factors(op)]
-        fitting = shared_atoms(machine, types, (k_contiguous[0], k_contiguous[1]), precision_of(op), microkernel.held_a)
+        k_contiguous = [is_contiguous_along(x, axes.k, self.kernel.program) for x in axes.operands(op)]
+        fitting = shared_atoms(
+            machine, types, (k_contiguous[0], k_contiguous[1]), precision_of(op), microkernel.a_in_registers
+        )
         if microkernel.atom not in fitting:
             names = shown(", ".join(x.name for x in fitting) or "none", NAMES)
             raise refused(statement, f"the atoms for {types[0]} by {types[1]} that lie so are {names}")
@@ -183,9 +185,9 @@ class _PipelinedKernel:
         for op, microkernel in products.items():
             axes = microkernel.oriented(self.bound.mma_axes[op])
             if (
-                microkernel.held_a
+                microkernel.a_in_registers
                 and isinstance(microkernel.atom.a, RegisterOperand)
-                and self._is_read(axes.factors(op)[0])
+                and self._is_read(axes.operands(op)[0])
             ):
                 m, _, k = microkernel.atom.shape
                 steps = -(-self.kernel.size(axes.k) // k) * (microkernel.rows // m) // microkernel.groups

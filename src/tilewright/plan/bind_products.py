@@ -11,7 +11,7 @@ from tilewright.plan.microkernel import (
     Microkernel,
     atoms_for,
     axes_in,
-    names_of,
+    mmas_by_name,
     precision_of,
     registers_of,
     types_of,
@@ -28,7 +28,7 @@ def bind_products(
     `statements` are the plan's MMA statements; each is checked. An MMA without a statement gets its entry in
     `defaults`. Raise an error that quotes an illegal statement.
     """
-    microkernels, names = dict(defaults), names_of(program)
+    microkernels, names = dict(defaults), mmas_by_name(program)
     for statement in statements:
         if statement.name not in names:
             raise refused(statement, f"there is no product {statement.name}; there are {', '.join(names) or 'none'}")

@@ -30,7 +30,7 @@ from tilewright.plan.microkernel import Axes, LaneKernel, Microkernel, axes_in
 from tilewright.plan.refusals import refused
 from tilewright.plan.schedule import PACKED, STREAM, STRIP, Axis, ProductUnit, Schedule, ValuePlacement
 from tilewright.plan.term_boxes import max_unrolled_steps
-from tilewright.plan.tiled import Depth, Tiled, Walk, lines_of_task, tap_shifts
+from tilewright.plan.tiled import LineLayout, ReductionLoop, TileRegisterMma, lines_of_task, tap_shifts
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,9 +98,9 @@ class BoundKernel:
         assert split is not None
         names = [digit.name for digit in axis.digits]
         within = axis.digits[names.index(split.digit) + 1 :] if split.digit is not None else ()
-        extent = split.size * prod(digit.walked for digit in within)
+        extent = split.size * prod(digit.padded_extent for digit in within)
         is_tile = self.plan.pipeline is not None or loop_tile_size(axis) is not None
-        return extent if is_tile else min(extent, max(1, axis.walked))
+        return extent if is_tile else min(extent, max(1, axis.padded_extent))
 
     def width(self, d: Expr) -> int:
         """Return the extent of the dimension `d` that is computed at a time, in elements.
@@ -127,7 +127,7 @@ class BoundKernel:
             stays = {
                 op: d
                 for op, d in kernel.loops.items()
-                if not (op in kernel.free and (adds_products(op) or str(d) not in kernel.stated))
+                if not (op in kernel.free and (adds_products(op) or str(d) not in kernel.author_loop_tiles))
             }
         return {d: tile_of_loop(kernel, op, self.loop_axes[d]) for op, d in stays.items()}
 
@@ -183,7 +183,7 @@ class BoundKernel:
         return number > 1 or not any(d in op.operands[2].type.dims for op in self.packed_b)
 
     @cached_property
-    def depth(self) -> tuple[Depth, ...]:
+    def depth(self) -> tuple[ReductionLoop, ...]:
         """The K loops that the plan's `loops` states, outermost first, as Depths (dimension, tile size, unrolled?).
 
         It is () if the plan states none, or has a pipeline: the lowering then makes the K loops.
@@ -191,11 +191,11 @@ class BoundKernel:
         if self.plan.pipeline is not None:
             return ()
         loops = [(d, number) for d, number in self._stated_loops if self._is_k(d, number)]
-        return tuple(Depth(d, *split_tile(self.axes[d], number)) for d, number in loops)
+        return tuple(ReductionLoop(d, *split_tile(self.axes[d], number)) for d, number in loops)
 
     @cached_property
-    def summed(self) -> dict[Expr, Depth]:
-        """The outermost K loop of each reduction dimension: {dimension: Depth (tile size, unrolled or not)}."""
+    def summed(self) -> dict[Expr, ReductionLoop]:
+        """The outermost K loop of each reduction dimension: {dimension: ReductionLoop (tile size, unrolled or not)}."""
         return {s.dim: s for s in reversed(self.depth)}
 
     @cached_property
@@ -286,7 +286,7 @@ class BoundKernel:
             rows,
             columns,
             groups,
-            at_once=slabs == 0,
+            all_of_k_at_once=slabs == 0,
             transposed=statement.transposed,
             blocks=blocks,
             slabs=max(1, slabs),
@@ -328,7 +328,7 @@ class BoundKernel:
             taps.append(1 if axis is None else loop_tile_size(axis) or extent)
             if extent % taps[-1]:
                 raise refused(axis, f"steps of {taps[-1]} do not divide its {extent}")
-            if taps[-1] > 1 and (op.attrs.get("blocks", 1) > 1 or Microkernel(atom, 1, 1).held_a):
+            if taps[-1] > 1 and (op.attrs.get("blocks", 1) > 1 or Microkernel(atom, 1, 1).a_in_registers):
                 raise refused(
                     (axis, self.statements[op]), f"{atom.name} reads one place of {d} after the other: `loop 1`"
                 )
@@ -384,18 +384,18 @@ class BoundKernel:
     def _read(self, op: Op, side: int) -> Op | None:
         """Return the read operation of operand A (`side` 0) or B (`side` 1) of the mma `op`; None if it is computed."""
         axes = axes_in(op, lambda d: 2)
-        factors = op.operands[:2] if isinstance(axes, str) else axes.factors(op)
+        factors = op.operands[:2] if isinstance(axes, str) else axes.operands(op)
         read = self.kernel.makers.get(factors[side])
         return read if read is not None and read.name == "read" else None
 
     @cached_property
-    def tiled(self) -> dict[Op, Tiled]:
-        """The MMAs in tile registers (matrix unit) whose operand B the plan packs: {mma: Tiled}.
+    def tiled(self) -> dict[Op, TileRegisterMma]:
+        """The MMAs in tile registers (matrix unit) whose operand B the plan packs: {mma: TileRegisterMma}.
 
-        A Tiled has the MMA's M, N and K, the cache hints of A and B, and the lines of A that a task (one core's tile)
-        copies to a buffer, if the plan says so. The lowering chooses all this for other MMAs.
+        A TileRegisterMma has the MMA's M, N and K, the cache hints of A and B, and the lines of A that a task (one
+        core's tile) copies to a buffer, if the plan says so. The lowering chooses all this for other MMAs.
         """
-        tiled: dict[Op, Tiled] = {}
+        tiled: dict[Op, TileRegisterMma] = {}
         for op, b in self.packed_b.items():
             kernel, axes, a, read = (
                 self.products.get(op),
@@ -407,10 +407,10 @@ class BoundKernel:
                 continue
             streams = a is not None and a.hint == STREAM, b.hint == STREAM
             if a is None or a.at is None or read is None:
-                tiled[op] = Tiled(axes, streams)
+                tiled[op] = TileRegisterMma(axes, streams)
                 continue
             walk = lines_of_task(self.axes[axes.m])
-            tiled[op] = Tiled(axes, streams, tap_shifts(read, axes, walk) if a.form == STRIP else {}, walk)
+            tiled[op] = TileRegisterMma(axes, streams, tap_shifts(read, axes, walk) if a.form == STRIP else {}, walk)
         return tiled
 
     @cached_property
@@ -427,7 +427,7 @@ class BoundKernel:
         if b.at == "start":
             return 0
         last = next((axis for axis in self.plan.axes if axis.name == self.plan.loops[-1]), None)
-        return 1 if last is None or b.at == last.name else last.walked
+        return 1 if last is None or b.at == last.name else last.padded_extent
 
     @property
     def has_halo(self) -> bool:
@@ -442,18 +442,18 @@ class BoundKernel:
         padded.
         """
         axes = self.plan.axes if self.has_halo else ()
-        return next((x for x in axes if x.digits[-1].walked != x.digits[-1].extent), None)
+        return next((x for x in axes if x.digits[-1].padded_extent != x.digits[-1].extent), None)
 
     @cached_property
-    def walk(self) -> Walk | None:
-        """A Walk (number, length and pitch of image lines) if a halo tile's rows run on from line to line; else None.
+    def walk(self) -> LineLayout | None:
+        """The LineLayout (lines, length, pitch) of an image if a halo tile's rows run on from line to line; else None.
 
         A halo tile is an input tile with its surroundings. The pitch is the number of pixels from one line to the next.
         """
         if self._axis_of_lines is None:
             return None
         *_, lines, place = self._axis_of_lines.digits
-        return Walk(lines.extent, lines.extent, place.extent, place.walked)
+        return LineLayout(lines.extent, lines.extent, place.extent, place.padded_extent)
 
     @cached_property
     def image_rows(self) -> tuple[int, int]:
@@ -477,7 +477,7 @@ class BoundKernel:
         if self.kernel.simt is None:
             return None
         (tile,) = self.tiles.values()
-        simt = replace(self.kernel.simt, tile=tile)
+        simt = replace(self.kernel.simt, k_step=tile)
         return max_unrolled_steps(simt, self.widths, self.plan.waves, self.kernel.machine)
 
     @property
@@ -486,7 +486,7 @@ class BoundKernel:
 
         A box is a rectangle of neighbouring results; inputs that several of them read are loaded once.
         """
-        return () if self.kernel.simt is None else self.kernel.simt.box
+        return () if self.kernel.simt is None else self.kernel.simt.box_dims
 
 
 def split_tile(axis: Axis, number: int) -> tuple[int, bool]:

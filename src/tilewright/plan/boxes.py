@@ -20,7 +20,7 @@ from tilewright.algebra.expr_use import Substitution, evaluate, linear_form
 from tilewright.ir.core import MemoryType, Op, Program, TileType
 from tilewright.ir.tile import REDUCTIONS, SCANS, access_form, accessed
 from tilewright.plan.model import Size
-from tilewright.plan.written import TABLED, places_by_digits
+from tilewright.plan.written import TABLED, coordinates_by_digits
 
 WRITES = ("write", "atomic_add", "atomic_min", "atomic_max")
 RUN = 16
@@ -287,7 +287,7 @@ def _coordinates_prove_distinct(op: Op, size: Size) -> bool:
     """
     if "at" not in op.attrs or op.attrs.get("lookups"):
         return False
-    at, extents = places_by_digits(op, size)
+    at, extents = coordinates_by_digits(op, size)
     determined: set[Symbol] = set()
     for e in at:
         form = linear_form(e, list(extents))

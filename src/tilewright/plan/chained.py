@@ -13,7 +13,7 @@ from tilewright.ir.core import Op, Program, TileType, Value
 from tilewright.plan.boxes import cut_dims
 from tilewright.plan.computed import GIVEN, SIMPLE
 from tilewright.plan.fixed import tiles_of
-from tilewright.plan.microkernel import Axes, axes_in, names_of
+from tilewright.plan.microkernel import Axes, axes_in, mmas_by_name
 from tilewright.plan.model import Size
 from tilewright.plan.pipelined import why_no_overrun
 
@@ -27,7 +27,7 @@ def chained_axes(
     size does not change the result. `sizes` maps size symbols to numbers, and `size(d)` evaluates the extent of a
     dimension d.
     """
-    if not names_of(program):
+    if not mmas_by_name(program):
         return "it has no product"
     if why := why_no_overrun(program):
         return why
@@ -42,10 +42,10 @@ def chained_axes(
         """
         return loop_tile_of.get(d) or (1 if d in dims and d not in tiled else size(d))
 
-    tiled: set[Expr] = {d for op in names_of(program).values() for d in op.operands[2].type.dims[-1:]}
+    tiled: set[Expr] = {d for op in mmas_by_name(program).values() for d in op.operands[2].type.dims[-1:]}
     makers = program.makers()
     axes: dict[Op, Axes] = {}
-    for op in names_of(program).values():
+    for op in mmas_by_name(program).values():
         rows = _row_dims(op)
         tiled |= set(([d for d in rows if d in dims] or rows)[-1:])  # a task has one of the other rows
         product_axes = axes_in(op, width)
@@ -55,7 +55,7 @@ def chained_axes(
             return "the grid cannot split the rows of its accumulator"
         if any(width(d) > 1 for d in product_axes.around):
             return "its accumulator has more dimensions than rows and columns"
-        a, b = product_axes.factors(op)
+        a, b = product_axes.operands(op)
         if any(width(d) > 1 for d in product_axes.deep) and not is_read(a, makers):
             return "an operand that is computed is reduced over more than one dimension"
         if not is_read(b, makers):
@@ -74,7 +74,7 @@ def chained_task_dims(program: Program, size: Size) -> tuple[Expr, ...]:
 
     In a chain MMAs use results of other MMAs from registers. `size(d)` evaluates the extent of a dimension d.
     """
-    row_dims = [_row_dims(op) for op in names_of(program).values()]
+    row_dims = [_row_dims(op) for op in mmas_by_name(program).values()]
     unit_rows = {rows[-1] for rows in row_dims if rows and all(size(d) == 1 for d in rows)}
     return cut_dims(program, lambda d: 2 if d in unit_rows else size(d))
 

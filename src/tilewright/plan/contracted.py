@@ -21,7 +21,7 @@ from tilewright.ir.tile_functions import elementwise
 from tilewright.machine import Machine
 from tilewright.plan.contraction import Contraction, Operand
 from tilewright.plan.facts import AccessFacts, Facts, ProductFacts, ValueFacts
-from tilewright.plan.sums import summed_in
+from tilewright.plan.sums import accumulator_type
 
 LONGEST = 1000
 """The largest number of steps of an epilogue; a value that is used twice counts twice."""
@@ -176,7 +176,7 @@ class _ProductSpace:
             of_b,
             of_result,
             float(facts.nodes[facts.nodes[product.node].args[2]].source.attrs["value"]),  # type: ignore[union-attr]
-            summed_in(self.op, self.machine),
+            accumulator_type(self.op, self.machine),
             tuple(self._operand(node) for _, node in extras),
             shared,
             (tuple(map(str, rows)), tuple(map(str, columns)), "" if last is None else str(last)),

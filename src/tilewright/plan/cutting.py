@@ -11,7 +11,7 @@ from tilewright.plan.contraction import Contraction, Operand, merged_digit_table
 from tilewright.plan.lanes import peeled_blocks
 from tilewright.plan.schedule import Axis, Digit, ProductUnit, Schedule, Split
 from tilewright.plan.sliding import halo_of
-from tilewright.plan.tiled import Walk
+from tilewright.plan.tiled import LineLayout
 
 
 def in_lines(contraction: Contraction, blocking: Blocking) -> Contraction:
@@ -95,7 +95,7 @@ def plan_over_digits(plan: Schedule, contraction: Contraction, blocking: Blockin
         axes.append(Axis(d.name, (Digit(d.name, size(d), size(d)),), splits))
     by_name = {axis.name: axis for axis in axes}
     if walk is not None and len(contraction.rows) > 1:
-        digits = Digit("line", walk.of, walk.of), Digit("place", walk.length, walk.pitch)
+        digits = Digit("line", walk.total_lines, walk.total_lines), Digit("place", walk.length, walk.pitch)
         task, *rest = by_name[row.name].splits
         by_name[row.name] = Axis(row.name, digits, (replace(task, digit="line"), *rest))
     if lanes:
@@ -108,8 +108,8 @@ def plan_over_digits(plan: Schedule, contraction: Contraction, blocking: Blockin
     )
 
 
-def _staged_lines(contraction: Contraction, blocking: Blocking) -> Walk | None:
-    """Return a Walk: the image lines of A that a task stages (copies to a buffer), and their pitch; else None.
+def _staged_lines(contraction: Contraction, blocking: Blocking) -> LineLayout | None:
+    """Return a LineLayout: the image lines of A that a task stages (copies to a buffer), and their pitch; else None.
 
     A task is one core's tile; None means that A is read in place. The pitch is the number of pixels from one line to
     the next, padding included; an im2col panel has no padding. If M is one digit (mixed-radix part of a dimension), all
@@ -118,7 +118,7 @@ def _staged_lines(contraction: Contraction, blocking: Blocking) -> Walk | None:
     if not blocking.stage:
         return None
     if len(contraction.rows) == 1:
-        return Walk(1, -(-size(contraction.rows[-1]) // blocking.strip), blocking.strip, blocking.strip)
+        return LineLayout(1, -(-size(contraction.rows[-1]) // blocking.strip), blocking.strip, blocking.strip)
     halo, length = halo_of(contraction), size(contraction.rows[-1])
     pitch = length if halo is None or blocking.stage == "panel" else halo.pitch
-    return Walk(blocking.strip, size(contraction.rows[-2]), length, pitch)
+    return LineLayout(blocking.strip, size(contraction.rows[-2]), length, pitch)

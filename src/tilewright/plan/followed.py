@@ -14,7 +14,7 @@ from tilewright.plan.blocking import COLUMNS, DEPTH, ROWS
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.fixed import wave_parts
 from tilewright.plan.general import words_for
-from tilewright.plan.microkernel import axes_in, names_of
+from tilewright.plan.microkernel import axes_in, mmas_by_name
 from tilewright.plan.schedule import Axis, Schedule
 
 ONE_WORKER = "a workgroup is one worker here"
@@ -94,7 +94,7 @@ class Followed:
             return None
         product = self.plan.products[0]
         columns = product.rows if product.transposed else product.columns
-        op, atom = names_of(self.program).get(product.name), self.machine.multiply.get(product.atom or "")
+        op, atom = mmas_by_name(self.program).get(product.name), self.machine.multiply.get(product.atom or "")
         axes = "" if op is None else axes_in(op, numbers_of(self.sizes))
         if isinstance(axes, str) or atom is None or columns > atom.shape[1]:
             return None

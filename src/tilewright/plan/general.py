@@ -19,7 +19,7 @@ from tilewright.ir.core import Op, Program, TileType
 from tilewright.ir.tile import ELEMENTWISE
 from tilewright.machine import Machine
 from tilewright.plan.boxes import Room
-from tilewright.plan.limiting import Predicted, limiting
+from tilewright.plan.limiting import Predicted, limit_lines
 from tilewright.plan.microkernel import Microkernel, axes_in, registers_of
 from tilewright.plan.model import Size, cores, us
 from tilewright.plan.planner import Choice, Refusal
@@ -96,7 +96,7 @@ class GeneralChoice:
                 f"{self.name} on {self.machine.name} with {cores(self.machine)} workers, {path}",
                 *("  " + line for line in self.plan.lines()),
                 *([f"predicted {predicted_us} us; roofline {bound_us} us"] if self.cycles else []),
-                *([] if self.predicted is None else limiting(self.machine, self.plan, self.predicted)),
+                *([] if self.predicted is None else limit_lines(self.machine, self.plan, self.predicted)),
                 *slow_lines(self.slow),
                 *self.notes,
                 *(f"refused  {r}" for r in self.refused),

@@ -34,11 +34,11 @@ from tilewright.plan.general import (
 from tilewright.plan.microkernel import (
     Axes,
     Microkernel,
-    as_plan,
     axes_in,
-    cycles,
-    names_of,
-    products_of,
+    best_microkernels,
+    mma_cycles,
+    mma_statements,
+    mmas_by_name,
     row_stride_of_a,
 )
 from tilewright.plan.model import element_bytes, l2, read_cycles
@@ -62,6 +62,7 @@ class Grid:
     opened: Collection[Expr]
 
     def __post_init__(self) -> None:
+        """Read the constraints' tiles; give each free loop a tile of its whole extent, or of CHOSEN (256) elements."""
         self.tasks, self.loops = tiles_of(self.program, self.sizes)
         self._bound = Substitution(dict(self.sizes))
         extents = {op: self._bound(op.attrs["axis"]) for op in self.free if op.attrs["axis"] not in self.opened}
@@ -95,7 +96,7 @@ class Grid:
         The MMAs have the extents of one workgroup's tile (`width`). If `axis` is given, the extent of that dimension
         counts as `tile` elements instead.
         """
-        return products_of(self.program, self.machine, lambda d: tile if d is axis else self.width(d), self.size)
+        return best_microkernels(self.program, self.machine, lambda d: tile if d is axis else self.width(d), self.size)
 
     def single_mma(self) -> Op | None:
         """Return the program's MMA if it is the only one and its accumulator can stay in registers over K; else None.
@@ -103,7 +104,7 @@ class Grid:
         The accumulator can stay there unless some operation treats the coordinates of a dimension differently, as a
         reduction, a scan or a gather does.
         """
-        products = list(names_of(self.program).values())
+        products = list(mmas_by_name(self.program).values())
         is_single = len(products) == 1 and all(op.name in ALIKE for op in self.program.walk())
         return products[0] if is_single else None
 
@@ -147,7 +148,7 @@ def _grid_plan(grid: Grid, blocks: Mapping[Expr, int], products: Mapping[Op, Mic
             whole = role == "loop" and name in loop_tiles and loop_tiles[name] >= extent
             axes.append(axis_of(grid.words[name], extent, () if whole else tuple(splits)))
     tasks = tuple(grid.words[name] for name in grid.tasks)
-    return Schedule(tuple(axes), tasks, products=as_plan(products, grid.program))
+    return Schedule(tuple(axes), tasks, products=mma_statements(products, grid.program))
 
 
 def _choose_k_tile(grid: Grid, product: Op) -> tuple[bool, dict[Op, Microkernel | None]]:
@@ -190,7 +191,7 @@ def _gemm_cost(
     if microkernel is None:
         return 0.0, True
     k_tile = k_part or k
-    limits, (m, n, _), dtype = grid.machine.limits, axes.sizes(grid.width), axes.factors(op)[0].type.dtype
+    limits, (m, n, _), dtype = grid.machine.limits, axes.sizes(grid.width), axes.operands(op)[0].type.dtype
     a, b, c = (element_bytes(x.dtype) for x in (microkernel.atom.a, microkernel.atom.b, microkernel.atom.c))
     across, down, is_converted = (
         -(-n // microkernel.columns),
@@ -199,7 +200,7 @@ def _gemm_cost(
     )
     a_bytes, b_bytes = m * k_tile * a, microkernel.columns * k_tile * b
     stride = 0 if is_converted else row_stride_of_a(grid.program, op, axes, grid.size)
-    mma_cycles = cycles(grid.machine, microkernel, (m, n, k_tile), stride, n < grid.size(axes.n))
+    multiply_cycles = mma_cycles(grid.machine, microkernel, (m, n, k_tile), stride, n < grid.size(axes.n))
     read_a = read_cycles(limits, a_bytes, across, b_bytes)
     read_all = read_a + across * read_cycles(limits, b_bytes, down, microkernel.rows * k_tile * a)
     in_l2 = a_bytes + b_bytes <= l2(limits)
@@ -207,4 +208,6 @@ def _gemm_cost(
     copied_bytes = m * k * (a + element_bytes(dtype)) * (1 if k_part else across) if is_converted else 0
     if k_part:
         copied_bytes += 2 * m * n * c  # sums that are cleared, and copied at the end
-    return -(-k // k_tile) * (mma_cycles + max(exposed, read_all - mma_cycles)) + copied_bytes / limits.copy_rate, in_l2
+    return -(-k // k_tile) * (
+        multiply_cycles + max(exposed, read_all - multiply_cycles)
+    ) + copied_bytes / limits.copy_rate, in_l2

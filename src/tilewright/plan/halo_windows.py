@@ -1,13 +1,13 @@
 """Sliding windows of an MMA's operand A, and the halo tile of a box of rows.
 
-If reads of neighbouring rows overlap, a box of rows, counted in digits, reads little more than its own elements: its
-halo tile. It is copied once for a K step, and the MMA reads it at every filter offset in turn.
+If reads of neighbouring rows overlap, a box of rows (a rectangle of image positions) reads little more than its own
+elements: its halo tile. It is copied once for a K step, and the MMA reads it at every filter offset in turn.
 
     axis M = (M_2 32, M_1 56, M_0 56): task M_2 2, task M_1 8, task M_0 8
     x halo at K_0
 
-If a plan says `axis M = (M_2 4, M_1 7, M_0 9 of 7): task M_2 2`, a task has whole images, whose rows run on from line
-to line. Rows in the padding between lines are computed too, and never stored.
+With `axis M = (M_2 4, M_1 7, M_0 9 of 7): task M_2 2`, a task has whole images, whose rows run on from line to line.
+Rows in the padding between lines are computed too, and never stored.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from tilewright.algebra.expr_use import linear_form
 from tilewright.ir.core import Op, Program
 from tilewright.plan.microkernel import Axes, Microkernel
 from tilewright.plan.model import Size
-from tilewright.plan.tiled import Walk
+from tilewright.plan.tiled import LineLayout
 
 
 @dataclass(frozen=True)
 class SlidingWindow:
-    """The coordinates of A that slide over M, one entry for each memory coordinate but the last (channels).
+    """How operand A of a convolution slides over M: an entry for each memory coordinate of A but the last (channels).
 
     Digits are the mixed-radix parts of M, such as image, line and position.
     """
@@ -35,21 +35,21 @@ class SlidingWindow:
     reach: tuple[int, ...]
     """By coordinate: the halo, in elements from the first filter offset to the last."""
 
-    def image_walk(self, extents: Sequence[int]) -> Walk:
-        """Return a Walk, how one image lies in a halo tile: number of lines, line length, and pitch between lines.
+    def image_lines(self, extents: Sequence[int]) -> LineLayout:
+        """Return a LineLayout: the number of lines, line length and line pitch of one image in a halo tile.
 
         A halo tile is a task's input with the elements around it. The pitch is the line length plus the halo, in
         positions (pixels). `extents` are the extents of the digits (mixed-radix parts) of M; the last two are the lines
         of an image and the positions in a line.
         """
         *_, count, length = extents
-        return Walk(count, count, length, length + self.reach[-1])
+        return LineLayout(count, count, length, length + self.reach[-1])
 
 
 def sliding_window(a: Op, axes: Axes, digits: Sequence[Symbol], size: Size) -> SlidingWindow | str:
-    """Return a SlidingWindow: how the read `a` of operand A slides over M (a convolution); or text: why it does not.
+    """Return a SlidingWindow: how A, read by the operation `a`, slides over M (a convolution); or text: why not.
 
-    Only an A that slides can be copied as a halo tile (a task's input with the elements around it). `axes` are M, N and
+    Only if A slides can it be copied as a halo tile (a task's input with the elements around it). `axes` are M, N and
     K of the MMA, `digits` the dimensions that stand for the mixed-radix parts of M (image, line, position). `size(d)`
     evaluates the extent of a dimension d.
     """
@@ -84,19 +84,19 @@ def sliding_window(a: Op, axes: Axes, digits: Sequence[Symbol], size: Size) -> S
 
 
 def operand_reads(op: Op, axes: Axes, program: Program) -> tuple[Op, Op] | None:
-    """Return (read of A, read of B) of the mma `op`; None if A or B is not read directly from memory.
+    """Return (read operation of A, read operation of B) of the mma `op`; None if A or B is not a plain read.
 
     `axes` (M, N and K of `op`) say which operand of `op` is A.
     """
     makers = program.makers()
-    a, b = (makers.get(v) for v in axes.factors(op))
+    a, b = (makers.get(v) for v in axes.operands(op))
     return None if a is None or b is None or a.name != "read" or b.name != "read" else (a, b)
 
 
-def image_rows(walk: Walk, microkernel: Microkernel) -> int:
-    """Return the number of accumulator rows that one image takes, rounded up to whole atoms.
+def image_rows(layout: LineLayout, microkernel: Microkernel) -> int:
+    """Return the number of accumulator rows that one image takes, rounded up to whole atoms of `microkernel`.
 
-    Rows run on from line to line, so that the padding between image lines takes rows too. `walk` (how image lines lie
-    in a halo tile) gives the number of lines and their pitch.
+    Rows run on from line to line, so that the padding between image lines takes rows too. `layout` has the number of
+    image lines in a halo tile, and their pitch.
     """
-    return -(-walk.width // microkernel.atom.shape[0]) * microkernel.atom.shape[0]
+    return -(-layout.width // microkernel.atom.shape[0]) * microkernel.atom.shape[0]

@@ -1,12 +1,11 @@
-"""Rows that a task reads once although it goes over them several times: who keeps them, lanes or the workgroup.
+"""Rows that a task reduces and then uses again, such as those of a softmax: where they stay between the two uses.
 
     row = read x                     reduced first, to the largest element
-    y = exp(row - max(row))          and used again: it is computed anew from what was read
+    y = exp(row - max(row))          and used again: computed from `row` once more
     write y / sum(y)
 
-Lanes keep the values that are reduced if they have registers for them. Otherwise the workgroup keeps what it read as it
-lies in memory, in shared memory or in registers of lanes, as long as two tasks of a core have room for that. What is
-longer is read again.
+The values that are reduced stay in registers of lanes if these have room. Otherwise the row stays as it is in memory,
+in shared memory or in registers, if two tasks of a core have room for it. A longer row is read from memory again.
 """
 
 from __future__ import annotations
@@ -22,19 +21,21 @@ from tilewright.machine import Machine
 from tilewright.plan.model import Size
 
 CHEAP = ("add", "sub", "mul", "neg", "abs", "cast")
-"""Operations whose results are computed again for each use, however few registers are left."""
+"""Operations so cheap that their results are computed again for each use instead of staying in registers."""
 REPEATED = frozenset({*ELEMENTWISE, "cast", "select"})
-"""Operations on elements: what uses their results may load their operands again."""
+"""Elementwise operations: their results may be computed again for each use, from operands that are loaded again."""
 
 Users = Mapping[Value, Sequence[Op]]
+"""The users of each value: {value: operations that have it as an operand}."""
 
 
 @dataclass(frozen=True)
 class RowRead:
-    """A read whose elements a task reduces and uses again.
+    """A read of rows that a task reduces and then uses again, and where the rows stay in between.
 
-    `uses` is how often a task goes over it, `task_bytes` what a task has of it, `keeper` who keeps it: lanes keep what
-    is reduced, the workgroup keeps it as it lies in memory, and "nobody" means that it is read again for each use.
+    `uses` is the number of times that a task uses all of its elements, `task_bytes` the bytes that a task reads.
+    `keeper` is "lanes" if the values that are reduced stay in registers of lanes, "workgroup" if the row stays in
+    shared memory or registers as it is in memory, and "nobody" if it is read again for each use.
     """
 
     read: Op
@@ -43,10 +44,12 @@ class RowRead:
     keeper: Literal["lanes", "workgroup", "nobody"]
 
 
-def row_reads(program: Program, width: Size, lanes: int, machine: Machine) -> list[RowRead]:
-    """Return the reads of a program that a task reduces and uses again, those outside of loops.
+def reused_reads(program: Program, width: Size, lanes: int, machine: Machine) -> list[RowRead]:
+    """Return a RowRead for each read, outside of loops, whose elements a task reduces and then uses again.
 
-    `width(d)` evaluates the extent of a dimension d in a task; a task has `lanes` lanes.
+    A task is one tile of the grid, with `lanes` lanes; `width(d)` evaluates its extent along a dimension d. Reads whose
+    reduced values do not fit the registers of lanes share half of the shared memory; if they do not all fit there,
+    their keeper is "nobody".
     """
     users, shared = program.users(), machine.spaces["shared"].bytes if "shared" in machine.spaces else None
     reads: list[tuple[Op, int, int, bool]] = []
@@ -54,39 +57,47 @@ def row_reads(program: Program, width: Size, lanes: int, machine: Machine) -> li
         reduced, uses = reduced_and_used_again(users, op.result)
         if reduced:
             elements = prod(width(d) for d in op.result.type.dims)
-            near = any(is_kept_by_lanes(users, value, elements, lanes, machine) for value in reduced)
-            reads.append((op, uses, elements * op.result.type.dtype.numpy.itemsize, near))
-    fits = shared is not None and sum(task_bytes for *_, task_bytes, near in reads if not near) <= shared // 2
+            in_lanes = any(is_kept_by_lanes(users, value, elements, lanes, machine) for value in reduced)
+            reads.append((op, uses, elements * op.result.type.dtype.numpy.itemsize, in_lanes))
+    fits = shared is not None and sum(task_bytes for *_, task_bytes, in_lanes in reads if not in_lanes) <= shared // 2
     other: Literal["workgroup", "nobody"] = "workgroup" if fits else "nobody"
-    return [RowRead(op, uses, n, "lanes" if near else other) for op, uses, n, near in reads]
+    return [RowRead(op, uses, n, "lanes" if in_lanes else other) for op, uses, n, in_lanes in reads]
 
 
 def is_kept_by_lanes(users: Users, value: Value, elements: int, lanes: int, machine: Machine) -> bool:
-    """True if several operations use a value that is reduced, and lanes have registers for its `elements`."""
+    """True if several operations use `value`, which is reduced, and a task's lanes have registers for its `elements`.
+
+    A task (tile of the grid) has `lanes` lanes. If a cheap function of the value is reduced too, lanes have fewer
+    registers for each. `users` maps each value to the operations that use it.
+    """
     tasks = machine.row_tasks
     values = tasks.values if _is_reduced_twice(users, value) else tasks.most_values
     return len(users.get(value, ())) > 1 and elements <= values * lanes
 
 
 def reduced_and_used_again(users: Users, value: Value) -> tuple[list[Value], int]:
-    """Return (values computed from this one element by element that are reduced, how many operations use it in all).
+    """Return (reduced values, number of uses) of `value` and of the values that are computed from it elementwise.
 
-    The list is empty if a single operation uses it. What is computed element by element is computed again wherever it
-    is used, up to reductions, writes and whatever else is not on elements.
+    A use is an operation that is not elementwise, such as a reduction or a write; reduced values are the operands of
+    reductions among the uses. The list is empty if there is a single use. `users` maps each value to the operations
+    that use it. For a softmax, the row x -> ([x, exp(x - max)], 3 uses: max, sum, write).
     """
-    computed, reduced, ends = [value], list[Value](), dict[Op, None]()
+    computed, reduced, uses = [value], list[Value](), dict[Op, None]()
     for each in computed:
         for op in users.get(each, ()):
             if op.name in REPEATED:
                 computed += [v for v in op.results if v not in computed]
             else:
-                ends[op] = None
+                uses[op] = None
                 reduced += [each] if op.name in REDUCTIONS else []
-    return (reduced if len(ends) > 1 else []), len(ends)
+    return (reduced if len(uses) > 1 else []), len(uses)
 
 
 def _is_reduced_twice(users: Users, value: Value) -> bool:
-    """True if a value computed from this one by cheap operations is reduced too: lanes then hold both in registers."""
+    """True if a value that cheap operations compute from `value` is reduced too: both then take registers of lanes.
+
+    `users` maps each value to the operations that use it.
+    """
     computed = [value]
     for each in computed:
         for op in users.get(each, ()):

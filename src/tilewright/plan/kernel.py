@@ -1,4 +1,4 @@
-"""A tile program that becomes one kernel, with what planning and binding know of it."""
+"""A tile program that becomes one kernel: its sizes, machine, dimensions, loops and MMAs."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from tilewright.machine import Machine
 from tilewright.plan.boxes import Opened, cut_dims, numbers_of
 from tilewright.plan.fixed import tiles_of
 from tilewright.plan.general import dims_of, words_for
-from tilewright.plan.microkernel import names_of
-from tilewright.plan.term_boxes import Terms
+from tilewright.plan.microkernel import mmas_by_name
+from tilewright.plan.term_boxes import SimtProduct
 
 
 @dataclass(frozen=True, eq=False)
 class KernelProgram:
-    """A program with its sizes and its machine.
+    """A tile program that becomes one kernel, with the numbers of its sizes and the machine that it is for.
 
     `free` are the loops whose tile size does not change the result. Sizes that are `opened` are known only at the call;
-    `typical` has numbers for them. `logs` keeps results of debug_log. `ordered` asks for elements in order, in one
-    task.
+    `typical` has numbers for them. With `logs`, results of debug_log count as writes. If `ordered`, elements are
+    computed in order, in one task.
     """
 
     program: Program
@@ -35,17 +35,20 @@ class KernelProgram:
     ordered: bool = False
     in_grid: bool = False
     """True for a grid program: the author's workgroups are its tasks."""
-    simt: Terms | None = None
-    """The product that lanes compute without an atom (SIMT), if the plan has it so."""
+    simt: SimtProduct | None = None
+    """The program's single MMA if lanes compute it without an MMA atom (SIMT); None if not."""
 
     @cached_property
     def size(self) -> Callable[[Expr], int]:
-        """A function `size(d)`: the extent of a dimension d in elements, a typical one if known only at the call."""
+        """A function `size(d)` that evaluates the extent of a dimension d; typical if known only at the call."""
         return numbers_of({**self.sizes, **(self.typical or {})})
 
     @cached_property
     def dims(self) -> dict[str, Expr]:
-        """{name in a plan: dimension}, for each dimension of this program's tile values whose size is given."""
+        """{name in a plan: dimension}, for each dimension of this program's tiles whose extent `sizes` determines.
+
+        In a grid program (its author gives the workgroup tiles), it is the dimensions that constraints name.
+        """
         if self.in_grid:  # the author's constraints name them
             loops = {str(d): d for d in self.loops.values()}
             named = {**loops, **{str(d): d for d in dims_of(self.program)}}
@@ -64,8 +67,8 @@ class KernelProgram:
         if self.in_grid:
             tasks, _ = tiles_of(self.program, self.sizes)
             return tuple(d for d in dims_of(self.program) if str(d) in tasks)
-        if self.simt is not None and self.simt.dims:
-            return self.simt.dims
+        if self.simt is not None and self.simt.grid_dims:
+            return self.simt.grid_dims
         return () if self.ordered else cut_dims(self.program, self.size, self.logs, self.opened)
 
     @cached_property
@@ -75,15 +78,15 @@ class KernelProgram:
 
     @cached_property
     def makers(self) -> Mapping[Value, Op]:
-        """{value: the operation that computes or reads it}."""
+        """{value: the operation whose result it is}, for every value of this program that an operation computes."""
         return self.program.makers()
 
     @cached_property
-    def stated(self) -> dict[str, int]:
+    def author_loop_tiles(self) -> dict[str, int]:
         """{dimension name: loop tile in elements}, for each dimension whose loop tile the author's constraints give."""
         return tiles_of(self.program, self.sizes)[1]
 
     @cached_property
     def products(self) -> dict[str, Op]:
         """{name in a plan (mma, mma2 and so on): mma operation}, for every MMA of this program."""
-        return names_of(self.program)
+        return mmas_by_name(self.program)

@@ -1,8 +1,8 @@
-"""Vectors along a dimension that A, B and the result share, as a unit: tiles to try, registers, cycles of a block.
+"""SIMD along a dimension that A, B and the result share, such as channels of a depthwise convolution.
 
-A depthwise convolution has no columns to fill a vector with, but neighbouring channels do. A line is the last digit of
-M, such as the positions of an image row. A block is `rows` positions of a line by some vectors of channels: the
-accumulators that stay in registers.
+Such a product has no columns (N) to fill a vector with, but has neighbouring channels. A line is the last digit
+(mixed-radix part) of M, such as the positions of an image row. A block is `rows` positions of a line by some vectors of
+channels: the accumulators that stay in registers.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from tilewright.plan.schedule import Split
 from tilewright.plan.sliding import lane_digit
 
 WRITTEN = 16
-"""Taps of the last digit of K that are unrolled at most, so that neighbouring rows share their loads."""
+"""The most filter taps of K's last digit that are unrolled, so that neighbouring rows share their loads."""
 WIDE = (1, 2, 3, 4)
-"""Vectors along the shared dimension that a block may have."""
+"""The numbers of vectors along the shared dimension that a block may have."""
 ALONE = 6
-"""Blocks of a line that may be peeled; with more edge blocks than that, single loads have predicates instead."""
+"""The most blocks of a line that are peeled; with more edge blocks, single loads have predicates instead."""
 
 
 def lane_unit(contraction: Contraction, machine: Machine) -> LaneUnit:
@@ -65,8 +65,8 @@ def why_no_lanes(contraction: Contraction, machine: Machine) -> str | None:
     return None
 
 
-def lanes_of(space: Contraction, machine: Machine) -> BlockUnit:
-    """Return the BlockUnit of vectors along a digit that A, B and the result share: accumulator tiles and tasks to try.
+def lane_block_unit(space: Contraction, machine: Machine) -> BlockUnit:
+    """Return the BlockUnit of SIMD along a digit that A, B and the result share: accumulator tiles, task counts to try.
 
     A digit is a mixed-radix part of a dimension, such as the channels of a depthwise convolution. `space` is the
     product's index space, which must have such a digit. Every accumulator tile fits the vector registers. A task has
@@ -90,9 +90,9 @@ def _fits_registers(
 ) -> bool:
     """True if the vector registers hold a block (accumulator tile) of `rows` rows by `vectors` vectors and its inputs.
 
-    Registers are needed for the sum of the accumulators, the inputs that a later filter tap reads again, partial
-    products of integers, and a filter value, each times `vectors`. If a bounds check depends on the position in an
-    image line, at least `rows` inputs count. `steps` are the splits of K.
+    Registers are needed for accumulators, inputs that a later filter tap reads again, partial products of integers,
+    and a filter value; `vectors` of each. If a bounds check depends on the position in an image line, at least `rows`
+    inputs count. `steps` are the splits of K. `contraction` is the product.
     """
     kept_vectors = max(
         1, input_window(contraction, rows, steps)[1] + (contraction.a.dtype is not contraction.sum_dtype)
@@ -204,7 +204,7 @@ def input_window(contraction: Contraction, rows: int, steps: tuple[Split, ...]) 
             position = tuple(i * p + s * t for p, t in strides)
             first.setdefault(position, s)
             last[position] = s
-    waiting = (sum(first[x] <= s < last[x] for x in first) for s in range(taps))
+    waiting = (sum(first[x] <= s < last[x] for x in first) for s in range(taps))  # for each tap s
     return len(first), max(waiting)
 
 
@@ -213,19 +213,19 @@ def block_cycles(contraction: Contraction, blocking: Blocking, machine: Machine,
 
     It is the sum over the iterations of the loops over filter taps, plus the stores. An iteration takes the larger of
     its multiply-add cycles and its load cycles, plus half of the smaller; but at least the latency that too few
-    accumulators expose. The loop overhead is added to each iteration.
+    accumulators expose. The loop overhead is added to each iteration. `blocking` has the splits of K.
     """
     unrolled_taps, costs = unrolled_tap_count(contraction, blocking.steps), machine.costs.lanes
     loads = input_window(contraction, rows, blocking.steps)[0]
     conversion = (
         0.0 if contraction.a.dtype is contraction.sum_dtype else loads * costs.conversion
-    )  # where products are done, too
+    )  # inputs are converted to the accumulator's type
     compute, load = rows * unrolled_taps * blocking.atom.cycles + conversion, (loads + unrolled_taps) * costs.load
     tap_cycles = vectors * (max(compute, load) + min(compute, load) / 2)
     latency = machine.limits.latency
     exposed_latency = (
         latency * unrolled_taps if rows * vectors * blocking.atom.cycles < latency else 0.0
-    )  # too few sums to hide it
+    )  # there are too few accumulators to hide it
     step = linear_form(contraction.out.coordinates[-1], contraction.batch)
     is_strided = step is not None and any(isinstance(x, Const) and x.value > 1 for x in step[0].values())
     stores = rows * vectors * (costs.apart if is_strided else 1)

@@ -1,9 +1,7 @@
 """Legality rules of plans with producer and consumer waves: waves, registers, stages, K steps.
 
-Halo tiles obey them too.
-
-Each rule raises an error that quotes all lines which break it together. Shared memory is checked when a kernel is
-lowered.
+Each rule raises an error that quotes all statements of the plan which break it together. Shared memory is checked when
+a kernel is lowered.
 """
 
 from __future__ import annotations
@@ -115,9 +113,9 @@ def check_registers(
     """Raise an error if the register file is too small for all waves, or a lane's registers for its accumulators.
 
     If `loop_registers` is None, no loop is around the MMAs, and a lane needs the accumulators of the largest MMA.
-    Otherwise a lane needs the accumulators of all MMAs, plus `loop_registers` for operands that stay in registers over
-    the loop. `products` maps each MMA to its microkernel. `mma_statements` are the plan's statements for the MMAs,
-    which the second error quotes.
+    Otherwise a lane needs the accumulators of all MMAs, plus `loop_registers` for operands that stay in registers
+    during the loop. `products` maps each MMA to its microkernel. `mma_statements` are the plan's statements for the
+    MMAs, which the second error quotes.
     """
     microkernel = next(iter(products.values()))
     file_bytes, unit = machine.spaces["register"].bytes, machine.register_file.role_unit
@@ -130,8 +128,8 @@ def check_registers(
     if needed > available:
         begin = f"{groups + 1} groups begin with {per_group} each, {available} in all"
         raise refused(pipeline, f"lanes of {groups} groups and one that loads take {needed} registers; {begin}")
-    sums = [microkernel.sums for microkernel in products.values()]
-    accumulators = max(sums) if loop_registers is None else sum(sums) + loop_registers
+    accumulator_counts = [microkernel.accumulator_registers for microkernel in products.values()]
+    accumulators = max(accumulator_counts) if loop_registers is None else sum(accumulator_counts) + loop_registers
     if pipeline.consumer[1] <= accumulators:
         raise refused(
             (*mma_statements, pipeline),
@@ -211,7 +209,7 @@ def check_overlap(plan: Schedule, looped: bool, products: Mapping[Op, Microkerne
     line = plan.line("overlap")
     if plan.overlap == DELAYED:
         raise refused(line, "stores are delayed in tile registers only")
-    if not looped or len(products) < 2 or not all(microkernel.at_once for microkernel in products.values()):
+    if not looped or len(products) < 2 or not all(microkernel.all_of_k_at_once for microkernel in products.values()):
         raise refused(line, "a loop with two products, each with all of its K at once, has this line")
     if plan.overlap == ORDERED and next(iter(products.values())).groups < 2:
         raise refused(line, "groups of waves take turns; here is one")

@@ -1,7 +1,7 @@
-"""Find what limits a plan: the time that each resource alone would take, by the model.
+"""The bottleneck of a plan: the time that each resource of the machine alone would take, by the cost model.
 
-The model predicts the same plan on machines whose other rates are infinite. The predicted time, less that of a machine
-without any limits, is the time of that resource. So every term of a model is seen.
+The model predicts the same plan on a machine on which only that resource takes time. The predicted time, less that of a
+machine on which nothing takes time, is the time of the resource.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ RATES = {
 }
 """Resources of a machine, and the fields of its limits that say their rates."""
 PRODUCTS = "products"
+"""The resource that MMA atoms are."""
 TIMES = {"outside_row": "L2", "leaving_row": "L2", "gather_cycles": "lanes", "gather_latency": "lanes"}
-"""Limits that are cycles, and the resource that they count for."""
+"""Fields of the machine's limits that are cycles, and the resource that they count for."""
 Predicted = Callable[[Machine], float]
 """A function from a machine to the cycles that a plan should take on it."""
 
@@ -64,7 +65,7 @@ def last_wave(machine: Machine, plan: Schedule) -> tuple[int, int, float]:
     return tasks, waves, (tasks - (waves - 1) * cores) / cores
 
 
-def limiting(machine: Machine, plan: Schedule, predicted: Predicted) -> list[str]:
+def limit_lines(machine: Machine, plan: Schedule, predicted: Predicted) -> list[str]:
     """Return two lines of text for `explain`: the microseconds of each resource alone, and how full the last round is.
 
     The first line begins with the slowest resource (the bottleneck). A round has one task (workgroup's tile) on each

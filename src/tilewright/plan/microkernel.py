@@ -20,40 +20,44 @@ from tilewright.plan import tiles, vectors
 from tilewright.plan.model import Size, element_bytes
 from tilewright.plan.schedule import ProductUnit
 from tilewright.plan.sliding import stride_along
-from tilewright.plan.sums import summed_in
+from tilewright.plan.sums import accumulator_type
 
 Dims = tuple[Expr, ...]
 MOST_VECTORS = 4
-"""Vectors of N that an accumulator tile has, at most."""
+"""The most vectors along N that an accumulator tile has."""
 FRAGMENTS = (1, 2, 3, 4)
-"""Fragments of M, and of N, that an accumulator tile may have."""
+"""The numbers of fragments (atoms) along M, and along N, that an accumulator tile may have."""
 
 
 @dataclass(frozen=True)
 class Microkernel:
-    """An atom and its accumulator tile of `rows` x `columns` in registers. Operands of another type are converted."""
+    """An MMA atom and its accumulator tile of `rows` x `columns` elements in registers.
+
+    Operands of another type than the atom's are converted.
+    """
 
     atom: MultiplyAtom
     rows: int
     columns: int
     groups: int = 1
-    """The wave groups that share the accumulator tile, each with the waves of one atom. They have rows of their own or,
-    if the tile is wider than the atom, columns of the same rows."""
-    at_once: bool = False
-    """True if all of K lies in shared memory at once, for an atom that reads operands there."""
+    """The number of wave groups (the waves of one atom each) that share the accumulator tile.
+
+    Each has its own rows or, if the tile is wider than the atom, its own columns of the same rows."""
+    all_of_k_at_once: bool = False
+    """True if one K step is all of K, for an atom that reads operands from shared memory."""
     transposed: bool = False
     """True if the atom's rows run along N and its columns along M: `rows` are then columns of C, and the atom's A is
     the MMA's B."""
     blocks: int = 1
     """Blocks of a block-diagonal B, each one atom wide; the accumulator tile has the columns of all."""
     slabs: int = 1
-    """The rows of shared memory along K that one K step has, for an atom that reads operands there."""
+    """The number of slabs (rows of shared memory) in one K step, for an atom that reads operands there."""
     taps: tuple[int, ...] = ()
     """The extent of a K step along each reduction dimension besides K, such as filter taps; empty: 1 along each."""
 
     @property
-    def waves(self) -> tuple[int, int]:
-        """(number of wave groups along the rows of this accumulator tile, number of wave groups along its columns).
+    def group_grid(self) -> tuple[int, int]:
+        """(wave groups along the rows of this accumulator tile, wave groups along its columns), two counts.
 
         A wave group is the waves (warps) that one atom spans; the groups split the tile among them.
         """
@@ -61,13 +65,13 @@ class Microkernel:
         return self.groups // across, across
 
     @property
-    def sums(self) -> int:
+    def accumulator_registers(self) -> int:
         """The number of registers per lane that this accumulator tile takes; wave groups split the tile evenly."""
         m, n, _ = self.atom.shape
         return self.atom.c.values * (self.rows // m) * (self.columns // n) // self.groups
 
     @property
-    def held_a(self) -> bool:
+    def a_in_registers(self) -> bool:
         """True if this microkernel's atom takes A from registers and B from shared memory."""
         return isinstance(self.atom.a, RegisterOperand) and isinstance(self.atom.b, MemoryOperand)
 
@@ -82,17 +86,17 @@ class Microkernel:
     def k_step_elements(self, k: int) -> int:
         """Return the number of elements along K that are in shared memory at once: one K step. K has `k` elements.
 
-        If `at_once` (all of K is one step), it is `k` rounded up to whole slabs, or to whole atoms if no operand is
-        contiguous along K. Otherwise it is the number of elements in `slabs` slabs. A slab is a row of shared memory:
-        the elements side by side there, as the atom reads them.
+        With `all_of_k_at_once`, it is `k` rounded up to whole slabs, or to whole atoms if no operand is contiguous
+        along K. Otherwise it is the number of elements in `slabs` slabs. A slab is a row of shared memory: the elements
+        side by side there, as the atom reads them.
         """
         row = self.slab or 1
-        unit = row if any(self.along_k[self.held_a :]) else self.atom.shape[2]
-        return -(-k // unit) * unit if self.at_once else row * self.slabs
+        unit = row if any(self.contiguous_along_k[self.a_in_registers :]) else self.atom.shape[2]
+        return -(-k // unit) * unit if self.all_of_k_at_once else row * self.slabs
 
     @property
-    def along_k(self) -> tuple[bool, bool]:
-        """(True if A lies contiguous along K in shared memory, True if B does); False: contiguous along M or N.
+    def contiguous_along_k(self) -> tuple[bool, bool]:
+        """(True if A is contiguous along K in shared memory, True if B is); False: contiguous along M or N.
 
         An operand that the atom takes from registers counts as True.
         """
@@ -100,16 +104,16 @@ class Microkernel:
         return a is None or a[0], b is None or b[0]
 
     @property
-    def whole(self) -> bool:
-        """True if this is a matrix atom with several rows: A and B are loaded as whole tiles or fragments.
+    def is_matrix_atom(self) -> bool:
+        """True if the atom has several rows: it multiplies matrices, and A and B are loaded as tiles or fragments.
 
         False if the atom has one row: it multiplies vectors, which are loaded one by one.
         """
         return self.atom.shape[0] > 1
 
     @property
-    def group(self) -> int:
-        """The number of neighbours along K that packed B stores side by side in each column, such as 2 for bf16.
+    def k_pack(self) -> int:
+        """The number of elements along K that packed B stores side by side for each column, such as 2 for bf16.
 
         The atom's layout of B decides it.
         """
@@ -122,19 +126,20 @@ class Microkernel:
         return (self.columns, self.rows) if self.transposed else (self.rows, self.columns)
 
     def oriented(self, axes: Axes) -> Axes:
-        """Return the Axes (M, N, K) of an MMA as this atom sees them: M and N exchanged if this is transposed."""
+        """Return the Axes (M, N, K) of an MMA as the atom sees them: `axes`, with M and N exchanged if `transposed`."""
         return axes.transposed if self.transposed else axes
 
     def __str__(self) -> str:
+        """Return text for people: the name of the atom, and the accumulator tile in C."""
         m, n = self.tile
         return f"{self.atom.name}, tile {m}x{n}{' transposed' if self.transposed else ''}"
 
 
 @dataclass(frozen=True)
 class LaneKernel:
-    """A block of accumulators in vectors of `lanes` along the dimension `along`, which A, B and the result share.
+    """An MMA that SIMD vectors compute along the dimension `along`, which A, B and the result share; no atom is needed.
 
-    `rows` is the dimension of the block's rows. The machine's vector arithmetic multiplies; no atom is needed.
+    A vector has `lanes` elements. `rows` is the dimension along which a block of accumulators has several vectors.
     """
 
     lanes: int
@@ -144,7 +149,7 @@ class LaneKernel:
 
 @dataclass(frozen=True)
 class Axes:
-    """The dimensions of an MMA: one each that the accumulator tile and the K step split as M, N and K, and the others.
+    """The dimensions of an MMA: M and N, which the accumulator tile splits, K, which the K step splits, and the others.
 
     `around` are further dimensions of C: the batch, and more dimensions of M or N. `deep` are reduction dimensions
     besides K, such as filter taps. `swapped` says that A is the second operand of the program's mma.
@@ -161,7 +166,7 @@ class Axes:
         """Return the extents (M, N, K) of this MMA, in elements; `width(d)` evaluates the extent of a dimension d."""
         return width(self.m), width(self.n), width(self.k)
 
-    def factors(self, op: Op) -> tuple[Value, Value]:
+    def operands(self, op: Op) -> tuple[Value, Value]:
         """Return (A, B) of the mma `op`: its operand with the dimension M, and its operand with the dimension N.
 
         These are the first two operands of `op`, exchanged if `swapped`.
@@ -226,17 +231,17 @@ def types_of(op: Op, swapped: bool, machine: Machine | None) -> tuple[DType, DTy
     `swapped` says that A is the second operand of `op`. If `machine` is None, no atom is assumed.
     """
     a, b, _ = (v.type.dtype for v in op.operands)
-    accumulator = summed_in(op, machine)
+    accumulator = accumulator_type(op, machine)
     return (b, a, accumulator) if swapped else (a, b, accumulator)
 
 
-def names_of(program: Program) -> dict[str, Op]:
-    """Return {name in a plan: mma operation} of a program's MMAs, in program order: mma, mma2 and so on."""
+def mmas_by_name(program: Program) -> dict[str, Op]:
+    """Return {name in a plan: mma operation} of a program's MMAs, in program order: mma, mma2, mma3 and so on."""
     products = [op for op in program.walk() if op.name == "mma"]
     return {f"mma{n + 1 if n else ''}": op for n, op in enumerate(products)}
 
 
-def products_of(
+def best_microkernels(
     program: Program,
     machine: Machine,
     width: Size,
@@ -252,14 +257,14 @@ def products_of(
     (known only at the call) always gets an atom of one wave.
     """
     microkernels: dict[Op, Microkernel | None] = {}
-    for op in names_of(program).values():
+    for op in mmas_by_name(program).values():
         axes = axes_in(op, width)
         if isinstance(axes, str):
             microkernels[op] = None
         else:
             types, allowed_lanes = types_of(op, axes.swapped, machine), machine.lanes if axes.k in opened else lanes
             row_stride, is_part = row_stride_of_a(program, op, axes, size), width(axes.n) < size(axes.n)
-            microkernels[op] = microkernel(
+            microkernels[op] = best_microkernel(
                 machine, types, axes.sizes(width), allowed_lanes, precision_of(op), row_stride, is_part
             )
     if (
@@ -274,7 +279,7 @@ def products_of(
         )
         > 1
     ):
-        return products_of(program, machine, width, size, opened, machine.lanes)
+        return best_microkernels(program, machine, width, size, opened, machine.lanes)
     return microkernels
 
 
@@ -284,7 +289,7 @@ def row_stride_of_a(program: Program, op: Op, axes: Axes, size: Size) -> int:
     It is 0 if A is computed (its tile is then stored with padded rows), if A has no M, or if the stride is no single
     number. `axes` are M, N and K of `op`. `size(d)` evaluates the extent of a dimension d.
     """
-    value, _ = axes.factors(op)
+    value, _ = axes.operands(op)
     read = program.makers().get(value)
     if read is None or read.name != "read" or axes.m not in value.type.dims:
         return 0
@@ -298,7 +303,7 @@ def row_stride_of_a(program: Program, op: Op, axes: Axes, size: Size) -> int:
     return (stride or 0) * element_bytes(memory.dtype)
 
 
-def as_plan(products: Mapping[Op, Microkernel | None], program: Program) -> tuple[ProductUnit, ...]:
+def mma_statements(products: Mapping[Op, Microkernel | None], program: Program) -> tuple[ProductUnit, ...]:
     """Return a ProductUnit (plan statement `mma by ATOM, tile ROWSxCOLUMNS`) for each MMA of a program, in order.
 
     `products` maps every MMA of the program to its microkernel (atom, accumulator tile), or to None for scalar loops.
@@ -307,12 +312,12 @@ def as_plan(products: Mapping[Op, Microkernel | None], program: Program) -> tupl
         ProductUnit(name, None)
         if microkernel is None
         else ProductUnit(name, microkernel.atom.name, *microkernel.tile, microkernel.transposed)
-        for name, microkernel in ((name, products[op]) for name, op in names_of(program).items())
+        for name, microkernel in ((name, products[op]) for name, op in mmas_by_name(program).items())
     )
 
 
 def registers_of(microkernel: Microkernel, machine: Machine) -> tuple[int, int]:
-    """Return (number of registers that a microkernel needs, number that the machine has) for one K step.
+    """Return (registers that a microkernel needs for one K step, registers that the machine has), two counts.
 
     It needs registers for the accumulator tile and for the operands of the step; operands that an atom reads from
     shared memory need none. Depending on the atom, these are tile registers, vector registers, or registers per lane.
@@ -322,7 +327,7 @@ def registers_of(microkernel: Microkernel, machine: Machine) -> tuple[int, int]:
     if isinstance(microkernel.atom.c, OpaqueOperand):
         return tiles.registers(row_atoms, column_atoms), machine.limits.tile_registers
     if microkernel.slab is not None:
-        return microkernel.sums, machine.limits.registers - 1
+        return microkernel.accumulator_registers, machine.limits.registers - 1
     if m > 1:  # a lane has so many values of each
         values_per_lane = [
             operand.values
@@ -336,16 +341,16 @@ def registers_of(microkernel: Microkernel, machine: Machine) -> tuple[int, int]:
 
 
 def hold_accumulators(microkernels: Iterable[Microkernel | None], machine: Machine) -> bool:
-    """True if a CPU's registers hold the accumulator tiles of all MMAs at once, and the operands of any one MMA.
+    """True if a CPU's registers have room for the accumulator tiles of all MMAs at once, and for one MMA's operands.
 
     `microkernels` has one entry per MMA; None (scalar loops) is left out.
     """
-    sums, operands, available = 0, 0, machine.limits.registers
+    accumulators, operands, available = 0, 0, machine.limits.registers
     for each in (x for x in microkernels if x is not None):
         needed, available = registers_of(each, machine)
         tile = each.rows // each.atom.shape[0] * (each.columns // each.atom.shape[1])
-        sums, operands = sums + tile, max(operands, needed - tile)
-    return sums + operands <= available
+        accumulators, operands = accumulators + tile, max(operands, needed - tile)
+    return accumulators + operands <= available
 
 
 def atoms_for(
@@ -383,7 +388,9 @@ def _usable_atoms(machine: Machine, any_rows: bool) -> tuple[MultiplyAtom, ...]:
         """True if all operands are in registers, or if A and B are in shared memory in an order that is allowed."""
         in_registers = all(isinstance(operand, RegisterOperand) for operand in (atom.a, atom.b, atom.c))
         single = Microkernel(atom, *atom.shape[:2])
-        return in_registers or (single.slab is not None and not single.held_a and (any_rows or all(single.along_k)))
+        return in_registers or (
+            single.slab is not None and not single.a_in_registers and (any_rows or all(single.contiguous_along_k))
+        )
 
     return tuple(atom for atom in machine.multiply.values() if is_usable(atom))
 
@@ -398,8 +405,8 @@ def shared_atoms(
 ) -> tuple[MultiplyAtom, ...]:
     """Return the atoms of these types that read A and B from shared memory; with `held_a`, A from registers instead.
 
-    `types` are the types of A, B and the accumulator. `along_k` is (True if A lies contiguous along K in shared memory,
-    True if B does); False means contiguous along M or N. An atom that rounds operands is included only if `precision`
+    `types` are the types of A, B and the accumulator. `along_k` is (True if A is contiguous along K in shared memory,
+    True if B is); False means contiguous along M or N. An atom that rounds operands is included only if `precision`
     names its rounding.
     """
     of_types = (x for x in machine.multiply.values() if (x.a.dtype, x.b.dtype, x.c.dtype) == types)
@@ -409,7 +416,7 @@ def shared_atoms(
     return tuple(
         candidate.atom
         for candidate in candidates
-        if candidate.held_a == held_a and candidate.along_k[held_a:] == along_k[held_a:]
+        if candidate.a_in_registers == held_a and candidate.contiguous_along_k[held_a:] == along_k[held_a:]
     )
 
 
@@ -428,7 +435,7 @@ def can_multiply_blocks(atom: MultiplyAtom, blocks: int, n: int, k: int) -> bool
 
 
 @lru_cache
-def microkernel(
+def best_microkernel(
     machine: Machine,
     types: tuple[DType, DType, DType],
     sizes: tuple[int, int, int],
@@ -447,10 +454,10 @@ def microkernel(
     m, n, _ = sizes
 
     def sort_key(candidate: Microkernel) -> tuple[float, int, int]:
-        """Return (cycles, minus the MMA's elements in a tile, elements of a tile) of a candidate; least is best."""
+        """Return (cycles, minus the elements of C in a tile, elements of a tile, padding included); least is best."""
         stride = row_stride if candidate.atom.a.dtype is types[0] else 0  # panels keep rows clear
         return (
-            round(cycles(machine, candidate, sizes, stride, is_part), 3),
+            round(mma_cycles(machine, candidate, sizes, stride, is_part), 3),
             -min(candidate.rows, m) * min(candidate.columns, n),
             candidate.rows * candidate.columns,
         )
@@ -469,9 +476,10 @@ def waves_of(machine: Machine, products: Iterable[Microkernel | None]) -> int:
 
 
 def _legal_tiles(machine: Machine, atom: MultiplyAtom) -> Iterator[Microkernel]:
-    """Yield a Microkernel of this atom for each accumulator tile to try; every tile fits the machine's registers.
+    """Yield a Microkernel (atom with an accumulator tile) of `atom` for each tile to try.
 
-    Vector atoms have tiles of one row in any case. An atom that reads shared memory has one tile, of the atom's shape.
+    Every tile fits the machine's registers, except that tiles of one row are always yielded for a vector atom. An atom
+    that reads shared memory has one tile, of the atom's shape.
     """
     m, n, _ = atom.shape
     if isinstance(atom.c, OpaqueOperand):
@@ -497,7 +505,7 @@ def _legal_tiles(machine: Machine, atom: MultiplyAtom) -> Iterator[Microkernel]:
                 yield Microkernel(atom, rows, column_vectors * n)
 
 
-def cycles(
+def mma_cycles(
     machine: Machine, microkernel: Microkernel, sizes: tuple[int, int, int], row_stride: int = 0, is_part: bool = False
 ) -> float:
     """Return the predicted cycles of one core for a whole MMA: all accumulator tiles, plus the packing of B.
@@ -507,12 +515,14 @@ def cycles(
     whole number of tiles, B is packed again for every row of tiles.
     """
     m, n, k = sizes
-    packings = -(-m // microkernel.rows) if is_part and n % microkernel.columns else int(microkernel.group > 1)
+    packings = -(-m // microkernel.rows) if is_part and n % microkernel.columns else int(microkernel.k_pack > 1)
     packed_bytes = packings * n * k * element_bytes(microkernel.atom.b.dtype)
-    return tile_cycles(machine, microkernel, sizes, row_stride) + 2 * packed_bytes / machine.limits.copy_rate
+    return all_tiles_cycles(machine, microkernel, sizes, row_stride) + 2 * packed_bytes / machine.limits.copy_rate
 
 
-def tile_cycles(machine: Machine, microkernel: Microkernel, sizes: tuple[int, int, int], row_stride: int = 0) -> float:
+def all_tiles_cycles(
+    machine: Machine, microkernel: Microkernel, sizes: tuple[int, int, int], row_stride: int = 0
+) -> float:
     """Return the cycles of one core for all accumulator tiles of an MMA together, loads and stores of C included.
 
     `sizes` are the extents M, N and K, `row_stride` is the number of bytes between rows of A.
@@ -553,7 +563,7 @@ def _one_tile_cycles(
     m, n, depth = microkernel.atom.shape
     row_atoms, column_atoms, steps = rows // m, columns // n, ceil(k / depth)
     limits = machine.limits
-    if microkernel.whole:
+    if microkernel.is_matrix_atom:
         step = max(
             row_atoms * column_atoms * microkernel.atom.cycles,
             (row_atoms + column_atoms) * microkernel.atom.load_cycles,

@@ -34,10 +34,11 @@ class Cost:
     launch: float
     tasks: int
     busiest: int
-    """Tasks that the busiest worker runs; `tasks` is their number in all."""
+    """The number of tasks that the busiest worker runs; `tasks` is the number of all workers' tasks."""
     reading: float = 0.0
     """Cycles in which operands and results move between caches and memory, those that MMAs hide included."""
     staged_bytes: float = 0.0
+    """Bytes of A that the busiest worker copies to staging buffers."""
 
     @property
     def cycles(self) -> float:
@@ -55,7 +56,10 @@ class Cost:
 
 @dataclass(frozen=True)
 class Roofline:
-    """Lower bounds of a problem's cycles on all cores: `compute` by the fastest atom, `memory` for its bytes."""
+    """Lower bounds of a problem's cycles on all cores: `compute` for its MMAs, `memory` for its bytes.
+
+    `atom` is the name of the fastest atom, whose rate counts.
+    """
 
     compute: float
     memory: float
@@ -174,5 +178,5 @@ def microseconds(cycles: float, machine: Machine) -> float:
 
 
 def us(cycles: float, machine: Machine) -> str:
-    """Return cycles as text: the number of microseconds at the machine's clock, with one decimal and no unit."""
+    """Return `cycles` as text in microseconds at the machine's clock, with one decimal and no unit, such as "12.3"."""
     return f"{microseconds(cycles, machine):.1f}"

@@ -1,4 +1,4 @@
-"""Refusals of a given (pinned) plan: the line that a refusal is about, and hints on other sizes and misspelt names."""
+"""Errors about a plan that the caller gives: the statement at fault, other sizes than the program's, misspelt names."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tilewright.plan.blocking import LANES
 from tilewright.plan.schedule import LAUNCH, Schedule
 
 FRESH = 'without plan=, executable.text("plan") prints the plan for these sizes'
-"""Advice of a refusal: the way to get a plan for the sizes at hand."""
+"""The advice at the end of an error: how to get a plan for the program's sizes."""
 _PART = re.compile(r"(?:_\d+)?(?:_split|_part)?$")
-"""The end of a digit's name: which digit of its dimension it is."""
+"""The end of a digit's name (a digit is a mixed-radix part of a dimension): the `_1` of `M_1`, or `_split`, `_part`."""
 
 
 def quote_lines(
@@ -109,7 +109,7 @@ def _digits_text(digits: Mapping[str, int], names: Iterable[str]) -> str:
 
 
 def _extents(plan: Schedule) -> dict[str, dict[str, int]]:
-    """Return {dimension: {digit: extent}} of a plan's axes; a digit is a mixed-radix part, such as `m_1` of `m`."""
+    """Return {dimension: {digit: extent}} for the axes of `plan`; a digit is a mixed-radix part, such as m_1 of m."""
     extents: dict[str, dict[str, int]] = {}
     for digit in (d for axis in plan.axes for d in axis.digits):
         extents.setdefault(_dim_of(digit.name), {})[digit.name] = digit.extent

@@ -1,7 +1,7 @@
-"""Programs that producer and consumer waves can compute: a single MMA whose accumulator tiles are the tasks.
+"""Programs that a pipeline of producer and consumer waves (warp specialisation) can compute: those with one MMA.
 
 Producer waves copy tiles of operands to shared memory; consumer waves multiply them by atoms that read shared memory.
-Programs with several MMAs are the subject of `chained`.
+A task is one accumulator tile. Programs with several MMAs are the subject of `chained`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tilewright.ir.core import MemoryType, Op, Program, Value
 from tilewright.machine import Machine, MultiplyAtom
 from tilewright.plan.boxes import NOTHING, WRITES, Opened, cut_dims
 from tilewright.plan.computed import computed_factor
-from tilewright.plan.microkernel import Axes, axes_in, names_of, precision_of, shared_atoms, types_of
+from tilewright.plan.microkernel import Axes, axes_in, mmas_by_name, precision_of, shared_atoms, types_of
 from tilewright.plan.model import Size
 
 
@@ -24,7 +24,7 @@ def why_no_pipeline(program: Program, size: Size, free: Collection[Op]) -> str:
     N. Every loop must be in `free` (its tile size does not change the result), and no write may be atomic or at
     coordinates that depend on data. `size(d)` evaluates the extent of a dimension d.
     """
-    product = product_of(program, size, free)
+    product = pipelined_mma(program, size, free)
     if isinstance(product, str):
         return product
     op, axes = product
@@ -32,14 +32,14 @@ def why_no_pipeline(program: Program, size: Size, free: Collection[Op]) -> str:
     return "" if axes.m in dims and axes.n in dims else "tasks cannot cut both dimensions of its sum"
 
 
-def product_of(program: Program, size: Size, free: Collection[Op]) -> tuple[Op, Axes] | str:
+def pipelined_mma(program: Program, size: Size, free: Collection[Op]) -> tuple[Op, Axes] | str:
     """Return (a program's single mma, its Axes M, N, K); or text: why producer and consumer waves cannot compute it.
 
     The text says that the program has no or several MMAs, that the MMA has no accumulator tile, or that a write is
     atomic or at coordinates that depend on data. `free` are the loops whose tile size does not change the result; a
     program with any other loop is refused. `size(d)` evaluates the extent of a dimension d.
     """
-    products = names_of(program)
+    products = mmas_by_name(program)
     if len(products) != 1:
         return f"it has {len(products)} products"
     (op,) = products.values()
@@ -63,7 +63,7 @@ def why_no_overrun(program: Program) -> str:
 
 
 def task_dims(program: Program, op: Op, size: Size, opened: Opened = NOTHING) -> tuple[Expr, ...]:
-    """Return the dimensions that the grid of the kernel of mma `op` may split, the accumulator's dimensions last.
+    """Return the dimensions that the grid of a program whose MMA is `op` may split, the accumulator's dimensions last.
 
     Dimensions of the accumulator with extent 1 are included. `size(d)` evaluates the extent of a dimension d; for
     `opened` sizes (known only at the call) it is a typical number.
@@ -75,12 +75,12 @@ def task_dims(program: Program, op: Op, size: Size, opened: Opened = NOTHING) ->
 
 
 def atoms_of(program: Program, machine: Machine, op: Op, axes: Axes) -> tuple[MultiplyAtom, ...] | str:
-    """Return the atoms that can multiply the operands of the mma `op` from shared memory; or text: why no atom can.
+    """Return the MMA atoms that can multiply the operands of `op`, an mma, from shared memory; or text: why none can.
 
     If A is computed elementwise, these are atoms that take A from registers and B from shared memory. No atom can if B
     is computed, or if A is computed but not elementwise. `axes` are M, N and K of `op`.
     """
-    types, (a, b) = types_of(op, axes.swapped, machine), axes.factors(op)
+    types, (a, b) = types_of(op, axes.swapped, machine), axes.operands(op)
     k_contiguous = is_contiguous_along(a, axes.k, program), is_contiguous_along(b, axes.k, program)
     computed_a, computed_b = computed_factor(program, a), computed_factor(program, b)
     if isinstance(computed_a, str) or computed_b is not None:

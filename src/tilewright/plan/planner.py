@@ -1,4 +1,4 @@
-"""The ranked blockings of a product on a CPU, and why the others were refused."""
+"""The ranked plans of a CPU's contraction, fastest first, and why other plans were not chosen."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tilewright.plan.validate import why_illegal
 CLEARLY = 1.4
 """A plan with more than this many times the best plan's predicted cycles counts as slower; below, it may be as good."""
 SHOWN = 2
-"""Plans of each kind that `refused` names."""
+"""The most slower plans that `refused` lists for each property, such as the atom."""
 MORE = 12
-"""Atoms by which accumulator tiles are made larger, to see what forbids it."""
+"""The most atoms by which an accumulator tile is made larger, to show why a larger one is illegal."""
 
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A blocking, the contraction it is for (its digits perhaps merged), and its predicted cost."""
+    """A blocking (tile sizes, loop order), the contraction that it is for, perhaps with merged digits, and its cost."""
 
     blocking: Blocking
     contraction: Contraction
@@ -48,12 +48,16 @@ class Refusal:
     plan: Schedule | None = None
 
     def __str__(self) -> str:
+        """Return the alternative and why it was not chosen, as one line of text."""
         return f"{self.what}: {self.why}"
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The legal plans of a contraction, fastest first, the atoms that do not fit, and the roofline."""
+    """The legal plans of a contraction, fastest first; the atoms that cannot compute it; and its roofline.
+
+    `notes` are lines of text for `explain`.
+    """
 
     machine: Machine
     candidates: tuple[Candidate, ...]
@@ -61,9 +65,9 @@ class Choice:
     bound: Roofline | None
     notes: tuple[str, ...] = ()
     floor: float = 0.0
-    """The roofline of the whole program with a launch, in cycles, by the fastest unit for its types."""
+    """The roofline of the whole program in cycles, launch included, for the fastest unit that multiplies its types."""
     find_cause: FindCause | None = field(default=None, compare=False, repr=False)
-    """A function that finds what takes most of the predicted time, if there is one."""
+    """A function that returns the Cause of most of the predicted time; None if nothing is known."""
 
     @property
     def slow(self) -> SlowKernel | None:

@@ -1,4 +1,4 @@
-"""Refusals of a plan: errors that quote the lines which break a rule, and say the rule."""
+"""Errors about illegal plans: they quote the statements that break a rule, and say the rule."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def refused(statements: object, why: str) -> ArgumentError:
 
 
 def result_or_refusal(step: Callable[[], T]) -> T | str:
-    """Try `step`, a function that binds or lowers a plan: return its result, or text: why it refuses the plan.
+    """Call `step`, a function that binds or lowers a plan; return its result, or text: why the plan is illegal.
 
-    An ArgumentError or a ProgramError is a refusal; any other error passes through.
+    The text comes from an ArgumentError or a ProgramError that `step` raises; any other error passes through.
 
     >>> def step():
     ...     raise refused("grid M", "there are tasks of N")

@@ -1,8 +1,8 @@
 """Task widths and wave counts of GPU programs without MMAs, which memory bounds: row-wise and elementwise kernels.
 
-Enough bytes must be in flight. Every lane holds a few vectors of a task in registers, and a core runs several
-workgroups, so that some load while others compute. A row is what a task has along the dimensions that the grid does not
-split.
+Enough bytes must be in flight. Every lane has a few vectors of a task in registers, and a core runs several workgroups,
+so that some load while others compute. A task is one tile of the grid. A row is the part of a task along the dimensions
+that the grid does not split.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from tilewright.plan.model import Size, cores, element_bytes
 LONGER = 3
 """A task has few waves if its memory traffic takes at least this many times as long as starting a workgroup."""
 MANY = 8
-"""Number of tasks from which on the last may have fewer rows than the others."""
+"""The last task along a dimension may have fewer rows than the others if it has at least this many tasks."""
 ABOUT = 0.75
-"""A width that divides the dimension is used if it is at least this share of the wanted width."""
+"""An extent that divides the dimension is used if it is at least this share of the wanted extent."""
 FEW, ROUNDS = 1.5, 4
-"""Tasks per core, at least: where memory is contiguous across rows, and where rows are contiguous."""
+"""The least number of tasks per core: if memory is contiguous across rows, and if rows are contiguous."""
 BESIDE = 4
-"""Tasks of a core, at least, that have room in shared memory for what they read of windows."""
+"""The least number of tasks of a core whose overlapping windows must fit the shared memory at once."""
 
 
-def rows_and_waves(
+def task_widths_and_waves(
     program: Program, widths: Mapping[Expr, int], size: Size, machine: Machine
 ) -> tuple[dict[Expr, int], int]:
     """Return ({parallel dimension: extent of a task}, number of waves per task) for a GPU program without MMAs.
 
     A task is one tile of the grid; waves are warps; a row is what a task has along the dimensions that the grid does
-    not split. There are four cases: rows of one element (`_elementwise_widths`); short rows of neighbours in memory, or
-    windows that overlap, of which every lane has whole ones (`_widths_of_lane_rows`); memory that is contiguous across
-    rows, where a task has a cache line or more of neighbouring rows and the most waves; and contiguous rows
-    (`widths_of_rows`). The number of waves is halved while lanes would be idle. `widths` maps each parallel dimension
-    to the largest extent of a task in the first case. `size(d)` evaluates the extent of a dimension d.
+    not split. There are four cases: rows of one element (`_elementwise_widths`); short rows that one lane computes
+    whole (`_lane_row_widths`); memory that is contiguous across rows (`widths_across_rows`, with the most waves); and
+    contiguous rows (`contiguous_row_widths`). The number of waves is halved while lanes would be idle. `widths` maps
+    each parallel dimension to the largest extent of a task in the first case. `size(d)` evaluates the extent of a
+    dimension d.
     """
     row_elements, element_size = _longest_row(program, widths, size), smallest_element_bytes(program)
     traffic = _bytes_per_element(program, size)
@@ -48,55 +48,56 @@ def rows_and_waves(
         wave_elements = _elements_per_wave(machine, row_elements, element_size, traffic[1])
         task_widths, waves = _elementwise_widths(program, widths, size, element_size, wave_elements, machine)
     elif row_elements <= machine.row_tasks.most_values and (sides := _dims_beside_rows(program, widths, size)):
-        return _widths_of_lane_rows(program, sides, row_elements, {d: size(d) for d in widths}, machine)
+        return _lane_row_widths(program, sides, row_elements, {d: size(d) for d in widths}, machine)
     elif across_widths := widths_across_rows(program, widths, size, machine):
         task_widths, waves = across_widths, min(machine.waves, machine.row_tasks.most_waves)
     else:
-        return widths_of_rows(machine, row_elements, element_size, traffic, {d: size(d) for d in widths})
+        return contiguous_row_widths(machine, row_elements, element_size, traffic, {d: size(d) for d in widths})
     return task_widths, _without_idle_waves(machine, waves, row_elements * prod(task_widths.values()))
 
 
 def _dims_beside_rows(program: Program, widths: Mapping[Expr, int], size: Size) -> list[Expr]:
-    """Return the parallel dimensions along which neighbouring rows are neighbours in memory; [] if rows are contiguous.
+    """Return the parallel dimensions along which neighbouring rows are adjacent in memory; [] if rows are contiguous.
 
-    `widths` has the dimensions that the grid may split; `size(d)` evaluates the extent of a dimension d. Where rows are
-    windows that overlap, neighbouring windows are neighbours, whatever the step from one to the next is.
+    The keys of `widths` are the parallel dimensions (the grid may split them); `size(d)` evaluates the extent of a
+    dimension d. If no memory access is contiguous across rows, but rows are windows that slide along the innermost
+    memory coordinate, it is the dimensions along which they slide.
     """
     across = [d for d in _contiguous_across_rows(program, widths, size) if d in widths]
     return across or [d for d in _window_dims(program, widths) if d in _last_dims(program)]
 
 
 def _last_dims(program: Program) -> set[Expr]:
-    """Return the dimensions in the innermost memory coordinate of reads and writes."""
+    """Return the dimensions whose index is in the innermost memory coordinate of a read or write of the program."""
     return {d for op in program.walk() if op.name == "read" or op.name in WRITES for d in contiguous_dims(op)}
 
 
 def _window_dims(program: Program, widths: Mapping[Expr, int]) -> list[Expr]:
-    """Return the parallel dimensions along which windows slide: a memory coordinate adds them to one that is reduced.
+    """Return the parallel dimensions along which windows slide, such as the output position of a pooling.
 
-    `widths` has the parallel dimensions, which the grid may split.
+    A window slides along p if a read has a memory coordinate like 2*p + r, in which r is no parallel dimension. The
+    keys of `widths` are the parallel dimensions (the grid may split them).
     """
     sliding: list[Expr] = []
     for op in (op for op in program.walk() if op.name == "read" and "at" in op.attrs):
-        named = dict(zip(op.attrs["over"], accessed(op)[1].dims, strict=True))
+        dim_of = dict(zip(op.attrs["over"], accessed(op)[1].dims, strict=True))
         for e in op.attrs["at"]:
-            dims = [named[s] for s in op.attrs["over"] if s in e.symbols]
+            dims = [dim_of[s] for s in op.attrs["over"] if s in e.symbols]
             if any(d not in widths for d in dims):
                 sliding += [d for d in dims if d in widths]
     return list(dict.fromkeys(sliding))
 
 
-def _widths_of_lane_rows(
+def _lane_row_widths(
     program: Program, sides: list[Expr], row_elements: int, extents: Mapping[Expr, int], machine: Machine
 ) -> tuple[dict[Expr, int], int]:
-    """Return ({parallel dimension: extent of a task}, number of waves per task) for rows that a lane has as a whole.
+    """Return ({parallel dimension: extent of a task}, number of waves per task) if one lane computes whole rows.
 
-    Such rows are short; nothing is exchanged between lanes to combine them. A lane has a vector of neighbouring rows
-    along `sides`, the dimensions that are contiguous in memory; other lanes have rows further on, first along the
-    dimensions of windows, which share elements then, by powers of two that divide the dimension; where none does, by
-    those that leave few lanes of the last task idle. The number of waves is halved while there are fewer than FEW
-    (1.5) tasks per core, or while a core has no room for what BESIDE (4) tasks read. `extents` maps each
-    parallel dimension to its extent, `row_elements` is the length of a row.
+    The rows are short (`row_elements` elements), and lanes exchange nothing. A lane computes a vector of neighbouring
+    rows along `sides`, dimensions along which rows are adjacent in memory. A task also extends along other dimensions,
+    by powers of two, first along those in which windows overlap. The number of waves (warps) is halved while there are
+    fewer than FEW (1.5) tasks per core, or while shared memory has no room for what BESIDE (4) tasks read. `extents`
+    maps each parallel dimension (the grid may split it) to its whole extent.
     """
     tasks, lanes, element_size = machine.row_tasks, machine.lanes or 1, smallest_element_bytes(program)
     vector = max(1, machine.lane_access.vector_bytes // element_size)
@@ -122,17 +123,18 @@ def _widths_of_lane_rows(
 def _widen(
     task_widths: dict[Expr, int], extents: Mapping[Expr, int], dims: Sequence[Expr], most: int, busy: float
 ) -> None:
-    """Double the extents of a task along `dims` in turn, the last first, up to `most` elements in all.
+    """Double a task's extents in `task_widths`, in place, along `dims` in turn, the last first, up to `most` elements.
 
-    An extent is doubled if tasks then have at least the share `busy` of their elements within the dimension.
+    `task_widths` maps dimensions to extents of a task, `extents` to whole extents. An extent is doubled only if at
+    least the fraction `busy` of the elements that all tasks then cover is within the dimension.
     """
-    free = list(reversed(dims))
-    while free:
-        d = free.pop(0)
+    growing = list(reversed(dims))
+    while growing:
+        d = growing.pop(0)
         width = 2 * task_widths[d]
         if extents[d] >= busy * width * -(-extents[d] // width) and 2 * prod(task_widths.values()) <= most:
             task_widths[d] = width
-            free.append(d)
+            growing.append(d)
 
 
 def _longest_row(program: Program, widths: Mapping[Expr, int], size: Size) -> int:
@@ -144,7 +146,7 @@ def _longest_row(program: Program, widths: Mapping[Expr, int], size: Size) -> in
     return max((prod(max(1, size(d)) for d in dims if d not in widths) for dims in tiles), default=1)
 
 
-def widths_of_rows(
+def contiguous_row_widths(
     machine: Machine, row_elements: int, element_size: int, traffic: tuple[int, int], extents: Mapping[Expr, int]
 ) -> tuple[dict[Expr, int], int]:
     """Return ({parallel dimension: extent of a task}, number of waves per task) for rows that are contiguous in memory.
@@ -161,7 +163,7 @@ def widths_of_rows(
     stretch = tasks.most_values / tasks.values if written_bytes else 1
     while waves < max_waves and waves * wave_elements * (stretch if waves >= tasks.waves else 1) < row_elements:
         waves *= 2
-    padded_row = 1 << (row_elements - 1).bit_length()  # lanes are dealt by powers of two
+    padded_row = 1 << (row_elements - 1).bit_length()  # lanes are distributed by powers of two
     rows_left = min(
         max(1, waves * wave_elements // padded_row), max(1, prod(extents.values()) // (ROUNDS * cores(machine)))
     )
@@ -328,7 +330,7 @@ def _elementwise_widths(
     tile_dims = [d for d in dict.fromkeys(contiguous) if d in widths]
     if len(tile_dims) > 1:
         task_widths = dict.fromkeys(widths, 1) | {d: min(size(d), tile_bytes // element_size) for d in tile_dims}
-        for d in tile_dims:  # of few columns there are more rows
+        for d in tile_dims:  # a tile with few columns has more rows
             while (
                 task_widths[d] * 2 <= size(d)
                 and prod(task_widths.values()) * 2 <= tasks.fewer_waves * lanes * tasks.values
@@ -338,7 +340,7 @@ def _elementwise_widths(
         words = all(size(d) * element_size % (2 * word) == 0 for d in rows)
         held_elements = (
             wave_elements if words else lanes * tasks.values
-        )  # where results go word by word, fewer waves are faster
+        )  # if results are stored word by word, fewer waves are faster
         waves = 1
         while waves < max_waves and waves * held_elements < prod(task_widths.values()):
             waves *= 2
@@ -351,7 +353,7 @@ def _elementwise_widths(
     least_elements = max(tasks.least_waves * tasks.least_values * lanes, core_elements)
     limit = min(waves * wave_elements, least_elements)
     along_runs = {d for op in accesses for d in contiguous_dims(op)}
-    for d in sorted(task_widths, key=lambda d: d in along_runs):  # what lies side by side stays together
+    for d in sorted(task_widths, key=lambda d: d in along_runs):  # contiguous dimensions are split last
         elements = prod(task_widths.values())
         if elements > limit:
             task_widths[d] = _rows_per_task(size(d), max(1, task_widths[d] * limit // elements))

@@ -1,4 +1,4 @@
-"""The schedule: how a program is done on a machine, as data. Each type prints the statement that `plan.text` reads.
+"""The schedule (plan): how a kernel runs on a machine, as data. Each type prints the statement that `plan.text` parses.
 
     axis rows = (M_1 56, M_0 57 of 56): task M_1 28, loop 32, unit 16
     axis columns = (F_0 64): task 64, loop 32, unit 16
@@ -10,49 +10,50 @@
     atom tiles.bf16
     overlap delayed store
 
-Statements stand on lines of their own, or between semicolons. Words in brackets may be left out.
+Statements are separated by newlines or semicolons. Words in brackets are optional.
 
 | statement | meaning |
 |---|---|
-| `axis NAME = (DIGIT EXTENT, ...): SPLITS` | a dimension, or several digits as one number, the last fastest |
-| `grid AXIS, ...` | the axes of the tasks, outermost first |
-| `raster [COUNT,] [ORDER]` | tasks of the first axis that are walked together; which tasks a worker takes |
-| `loops AXIS, ...` | the order of loops, outermost first; `K.2` is the second loop of K, unrolled ones counted |
-| `mma by ATOM, tile 128x256 [transposed]` | a product's atom, and its accumulator tile; or `mma by loops` |
+| `axis NAME = (DIGIT EXTENT, ...): SPLITS` | a dimension, or several flattened digits, the last fastest; its tiles |
+| `grid AXIS, ...` | the axes of the grid of tasks, outermost first |
+| `raster [COUNT,] [ORDER]` | raster group; the order in which workgroups take tasks |
+| `loops AXIS, ...` | loop order, outermost first; `K.2` is the second loop of K, counting unrolled ones |
+| `mma by ATOM, tile 128x256 [transposed]` | an MMA's atom and accumulator tile; or `mma by loops` (scalar) |
 | `atom NAME` | the atom of a CPU's single contraction |
-| `x FORM [at POINT] [HOPS] [, reuse] [, stream]` | where a value is while it is used; or `x in place` |
-| `p kept in register`, `p kept in shared`, `p computed again` | a value between two products |
-| `repack x: FORM` | a kernel of its own copies an operand first |
-| `producer ..., consumer ..., stages 4, epilogue stages 2` | waves with roles, and the stages between them |
-| `overlap HOW` | `delayed store`, `mma ahead`, `ordered` |
-| `split kernel after mma` | two kernels; those of the second one stand behind `then` |
-| `whole N` | the author's loop over N, whose states merge, is one iteration, before anything else is done |
+| `x FORM [at POINT] [HOPS] [, reuse] [, stream]` | how operand x is staged, and when; or `x in place` |
+| `p kept in register`, `p kept in shared`, `p computed again` | a value between two MMAs |
+| `repack x: FORM` | a separate kernel first copies operand x to another layout |
+| `producer ..., consumer ..., stages 4, epilogue stages 2` | warp specialisation, and its pipeline stages |
+| `overlap HOW` | what overlaps MMAs: `delayed store`, `mma ahead`, `ordered` |
+| `split kernel after mma` | two kernels; statements of the second follow `then` |
+| `whole N` | the author's loop over N becomes one iteration, if its states can be merged |
 | `split kernel before mma` | the same, with a computed operand of that MMA in memory between them |
-| `parts K 4` | tasks of their own for four parts of K; a second kernel merges them, in order |
-| `waves 8` | waves of a task, where no pipeline says them |
-| `lanes vector 4, box 2x2` | elements that a lane reads at once, and the results that it has |
-| `occupancy workgroups 2, persistent, domains 8, registers 256` | how workgroups lie on cores |
-| `launch early`, `launch plain` | whether a kernel begins while the one before it ends |
+| `parts K 4` | split-K: separate tasks for four parts of K; a second kernel adds them up |
+| `waves 8` | the number of waves (warps) of a task, without a pipeline |
+| `lanes vector 4, box 2x2` | the elements that a lane reads at once, and the results that it computes |
+| `occupancy workgroups 2, persistent, domains 8, registers 256` | how workgroups share cores |
+| `launch early`, `launch plain` | with or without programmatic dependent launch |
 
-*Axes.* `57 of 56` walks over more than there is: what is computed outside is never stored. `m_1 56?` is open: known
-when the program runs, and planned as if it were 56. A split makes pieces of that size of what the splits before it
-left: `cluster` (workgroups that share their memories), `task`, `wave`, `loop`, or `unit` (unrolled, in registers); a
-digit's name splits that digit, no name what remains. `task 192 as 4x48` is a box of the digits, `task 192` a run of the
-number. `loop 14 unroll 2` does two iterations at a time. `peel 1 2`, at the end, lowers one iteration at the front and
-two at the end by themselves. `whole` has no split.
+*Axes.* A digit is a mixed-radix part of an axis. `57 of 56` pads a digit of 56 to 57; padding is computed, and never
+stored. `m_1 56?` is open: known at the call, and planned as if it were 56. Each split divides the tiles of the split
+before it: `cluster` (workgroups that share their memories), `task` (a workgroup's tile), `wave`, `loop`, or `unit`
+(unrolled, in registers). A split with a digit's name divides that digit, one without a name what remains of the axis.
+`task 192 as 4x48` is a box (rectangle) of digits, `task 192` a run of flat indices. `loop 14 unroll 2` unrolls two
+iterations. `peel 1 2`, at the end, peels one iteration at the start and two at the end. `whole` has no split.
 
-*Values.* A form is `tile`, `run`, `halo` (a tile with what surrounds it), `panel` (rows of every tap), `strip` (lines
-with their padding) or `packed`. The point is `bind`, `start`, `task`, or the axis for a step of which it is copied. A
-hop is a copy atom, a memory and its buffers: `a tile by async.16 to shared 3, by fragments.x4 to register 2`; results
-go the other way, `o tile by bulk.store from shared 2`, in the memory of the stages where it says `reuse`.
+*Values.* The form of a staged value is `tile`, `run`, `halo` (a tile with its surroundings), `panel` (im2col: rows of
+every tap), `strip` (image lines with padding) or `packed`. The point is the time of the copy: `bind`, `start`, `task`,
+or an axis, for each K step or iteration of it. A hop is a copy atom, a memory and a number of buffers: `a tile by
+async.16 to shared 3, by fragments.x4 to register 2`. Results go the other way, `o tile by bulk.store from shared 2`;
+with `reuse` they use the memory of the pipeline's stages.
 
-*Repacking.* `aligned rows` are rows that the machine's copies can read, with zeros where there is nothing, and taps and
-channels of a filter's row as one axis; `im2col` has all that a row of the product sums as a row of its own; `padded
-rows` begin at whole sectors; `block-diagonal 4` does four neighbouring products as one, with zeros beside the blocks.
+*Repacking.* `aligned rows` are padded with zeros so that the machine's bulk copies can read them, with taps and
+channels of a filter's row as one axis; `im2col` makes all inputs of a row of C contiguous; `padded rows` begin at whole
+sectors; `block-diagonal 4` multiplies four neighbouring GEMMs as one, with zeros beside the blocks.
 
-*Pipeline.* `joint` hands over all operands of a step at once, `halo stages 2` are those of halo tiles, `resident stages
-2` those of what is loaded once a task. With `store per group` each group of waves stores its own results, with
-`pingpong` halves of the consumers take tasks in turn.
+*Pipeline.* With `joint` all operands of a K step share one barrier. `halo stages 2` are the stages of halo tiles,
+`resident stages 2` those of operands that are loaded once a task. With `store per group` each group of waves stores its
+own results; with `pingpong` halves of the consumers take tasks in turn.
 """
 
 from __future__ import annotations
@@ -77,43 +78,44 @@ FORMS = ("tile", "run", "halo", "panel", STRIP)
 SPACES = ("register", "shared", "l1", "cluster", "workspace")
 REGISTER, SHARED, COMPUTED = "kept in register", "kept in shared", "computed again"
 BIND, PACKED = "bind", "packed"
-"""The point and the form of an operand that is packed once where it is constant, and else at every launch."""
+"""The point and the form of an operand that is packed before the kernel: once if constant, else at each launch."""
 POINTS = ("start", "task")
-"""The points of copies beside axes: once for all tasks of a workgroup, and once a task."""
+"""The points (times) of copies besides axes: once for all tasks of a workgroup, and once a task."""
 BETWEEN = (REGISTER, SHARED, COMPUTED)
-"""Places of a value between two products: a memory until it is used, or none, as every use computes it again."""
+"""Placements of a value between two MMAs: it stays in registers or shared memory, or each use computes it again."""
 LAUNCH = "launch"
-"""The point of an operand that a kernel of its own copies."""
+"""The point (time) of the copy of a repacked operand: a separate kernel, before the main kernel, copies it."""
 ALIGNED = "aligned rows"
-"""Its form then: rows that the machine's copies can read."""
+"""The form of a repacked operand whose rows the machine's bulk copies can read."""
 PANELS = "im2col"
-"""Its form then: every row of a product has all that it sums."""
+"""The form of a repacked operand in which all inputs of a row of C are contiguous."""
 PADDED = "padded rows"
-"""Its form then: it could be read as it is, and rows that begin at whole sectors or lines are quicker."""
+"""The form of a repacked operand whose rows are padded to begin at whole sectors or lines, which is faster."""
 K_ROWS = "rows of K"
-"""Its form then: a dimension that a product sums is contiguous, which was another one's place in memory."""
+"""The form of a repacked operand that becomes contiguous along K, instead of along another dimension."""
 DIAGONAL = "block-diagonal"
-"""Its form then: neighbouring products are one; their number stands behind it."""
+"""The form of a repacked operand that joins neighbouring GEMMs as diagonal blocks; their number follows it."""
 THEN = "then"
-"""The statement behind which the schedule of a second kernel stands."""
+"""The statement after which the statements of a second kernel follow."""
 LAUNCHES = ("plain", "early")
-"""Ways to launch a program: when the one before it has ended, or while it ends."""
+"""Without and with programmatic dependent launch: the kernel starts after, or while, the one before it ends."""
 
 
 @dataclass(frozen=True)
 class Digit:
-    """One mixed-radix part of an axis: its extent, and its padded extent `walked`.
+    """One mixed-radix part of an axis: its extent, and its extent with padding, in elements.
 
-    An open digit is known only at the call; its extent is then the one that the plan was made for: `m_1 56?`.
+    An `open` digit's extent is known only at the call; `extent` is then the number that the plan was made for.
     """
 
     name: str
     extent: int
-    walked: int
+    padded_extent: int
     open: bool = False
 
     def __str__(self) -> str:
-        more = f"{self.walked} of " if self.walked != self.extent else ""
+        """Return this digit as plan text, such as `q 57 of 56`."""
+        more = f"{self.padded_extent} of " if self.padded_extent != self.extent else ""
         return f"{self.name} {more}{self.extent}{'?' if self.open else ''}"
 
 
@@ -135,6 +137,7 @@ class Split:
     """Iterations of a loop that are unrolled together."""
 
     def __str__(self) -> str:
+        """Return this split as plan text, such as `task M_1 28`."""
         digit = f"{self.digit} " if self.digit else ""
         box = f" as {'x'.join(map(str, self.box))}" if self.box else ""
         unroll = f" unroll {self.unroll}" if self.unroll > 1 else ""
@@ -142,7 +145,7 @@ class Split:
 
     @property
     def is_loop(self) -> bool:
-        """True if a loop goes over the tiles of this split, or would if it were not unrolled."""
+        """True if the tiles of this split are iterations of a loop, unrolled or not: its level is `loop` or `unit`."""
         return self.level in ("loop", "unit")
 
     @property
@@ -162,6 +165,7 @@ class Axis:
     """Iterations at the start and at the end that are peeled."""
 
     def __str__(self) -> str:
+        """Return this axis as its plan statement, `axis NAME = (DIGIT EXTENT, ...): SPLITS`."""
         peel = [f"peel {self.peeled[0]} {self.peeled[1]}"] if any(self.peeled) else []
         cuts = ", ".join([*map(str, self.splits), *peel] if self.splits else ["whole", *peel])
         return f"axis {self.name} = ({', '.join(map(str, self.digits))}): {cuts}"
@@ -169,19 +173,19 @@ class Axis:
     def split(self, level: str, digit: str | None = None) -> Split | None:
         """Return this axis's first Split (tile size) at a level, such as "task" or "loop"; None if there is none.
 
-        With `digit`, only splits that name this digit (mixed-radix part of the axis) are looked at.
+        With `digit`, only splits that name this digit (mixed-radix part of the axis) count.
         """
         return next(
             (split for split in self.splits if split.level == level and (digit is None or split.digit == digit)), None
         )
 
     @property
-    def walked(self) -> int:
+    def padded_extent(self) -> int:
         """The padded extent of this axis in elements: the product of the padded extents of its digits.
 
         Digits are the mixed-radix parts of the axis.
         """
-        return prod(d.walked for d in self.digits)
+        return prod(d.padded_extent for d in self.digits)
 
     @property
     def tasks(self) -> int:
@@ -193,9 +197,9 @@ class Axis:
         """
         boxes = {c.digit: c.size for c in self.splits if c.level == "task" and c.digit is not None}
         if boxes:
-            return prod(ceil(d.walked / boxes[d.name]) for d in self.digits if d.name in boxes)
+            return prod(ceil(d.padded_extent / boxes[d.name]) for d in self.digits if d.name in boxes)
         cut = self.split("task")
-        return ceil(self.walked / (1 if cut is None else cut.size))
+        return ceil(self.padded_extent / (1 if cut is None else cut.size))
 
 
 @dataclass(frozen=True)
@@ -211,14 +215,16 @@ class Hop:
     out: bool = False
 
     def __str__(self) -> str:
+        """Return this copy as plan text, such as `by async.16 to shared 3`."""
         return f"by {self.copy} {'from' if self.out else 'to'} {self.space} {self.buffers}"
 
 
 @dataclass(frozen=True)
 class ValuePlacement:
-    """The place of a value in use: in place (no point, no form), or copied at a point in a form, over a route.
+    """The staging of the value `name`: read in place (no point, no form), or copied at a point `at`, in a `form`.
 
-    The module's docstring has the points, forms and routes.
+    The module's docstring has the points (times of the copy) and forms. `hint` is the cache hint, `route` the copies
+    from memory to memory.
     """
 
     name: str
@@ -230,6 +236,7 @@ class ValuePlacement:
     """True if a result is staged in the memory of the pipeline's stages."""
 
     def __str__(self) -> str:
+        """Return this placement as its plan statement, such as `x strip at task, stream`."""
         end = f"{', reuse' if self.reuse else ''}{f', {self.hint}' if self.hint != 'keep' else ''}"
         if self.at == LAUNCH:
             return f"repack {self.name}: {self.form}{end}"
@@ -243,7 +250,7 @@ class ValuePlacement:
 
 @dataclass(frozen=True)
 class ProductUnit:
-    """The atom of an MMA and the accumulator tile that stays in registers; without an atom, scalar loops compute it."""
+    """The atom of the MMA `name`, and its accumulator tile, `rows` x `columns` of C; no atom means scalar loops."""
 
     name: str
     atom: str | None
@@ -253,6 +260,7 @@ class ProductUnit:
     """True if the atom's rows run along the columns of C."""
 
     def __str__(self) -> str:
+        """Return this as its plan statement, `NAME by ATOM, tile ROWSxCOLUMNS` or `NAME by loops`."""
         if self.atom is None:
             return f"{self.name} by loops"
         transposed = " transposed" if self.transposed else ""
@@ -261,7 +269,7 @@ class ProductUnit:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """(waves, registers per lane) of producers, which copy operands, and of consumers, which multiply them.
+    """Warp specialisation: (waves, registers per lane) of producers, which copy, and of consumers, which multiply.
 
     `stages` are the buffers between the two, `epilogue_stages` those of results. Halo tiles of A have their own
     (`halo_stages`), and so have operands that are loaded once a task (`resident_stages`).
@@ -281,6 +289,7 @@ class Pipeline:
     """True if each group of consumers stores its own results without waiting for the others."""
 
     def __str__(self) -> str:
+        """Return this pipeline as its plan statement, `producer ..., consumer ..., stages 4, epilogue stages 2`."""
         waves = [f"{count} {'wave' if count == 1 else 'waves'}" for count, _ in (self.producer, self.consumer)]
         parts = [
             f"producer {waves[0]} {self.producer[1]} registers",
@@ -304,6 +313,7 @@ class LaneTile:
     box: tuple[int, ...] = ()
 
     def __str__(self) -> str:
+        """Return this as its plan statement, such as `lanes vector 4, box 2x2`."""
         vector = [f"vector {self.vector}"] if self.vector > 1 or not self.box else []
         return f"lanes {', '.join([*vector, *(['box ' + 'x'.join(map(str, self.box))] if self.box else [])])}"
 
@@ -313,15 +323,16 @@ class Occupancy:
     """The workgroups and registers that share a core. Fields that are not set are chosen by the lowering."""
 
     workgroups: int = 0
-    """Workgroups of a core; 0: as many as fit."""
+    """The number of workgroups that share a core; 0: as many as fit."""
     persistent: bool = False
     """True if workgroups take tasks until none is left."""
     domains: int = 1
-    """Groups of cores with a cache of their own, which take neighbouring tasks."""
+    """The number of groups of cores with a cache of their own; each group takes neighbouring tasks."""
     registers: int = 0
-    """Registers of a lane, where the machine has modes; 0: as many as are needed."""
+    """Registers per lane, if the machine lets a kernel choose their number; 0: as many as are needed."""
 
     def __str__(self) -> str:
+        """Return this as its plan statement, such as `occupancy workgroups 2, persistent`."""
         parts = [
             *([f"workgroups {self.workgroups}"] if self.workgroups else []),
             *(["persistent"] if self.persistent else []),
@@ -333,7 +344,7 @@ class Occupancy:
 
 @dataclass(frozen=True)
 class Schedule:
-    """A plan: how a program runs on a machine. The module's docstring has the statements."""
+    """A plan: how a kernel runs on a machine. The module's docstring has the statements that the fields stand for."""
 
     axes: tuple[Axis, ...]
     grid: tuple[str, ...] = ()
@@ -365,10 +376,11 @@ class Schedule:
     """The dimension of the author's loop that is one iteration, if its states merge."""
 
     def __repr__(self) -> str:
+        """Return Python code that makes this plan: parse_plan of its text."""
         return f"parse_plan({str(self)!r})"
 
     def axis(self, name: str) -> Axis:
-        """Return the Axis of this plan named `name`; raise an ArgumentError if there is none."""
+        """Return the Axis (a dimension with its splits) named `name`; raise an ArgumentError if there is none."""
         axis = next((a for a in self.axes if a.name == name), None)
         if axis is None:
             names = [a.name for a in self.axes]
@@ -413,15 +425,16 @@ class Schedule:
 
     @property
     def split_at(self) -> str | None:
-        """The place at which the program is split into two kernels, such as "after mma"; None if it is one kernel."""
+        """The point at which the program is split into two kernels, such as "after mma"; None if it is one kernel."""
         if self.split_before is not None:
             return f"before {self.split_before}"
         return None if self.split_after is None else f"after {self.split_after}"
 
     def _statements(self) -> dict[str, str]:
-        """Return {first word: statement as text} of the statements of this plan that a plan has at most once.
+        """Return {first word: statement}, such as {"grid": "grid M, N"}, for the settings of this plan with one line.
 
-        Axes, values, MMAs, the pipeline, lanes and the occupancy are left out, and so are statements of default values.
+        These are grid, raster, loops, whole, split, parts, waves, atom, overlap and launch; a setting that has its
+        default value is left out.
         """
         raster = [*([str(self.raster)] if self.raster > 1 else []), *([self.order] if self.order != CYCLIC else [])]
         rest_of = {
@@ -451,6 +464,7 @@ class Schedule:
         return lines if self.then is None else [*lines, THEN, *self.then.lines()]
 
     def __str__(self) -> str:
+        """Return this plan as text on one line: its statements, separated by semicolons."""
         return "; ".join(self.lines())
 
     def difference(self, other: Schedule) -> str:

@@ -1,4 +1,4 @@
-"""How operand A of a contraction is read along M: as a sliding window over an image, or at one stride."""
+"""How operand A of a contraction is read along M: as a sliding window over an image, or with one stride."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tilewright.plan.contraction import Contraction, size
 
 @dataclass(frozen=True)
 class Slide:
-    """A coordinate of a sliding window: digit of M + step * filter tap + shift."""
+    """One coordinate of a sliding window: `digit` (of M, such as an image line) + `step` * `tap` (filter) + `shift`."""
 
     digit: Symbol
     tap: Symbol | None
@@ -28,13 +28,13 @@ class Slide:
 
 @dataclass(frozen=True)
 class Halo:
-    """A sliding window over two image dimensions: `lines` from line to line, `places` along a line.
+    """A sliding window over an image: its coordinate from line to line (`lines`), and along a line (`positions`).
 
-    `pitch` is the distance between lines once staged, in positions.
+    `pitch` is the number of positions (pixels) from one staged line to the next.
     """
 
     lines: Slide
-    places: Slide
+    positions: Slide
     pitch: int
 
 
@@ -122,14 +122,14 @@ def _compute_halo(contraction: Contraction) -> Halo | None:
         slide.tap for slide in slides.values()
     }:
         return None
-    lines, places = (slides[digit] for digit in contraction.rows[-2:])
-    return Halo(lines, places, _line_pitch(places, image_width))
+    lines, positions = (slides[digit] for digit in contraction.rows[-2:])
+    return Halo(lines, positions, _line_pitch(positions, image_width))
 
 
 def _line_pitch(slide: Slide, image_width: int) -> int:
     """Return the number of positions (pixels) from the start of one staged image line to the start of the next.
 
-    It is the line with its zero padding; the zeros after one line are also the zeros before the next. `slide` is the
+    It is the line with its zero padding; the zeros between two lines are the padding of both. `slide` is the
     coordinate along a line, `image_width` the extent of the tensor along it.
     """
     window_width, left_padding = size(slide.digit) + slide.reach, max(0, -slide.shift)

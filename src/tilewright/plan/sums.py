@@ -10,7 +10,7 @@ from tilewright.ir.dtypes import DType
 from tilewright.machine import Machine
 
 
-def summed_in(op: Op, machine: Machine | None) -> DType:
+def accumulator_type(op: Op, machine: Machine | None) -> DType:
     """Return the type in which a machine accumulates the mma `op`; None for `machine` means that no atom is used.
 
     It is f16 if `op` asks for that and the machine has an atom with f16 operands and accumulator; else f64 if A or B is

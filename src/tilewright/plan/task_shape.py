@@ -1,4 +1,4 @@
-"""The tasks of a blocking on a CPU: how many there are, and the accumulator tiles of the largest one."""
+"""The tasks (grid tiles) of a blocking on a CPU: their number, and the accumulator tiles of the largest one."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from tilewright.plan.tiles import task_rows
 
 @dataclass(frozen=True)
 class TaskShape:
-    """Tasks of a blocking, and the accumulator tiles of the largest task.
+    """The tasks of a blocking, and the accumulator tiles of the largest task.
 
-    A task has `lines` lines, which are runs of rows that accumulator tiles do not cross; each has `blocks` whole tiles
-    and a ragged one of `tail` rows. Only the last task along M has the ragged tile of `last_tail` rows. There are
-    `across` tiles along N. All of that is done `repeats` times, for elements of a batch that the task has.
+    A task has `lines` lines (such as image lines), which accumulator tiles do not cross. Each line has `blocks` whole
+    tiles along M and a ragged one of `tail` rows; only the last task along M has a ragged tile of `last_tail` rows.
+    There are `across` tiles along N. A task repeats all of this `repeats` times, once for each element of its batch.
+    There are `row_tasks` tasks along M and `column_tasks` along N.
     """
 
     row_tasks: int
     column_tasks: int
     around: int
-    """Tasks along the batch and along digits (mixed-radix parts) of M that a task's tile does not span."""
+    """The number of tasks along the batch, and along digits (mixed-radix parts) of M that no task spans."""
     repeats: int
     lines: int
     rows: int
@@ -36,7 +37,7 @@ class TaskShape:
 
     @property
     def tasks(self) -> int:
-        """The number of tasks in all."""
+        """The number of tasks (tiles of the grid)."""
         return self.row_tasks * self.column_tasks * self.around
 
     @property
@@ -46,12 +47,15 @@ class TaskShape:
 
     @property
     def a_parts(self) -> int:
-        """The number of parts of A that different tasks, or repetitions of a task, read."""
+        """The number of different parts of A: tasks along N share one, other tasks and repetitions have their own."""
         return self.row_tasks * self.around * self.repeats
 
 
 def task_shape(space: Contraction, blocking: Blocking) -> TaskShape:
-    """Return the TaskShape of a blocking of a product; `space` is the product's index space."""
+    """Return the TaskShape (number of tasks, accumulator tiles of the largest) of a blocking.
+
+    `space` is the product's index space, `blocking` has its tile sizes and loop order.
+    """
     line, rows, staged = size(space.rows[-1]), blocking.rows, 0
     lines, last_tail = 1, 0
     if blocking.stage:
@@ -77,9 +81,10 @@ def task_shape(space: Contraction, blocking: Blocking) -> TaskShape:
 
 
 def columns_of(space: Contraction, blocking: Blocking) -> int:
-    """Return the extent, padded to whole atoms, of what the columns of accumulator tiles cover: N, or a shared digit.
+    """Return the number of columns that accumulator tiles cover: the extent of N, padded to whole atoms.
 
-    `space` is the product's index space. A digit is a mixed-radix part of a dimension; A, B and the result share it.
+    If vectors run along a digit (mixed-radix part of a dimension) that A, B and the result share, it is that digit's
+    padded extent. `space` is the product's index space, `blocking` has the atom.
     """
     digit = required_lane_digit(space) if blocking.by_lanes else space.columns[0]
     return round_up(size(digit), blocking.atom.shape[1])

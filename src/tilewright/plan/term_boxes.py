@@ -1,4 +1,4 @@
-"""SIMT products (without MMA atoms) as data: each lane accumulates a box of results, a few K steps at a time."""
+"""SIMT products (MMAs that lanes compute without MMA atoms) as data: each lane accumulates a box of results."""
 
 from __future__ import annotations
 
@@ -16,42 +16,42 @@ from tilewright.plan.model import Size, cores
 from tilewright.plan.rows import dividing_width, tasks_of
 
 NARROWEST, MOST_OF_LINE, NEARLY = 3, 8, 0.9
-"""Neighbouring lanes share at least 3/8 of a cache line, and the most for which at least 0.9 of the lanes that could be
-busy are."""
+"""Neighbouring lanes share at least 3/8 of a cache line, and as much as keeps 0.9 of the best number of lanes busy."""
 
 
 @dataclass(frozen=True)
-class Terms:
+class SimtProduct:
     """A product that lanes compute without MMA atoms (SIMT): the results of a lane, and the dimension along lanes.
 
-    `summed` is the dimension of K and `tile` its elements in one K step.
+    A lane computes a vector of results, or a box (rectangle) of vectors of neighbouring results. `k` is the dimension
+    of K and `k_step` the number of its elements in one K step.
     """
 
     along: Expr
     """The dimension along lanes: one that A, B and the result share, or M."""
-    values: int
-    """Contiguous elements of that dimension that a lane has; 1 if it is the rows."""
-    summed: Expr
-    each: int
-    """Bytes of an element of operand A, which has a row for each result."""
-    wide: int
+    vector_elements: int
+    """Contiguous elements of the dimension `along` that a lane has; 1 if that dimension is M."""
+    k: Expr
+    element_bytes: int
+    """Bytes of an element of the larger operand, A."""
+    accumulator_bytes: int
     """Bytes of an accumulator."""
-    vector: int
+    vector_bytes: int
     """Bytes that a lane loads at once, at most."""
-    word: int
+    register_bytes: int
     """Bytes of a register."""
-    tile: int = 1
-    sizes: tuple[int, ...] = ()
+    k_step: int = 1
+    box_extents: tuple[int, ...] = ()
     """The extent of a lane's box of results along each digit (mixed-radix part) of M; empty: there are no boxes."""
-    box: tuple[Expr, ...] = ()
-    """The dimensions of such boxes."""
-    dims: tuple[Expr, ...] = ()
-    """All dimensions that the grid may split, those of a box among them, if there are boxes."""
-    window: int = 1
+    box_dims: tuple[Expr, ...] = ()
+    """The dimensions within a box; empty: there are no boxes."""
+    grid_dims: tuple[Expr, ...] = ()
+    """All dimensions that the grid may split, those within a box included; empty: there are no boxes."""
+    window_positions: int = 1
     """Input positions that a lane reads for its box in one K step."""
-    beside: int = 1
-    """The contiguous positions among those of the window."""
-    apart: int = 0
+    contiguous_positions: int = 1
+    """The number of window positions that are contiguous, where lanes run along rows."""
+    lane_stride_bytes: int = 0
     """The byte stride between the reads of neighbouring lanes, where lanes run along rows."""
 
     @property
@@ -60,7 +60,7 @@ class Terms:
 
         False if neighbouring lanes have neighbouring vectors along a dimension that A, B and the result share.
         """
-        return self.values == 1
+        return self.vector_elements == 1
 
     @property
     def schedule(self) -> str:
@@ -68,12 +68,12 @@ class Terms:
 
         A box is a rectangle. Inputs of neighbouring boxes overlap, so that contiguous tasks share data in the cache.
         """
-        return "contiguous" if self.box else "cyclic"
+        return "contiguous" if self.box_dims else "cyclic"
 
     @property
     def results(self) -> int:
         """The number of results in one lane's box (rectangle), per element of the lane's vector; 1 without boxes."""
-        return prod(self.sizes)
+        return prod(self.box_extents)
 
     @property
     def positions_per_load(self) -> int:
@@ -81,12 +81,12 @@ class Terms:
 
         It is the largest number that divides both a vector and the contiguous positions of the lane's input window.
         """
-        return gcd(self.beside, self.vector // self.each)
+        return gcd(self.contiguous_positions, self.vector_bytes // self.element_bytes)
 
     @property
     def accumulator_registers(self) -> int:
         """The number of registers per lane that the accumulators of the lane's box (rectangle) of results take."""
-        return ceil(self.results * self.values * self.wide / self.word)
+        return ceil(self.results * self.vector_elements * self.accumulator_bytes / self.register_bytes)
 
     @property
     def window_registers(self) -> int:
@@ -94,7 +94,7 @@ class Terms:
 
         A box is a rectangle of results; its window is all inputs that these results read.
         """
-        return ceil(self.window * self.values * self.each / self.word)
+        return ceil(self.window_positions * self.vector_elements * self.element_bytes / self.register_bytes)
 
     @property
     def live_registers(self) -> int:
@@ -105,32 +105,34 @@ class Terms:
         return 2 * self.accumulator_registers + self.window_registers
 
 
-def with_window(terms: Terms, read: Op, digits: Sequence[Symbol], size: Size) -> Terms:
-    """Return `terms` with its window filled in: the number of input positions that a lane's box reads in one K step.
+def with_window(terms: SimtProduct, read: Op, digits: Sequence[Symbol], size: Size) -> SimtProduct:
+    """Return the SIMT product `terms` with `window_positions`: how many inputs a lane's box reads in one K step.
 
-    `terms` are a SIMT product (lanes multiply, without an MMA atom). A box is a rectangle of neighbouring results.
+    A SIMT product is an MMA that lanes compute without an MMA atom; a box is a rectangle of neighbouring results.
     `read` is the read of operand A; `digits` are the dimensions of the mixed-radix parts of M, along which boxes
-    extend. If lanes run along rows of M, the number of contiguous positions, and the byte stride between the reads of
-    neighbouring lanes, are filled in too. `size(d)` evaluates the extent of a dimension d.
+    extend. If lanes run along rows of M, `contiguous_positions` and `lane_stride_bytes` (between the reads of
+    neighbouring lanes) are set too. `size(d)` evaluates the extent of a dimension d.
     """
     iterators = dict(zip(read.results[0].type.dims, read.attrs["over"], strict=True))
 
     def coordinates(*at: object) -> list[np.ndarray[tuple[int, ...], np.dtype[np.int64]]]:
-        """Return an array for each memory coordinate of the read, at the indices `at`: digits of M, then K."""
+        """Return the values of each memory coordinate of the read; `at` are indices of the digits of M, then of K."""
         known: dict[Symbol, object] = dict.fromkeys(iterators.values(), 0)
-        known |= {iterators[d]: n for d, n in zip((*digits, terms.summed), at, strict=True)}
+        known |= {iterators[d]: n for d, n in zip((*digits, terms.k), at, strict=True)}
         values = ({s: known[s] if s in known else size(s) for s in e.symbols} for e in read.attrs["at"])
         return [np.asarray(evaluate(e, values_of)) for e, values_of in zip(read.attrs["at"], values, strict=True)]
 
-    read_by_one = coordinates(*np.ogrid[tuple(slice(0, n) for n in (*terms.sizes, terms.tile))])
+    read_by_one = coordinates(*np.ogrid[tuple(slice(0, n) for n in (*terms.box_extents, terms.k_step))])
     extents = [int(at.max() - at.min()) + 1 for at in read_by_one]
-    with_box = replace(terms, window=prod(extents))
+    with_box = replace(terms, window_positions=prod(extents))
     if not terms.along_rows:
         return with_box
     first, second = (coordinates(*(0 for _ in digits[1:]), n, 0) for n in (0, min(1, size(digits[-1]) - 1)))
     strides = [prod(map(size, read.operands[0].type.dims[n + 1 :])) for n in range(len(extents))]
     step = sum(int(b - a) * n for a, b, n in zip(first, second, strides, strict=True))
-    return replace(with_box, beside=extents[-1], apart=step * terms.sizes[-1] * terms.each)
+    return replace(
+        with_box, contiguous_positions=extents[-1], lane_stride_bytes=step * terms.box_extents[-1] * terms.element_bytes
+    )
 
 
 def resident_waves(machine: Machine, lane_registers: int, workgroup_waves: int) -> int:
@@ -150,7 +152,7 @@ def resident_waves(machine: Machine, lane_registers: int, workgroup_waves: int) 
     return file_bytes // workgroup_bytes * workgroup_waves
 
 
-def tasks_of_boxes(terms: Terms, size: Size, element_size: int, machine: Machine) -> tuple[dict[Expr, int], int]:
+def box_tasks(terms: SimtProduct, size: Size, element_size: int, machine: Machine) -> tuple[dict[Expr, int], int]:
     """Return ({dimension: extent of a task}, number of waves per task) of a SIMT product with one box per lane.
 
     A task is one tile of the grid; waves are warps; a box is a rectangle of neighbouring results, each a vector.
@@ -160,7 +162,7 @@ def tasks_of_boxes(terms: Terms, size: Size, element_size: int, machine: Machine
     """
     access, tasks = machine.lane_access, machine.row_tasks
     vector = access.vector_bytes // element_size
-    widths = {d: size(d) if d in terms.box else 1 for d in terms.dims}
+    widths = {d: size(d) if d in terms.box_dims else 1 for d in terms.grid_dims}
     contiguous_extent = size(terms.along) if terms.along in widths else 1
     while contiguous_extent % vector:
         vector //= 2
@@ -170,7 +172,7 @@ def tasks_of_boxes(terms: Terms, size: Size, element_size: int, machine: Machine
     waves = max(tasks.waves, tasks.waves // 2, key=lambda w: resident_waves(machine, terms.live_registers, w))
     while True:
         lanes_left = max(1, waves * (machine.lanes or 1) // row_lanes)
-        for d in [d for d in reversed(terms.dims) if d not in (*terms.box, terms.along)]:
+        for d in [d for d in reversed(terms.grid_dims) if d not in (*terms.box_dims, terms.along)]:
             widths[d] = dividing_width(size(d), lanes_left)
             lanes_left //= widths[d]
         if waves <= tasks.least_waves or tasks_of(widths, size) >= cores(machine):
@@ -197,14 +199,14 @@ def _padded_lanes(vectors: int) -> int:
     return 1 << (vectors - 1).bit_length()
 
 
-def max_unrolled_steps(terms: Terms, widths: Mapping[Expr, int], waves: int, machine: Machine) -> int:
-    """Return the largest number of K steps (of `terms.tile` elements each) that a SIMT product may unroll; 0 if none.
+def max_unrolled_steps(terms: SimtProduct, widths: Mapping[Expr, int], waves: int, machine: Machine) -> int:
+    """Return the largest number of K steps (of `terms.k_step` elements each) that a SIMT product may unroll; 0 if none.
 
     `terms` are the product: lanes multiply, without an MMA atom. If each lane has a box (rectangle) of results, the
     machine's limit of unrolled multiply-adds decides. Otherwise its limit of loaded values per lane decides: a task
     (tile of the grid) of extents `widths` is spread over `waves` waves (warps).
     """
     costs = machine.costs.terms
-    if terms.box:
-        return costs.unrolled_products // (terms.tile * terms.results * terms.values)
+    if terms.box_dims:
+        return costs.unrolled_products // (terms.k_step * terms.results * terms.vector_elements)
     return costs.values_in_flight // ceil(prod(widths.values()) / (waves * (machine.lanes or 1)))

@@ -1,4 +1,4 @@
-"""Parse plans: statements on lines of their own, or between semicolons; `schedule` says what they mean.
+"""Parse the text of a plan: statements separated by newlines or semicolons; `schedule` documents their meaning.
 
 `str(plan)` is the inverse. Statements of version 1 (`plan.version1`) are translated.
 """
@@ -47,7 +47,7 @@ from tilewright.plan.version1 import SUCCESSORS, as_version_2
 from tilewright.plan.words import near_statement
 
 SHOWN = 200
-"""Characters of a statement, or of what is given instead of a plan, that messages show."""
+"""The most characters of a statement, or of an argument that is no plan, that error messages quote."""
 _NAME = r"[A-Za-z_][A-Za-z_0-9]*"
 _COPY = r"by [^\s,]+ (?:to|from) [^\s,]+ \d+"
 _END = rf"(, reuse)?(?:, ({_NAME}))?"
@@ -108,14 +108,14 @@ NOTATION = {
     **dict.fromkeys(("kept", "computed"), f"`VALUE HOW`, one of {', '.join(BETWEEN)}"),
     "by": "`PRODUCT by ATOM, tile ROWSxCOLUMNS`, perhaps `transposed`, or `PRODUCT by loops`",
 }
-"""The form of each statement, by the word that tells which one it is: the first or, after a name, the second."""
+"""The notation of each statement, by the word that identifies it: the first or, after a name, the second."""
 _SECOND = ("in", "at", *FORMS, PACKED, "kept", "computed", "by")
 
 
 def as_plan(plan: object) -> Schedule | None:
-    """Return the Schedule (plan) that a caller gives as `plan=`: as a text, which is parsed, or as a Schedule.
+    """Return the Schedule that a caller gives as `plan=`: a text is parsed, a Schedule is returned as it is.
 
-    None stands for no plan (one is to be chosen) and is returned as it is. Raise an ArgumentError for an illegal text,
+    None (no plan is given, so that one is chosen) is returned as it is too. Raise an ArgumentError for an illegal text,
     and for a `plan` of any other type.
 
     >>> as_plan(5)
@@ -133,9 +133,9 @@ def as_plan(plan: object) -> Schedule | None:
 
 
 def parse_plan(text: str) -> Schedule:
-    """Return the Schedule (plan) that a text says; raise an ArgumentError for an illegal text.
+    """Return the Schedule (plan) that a text states; raise an ArgumentError for an illegal text.
 
-    Statements stand on separate lines, or between semicolons. Statements behind `then` are the plan of a second kernel.
+    Statements are separated by newlines or semicolons. Statements after `then` are the plan of a second kernel.
 
     >>> text = "axis m = (p 7, q 9 of 8): task p 2, loop 32, unit 16; grid m; loops m; x in place; atom a.b"
     >>> str(parse_plan(text)) == text
@@ -157,7 +157,7 @@ def parse_plan(text: str) -> Schedule:
 
 
 Statement = Axis | ValuePlacement | ProductUnit | Pipeline | LaneTile | Occupancy | tuple[str, ...]
-"""A statement that is read: one of the types; of any other its first word and its parts."""
+"""A parsed statement: one of these types; for any other statement a tuple, its first word and its arguments."""
 
 
 def _parse_kernel(statements: list[str]) -> Schedule:
@@ -321,17 +321,17 @@ def _notation_for(statement: str) -> str:
 
 
 def _parse_in_place(match: re.Match[str]) -> ValuePlacement:
-    """Return the ValuePlacement that a statement `VALUE in place` says, as `_IN_PLACE` matched it."""
+    """Return the ValuePlacement of a value that is read in place; `match` is `_IN_PLACE`'s of `VALUE in place`."""
     return ValuePlacement(match[1], None, "", match[3] or HINTS[0], (), match[2] is not None)
 
 
 def _parse_between(match: re.Match[str]) -> ValuePlacement:
-    """Return the ValuePlacement of a value between two MMAs, such as `p kept in register`, as `_BETWEEN` matched it."""
+    """Return the ValuePlacement of a value between two MMAs; `match` is `_BETWEEN`'s of `p kept in register`."""
     return ValuePlacement(match[1], None, match[2], match[4] or HINTS[0], (), match[3] is not None)
 
 
 def _parse_copied(match: re.Match[str]) -> ValuePlacement:
-    """Return the ValuePlacement of a copied value, such as `x tile at task`, as `_COPIED` matched it.
+    """Return the ValuePlacement of a value that is copied; `match` is `_COPIED`'s of, for example, `x tile at task`.
 
     Raise an ArgumentError if the statement has neither a point (when the value is copied) nor a route (which copies
     move it).
@@ -378,7 +378,7 @@ def _parse_hop(text: str, statement: str) -> Hop:
 
 
 def _parse_pipeline(match: re.Match[str], statement: str) -> Pipeline:
-    """Return the Pipeline (producers, consumers, stages) of a statement `producer ...`, as `_PIPELINE` matched it.
+    """Return the Pipeline (producers, consumers, stages) of a statement `producer ...`; `match` is `_PIPELINE`'s of it.
 
     Raise an ArgumentError, which quotes `statement`, for a part that is unknown, repeated or missing, such as `stages`.
     """
@@ -411,7 +411,7 @@ def _parse_pipeline(match: re.Match[str], statement: str) -> Pipeline:
 
 
 def _parse_occupancy(statement: str) -> Occupancy:
-    """Return the Occupancy (how workgroups share cores) that a statement `occupancy ...` says.
+    """Return the Occupancy (how workgroups share cores) of a statement such as `occupancy workgroups 2, persistent`.
 
     Raise an ArgumentError for an unknown or repeated part, or for a count below 1.
     """

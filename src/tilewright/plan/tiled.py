@@ -1,4 +1,4 @@
-"""MMAs in tile registers: the lines that a task stages, their K loops, and how their operands get there."""
+"""MMAs in tile registers: the image lines that a task stages, K loops, and cache hints."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from tilewright.plan.schedule import Axis
 
 
 @dataclass(frozen=True)
-class Walk:
-    """M as positions in lines of `length`, with `pitch` positions from one line to the next.
+class LineLayout:
+    """M as positions in image lines of `length`, with `pitch` positions from the start of one line to the next.
 
     Accumulator tiles run on from line to line. The padding between lines is computed too, and never stored.
 
-    >>> walk = Walk(lines=3, of=7, length=5, pitch=6)
-    >>> walk.width, walk.walked, walk.extent
+    >>> layout = LineLayout(lines=3, total_lines=7, length=5, pitch=6)
+    >>> layout.width, layout.computed_rows, layout.extent
     (18, 17, 54)
     """
 
     lines: int
     """The lines of one task."""
-    of: int
-    """The lines in all."""
+    total_lines: int
+    """The lines of all tasks together."""
     length: int
     pitch: int
 
@@ -39,7 +39,7 @@ class Walk:
         return self.lines * self.pitch
 
     @property
-    def walked(self) -> int:
+    def computed_rows(self) -> int:
         """The number of positions (rows of M) that one task computes: from its first line's start to its last's end.
 
         A task is one tile of the grid. The padding between lines counts, the padding after the last line does not.
@@ -52,7 +52,7 @@ class Walk:
 
         A task is one tile of the grid; the last may run past the last line.
         """
-        return -(-self.of // self.lines) * self.width
+        return -(-self.total_lines // self.lines) * self.width
 
     def valid_position(self, rows: int | None = None) -> Expr:
         """Return an index expression that takes all positions (rows of M) within image lines, and none in the padding.
@@ -60,16 +60,16 @@ class Walk:
         Bounds checks use it. `rows` is the number of positions if M is one digit (mixed-radix part): the last task may
         then run past them, and the expression does not.
 
-        >>> Walk(1, 2, 64, 64).valid_position(100).hi, Walk(3, 7, 5, 6).valid_position(54).hi
+        >>> LineLayout(1, 2, 64, 64).valid_position(100).hi, LineLayout(3, 7, 5, 6).valid_position(54).hi
         (99, 40)
         """
         if rows is not None and rows < self.extent and self.pitch == self.length:
             return index("place", rows)
-        return self.pitch * index("line", self.of) + index("place", self.length)
+        return self.pitch * index("line", self.total_lines) + index("place", self.length)
 
 
 @dataclass(frozen=True)
-class Depth:
+class ReductionLoop:
     """A loop over a reduction dimension: its tile size, and whether it is unrolled."""
 
     dim: Expr
@@ -78,50 +78,53 @@ class Depth:
 
 
 @dataclass(frozen=True)
-class Tiled:
-    """An MMA in tile registers that a task keeps for all of its blocks: its M, N and K, cache hints of its operands,
-    and the rows of A that the task stages.
+class TileRegisterMma:
+    """An MMA in tile registers: its M, N and K, the cache hints of its operands, and the lines of A that a task stages.
+
+    A task (one core's tile) stages these lines once, for all of its accumulator tiles.
     """
 
     axes: Axes
     streams: tuple[bool, bool]
     """True for A, and for B, if its loads bypass the L1 cache."""
     shifts: Mapping[Expr, tuple[int, int]] = field(default_factory=dict)
-    """Taps that read the staged rows shifted by (lines, positions); rows of other taps are staged separately."""
-    walk: Walk | None = None
+    """{dimension of a filter tap: (lines, positions) by which it shifts reads of the staged lines}.
+
+    The lines of other taps are staged separately."""
+    walk: LineLayout | None = None
     """The lines of A that a task stages; None: A is read in place."""
 
 
-def lines_of_task(axis: Axis) -> Walk:
-    """Return a Walk: the lines of A that a task stages, as the plan's axis of the MMA's rows states them.
+def lines_of_task(axis: Axis) -> LineLayout:
+    """Return a LineLayout: the lines of A that a task stages, from `axis`, the plan's axis of the MMA's M.
 
-    An axis of two digits (mixed-radix parts) counts lines and positions in a line, padding included. Of an axis of one
+    The digits (mixed-radix parts) of the axis are lines, and positions in a line with padding. If the axis has one
     digit, all rows of a task are one line.
 
     >>> from tilewright.plan.text import parse_plan
     >>> image, matrix = parse_plan("axis r = (p 56, q 57 of 56): task p 28; axis m = (m 100): task 48").axes
     >>> lines_of_task(image), lines_of_task(matrix)
-    (Walk(lines=28, of=56, length=56, pitch=57), Walk(lines=1, of=3, length=48, pitch=48))
+    (LineLayout(lines=28, total_lines=56, length=56, pitch=57), LineLayout(lines=1, total_lines=3, length=48, pitch=48))
     """
     task, *outer, place = axis.split("task"), *axis.digits
     assert task is not None
     if not outer:
-        return Walk(1, -(-place.extent // task.size), task.size, task.size)
+        return LineLayout(1, -(-place.extent // task.size), task.size, task.size)
     (lines,) = outer
-    return Walk(task.size, lines.extent, place.extent, place.walked)
+    return LineLayout(task.size, lines.extent, place.extent, place.padded_extent)
 
 
-def tap_shifts(read: Op, axes: Axes, walk: Walk) -> dict[Expr, tuple[int, int]]:
-    """Return how far each filter tap moves in staged A: {dimension of the tap: (lines, positions) per step of the tap}.
+def tap_shifts(read: Op, axes: Axes, layout: LineLayout) -> dict[Expr, tuple[int, int]]:
+    """Return the shift of each filter tap in staged A: {dimension of the tap: (lines, positions) per step of the tap}.
 
-    `read` reads A as a sliding window over the lines that `walk` describes, along the rows of the MMA (`axes`). A tap
-    that moves the position in a line is in one coordinate with it; other taps move lines.
+    `read` reads A as a sliding window over image lines with this `layout`; `axes` are M, N and K of the MMA. A tap that
+    is in one coordinate with the position in a line shifts positions; any other tap shifts lines.
     """
     if "at" not in read.attrs:  # nothing slides
         return {}
     symbols: dict[Expr, Symbol] = dict(zip(read.results[0].type.dims, read.attrs["over"], strict=True))
-    line, place = index("line", walk.of + 1), index("place", walk.length)
-    images = Substitution({symbols[axes.m]: walk.pitch * line + place})
+    line, place = index("line", layout.total_lines + 1), index("place", layout.length)
+    images = Substitution({symbols[axes.m]: layout.pitch * line + place})
     shifts: dict[Expr, tuple[int, int]] = {}
     for e in map(images, read.attrs["at"]):
         for tap in (d for d in axes.deep if symbols[d] in e.symbols):

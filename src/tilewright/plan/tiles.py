@@ -1,4 +1,4 @@
-"""Tile registers as a unit: accumulator tiles, splits of K and stagings of A to try, and what a task stages.
+"""Tile registers (a CPU's matrix unit): accumulator tiles, splits of K and stagings of A to try.
 
 A task is one tile of the grid. A block is the accumulator tile that stays in tile registers over K.
 """
@@ -17,22 +17,22 @@ from tilewright.plan.schedule import Split
 from tilewright.plan.sliding import can_load_in_place, halo_of
 
 WRITTEN = 72
-"""K steps that are unrolled, at most."""
+"""The most K steps that are unrolled."""
 
 
 def tile_unit(space: Contraction, atom: MultiplyAtom, machine: Machine, fixed: Fixed) -> BlockUnit:
-    """Return the BlockUnit of an atom of tile registers: accumulator tiles, tasks and stagings to try for a product.
+    """Return the BlockUnit of an atom of tile registers: accumulator tiles, task counts and stagings to try.
 
-    `space` is the product's index space; the splits of K follow the author's constraints `fixed`.
+    `space` is the index space of the product that it computes; the splits of K follow the author's constraints `fixed`.
     """
     workers, lines = cores(machine), size(space.rows[-2 if len(space.rows) > 1 else -1])
-    of_grid = {1 << n for n in range(workers.bit_length())}  # a grid of tasks, one a core, has so many each way
-    row_counts = {*of_grid, 3, 3 * workers, *(workers << n for n in range(lines.bit_length()))}
+    grid_sides = {1 << n for n in range(workers.bit_length())}  # tasks along one side of a grid of one task per core
+    row_counts = {*grid_sides, 3, 3 * workers, *(workers << n for n in range(lines.bit_length()))}
     return BlockUnit(
         atom,
         tuple(_accumulator_tiles(space, atom, machine)),
         row_counts,
-        {*of_grid, workers, 2 * workers},
+        {*grid_sides, workers, 2 * workers},
         _k_splits(space, atom, fixed),
         tuple(staging_choices(space, atom)),
         schedule="cyclic",
@@ -54,7 +54,7 @@ def _accumulator_tiles(contraction: Contraction, atom: MultiplyAtom, machine: Ma
         (a, b) for a in (1, 2, 3) for b in (1, 2, 3) if registers(a, b) <= tile_registers and b <= max(1, column_tiles)
     ]
     best = max((a * b / (a + b) for a, b in fitting), default=0)
-    for a, b in fitting:  # a block with fewer products for its loads only where the columns or rows end before it
+    for a, b in fitting:  # fewer MMAs per load only if the tile covers all columns or rows
         if a * b / (a + b) == best or b == column_tiles or a == row_tiles:
             yield a * m, b * n
 
@@ -71,7 +71,7 @@ def staging_choices(contraction: Contraction, atom: MultiplyAtom) -> list[str]:
     """Return the ways to try in which tile registers read A: "" (in place), "strip" (staged lines) or "panel" (im2col).
 
     It is ["", "panel"] if A can be read in place; else ["strip", "panel"] if A is a sliding window over an image; else
-    ["panel"]. A panel has the rows of a tile register side by side, which caches bring sooner than rows that lie apart.
+    ["panel"]. In a panel the rows of a tile register are contiguous, so that they load faster.
     """
     if can_load_in_place(contraction, atom.shape[2]):
         return ["", "panel"]

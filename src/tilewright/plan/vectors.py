@@ -1,4 +1,4 @@
-"""Vectors along N as a unit: accumulator tiles and splits of K to try, registers, and cycles of a K step.
+"""SIMD along N (vector atoms): accumulator tiles and splits of K to try, registers, and cycles of a K step.
 
 A task is one tile of the grid. A block is the accumulator tile of `rows` rows by some vectors of columns that stays in
 vector registers over K.
@@ -16,18 +16,18 @@ from tilewright.plan.model import cores, element_bytes, l2, stays_in_l1
 from tilewright.plan.schedule import Split
 
 UNROLLED = 4
-"""K steps of the last digit that are unrolled, if they divide it."""
+"""K steps along K's last digit (mixed-radix part) that are unrolled, if they divide it."""
 WRITTEN = 16
-"""K steps that are unrolled within a line, at most: the program stays short."""
+"""The most K steps that are unrolled, so that the code stays short."""
 WIDE = (1, 2, 3, 4)
-"""Vectors of columns that a block may have."""
+"""The numbers of vectors of columns that a block may have."""
 
 
 def vector_unit(space: Contraction, atom: MultiplyAtom, machine: Machine, fixed: Fixed) -> BlockUnit:
-    """Return the BlockUnit of a vector atom: accumulator tiles and tasks to try for a product; vectors run along N.
+    """Return the BlockUnit of a vector atom: accumulator tiles and task counts to try; vectors run along N.
 
-    `space` is the product's index space. If the author's constraints `fixed` give a task's rows, the rows of an
-    accumulator tile divide them.
+    `space` is the index space of the product that it computes. If the author's constraints `fixed` give a task's rows,
+    the rows of an accumulator tile divide them.
     """
     line, workers = size(space.rows[-1]), cores(machine)
     row_counts = {1, 2, *(workers << n for n in range(5)), *map(size, space.rows[-2:-1])}  # single lines, too
@@ -48,10 +48,10 @@ def _accumulator_tiles(
         if vectors > 1 and (vectors - 1) * lanes >= columns:
             continue
         most_rows = max(n for n in range(1, machine.limits.registers) if n == 1 or fits(n, vectors, atom, machine))
-        every = _row_choices(line, most_rows)
+        row_choices = _row_choices(line, most_rows)
         if fixed.rows is not None:
-            every = [n for n in range(1, min(line, most_rows) + 1) if fixed.rows % n == 0]
-        yield from ((rows, vectors * lanes) for rows in every)
+            row_choices = [n for n in range(1, min(line, most_rows) + 1) if fixed.rows % n == 0]
+        yield from ((rows, vectors * lanes) for rows in row_choices)
 
 
 def why_no_vectors(contraction: Contraction, atom: MultiplyAtom) -> str | None:
@@ -99,10 +99,10 @@ def step_cycles(
 ) -> float:
     """Return the cycles of one core for one K step of a block (accumulator tile) of `rows` rows by `vectors` vectors.
 
-    It is the longer of multiply-adds and the loads that feed them, with what shows of the shorter; at least the latency
-    if there are too few accumulators to hide it. `row_stride` is the number of bytes between rows of A: if L1 does not
-    keep one cache line of each row, loads count at the rate of L2. If L2 does not hold the block's B for a K of
-    `k_extent` elements, B counts at the rate of memory; None leaves this out.
+    It is the longer of multiply-adds and the loads that feed them, plus the exposed share of the shorter; at least the
+    latency if there are too few accumulators to hide it. `row_stride` is the number of bytes between rows of A: if L1
+    does not keep one cache line of each row, loads count at the rate of L2. If L2 does not hold the block's B for a K
+    of `k_extent` elements, B counts at the rate of memory; None leaves this out.
     """
     limits, (_, lanes, group) = machine.limits, atom.shape
     multiplying, loading = rows * vectors * atom.cycles, (rows / atom.picks + vectors) * limits.load_cycles
@@ -136,7 +136,7 @@ def _k_splits(contraction: Contraction, atom: MultiplyAtom, fixed: Fixed) -> tup
     up to 4 atom steps, or as many as one load of A feeds.
     """
     last, group = contraction.depth[-1], atom.shape[2]
-    unroll_limit = max(UNROLLED, atom.picks)  # what one load of A brings is multiplied in one go
+    unroll_limit = max(UNROLLED, atom.picks)  # use all of a load of A
     unroll = max(n for n in range(1, unroll_limit + 1) if size(last) % (n * group) == 0)
     if fixed.depth is not None and size(last) % fixed.depth == 0 == fixed.depth % group:
         unroll = fixed.depth // group

@@ -1,6 +1,6 @@
-"""Translate version 1 of the plan language to version 2, statement by statement. Texts without a version are read too.
+"""Translate statements of version 1 of the plan language, an older notation, to version 2, the present one.
 
-A statement of version 1 is recognised by its words, which no statement of version 2 has in their places.
+A statement of version 1 is recognised by its words, which no statement of version 2 has in these positions.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ WORDS = (
 )
 """The words of version 1 that version 2 does not have."""
 SUCCESSORS = {"tasks": "grid", "order": "loops", "roles": "producer", "apart": "split", "staged": "at", "in": "repack"}
-"""The word of version 2 that stands for one of version 1 which begins a statement, or follows the name of a value."""
+"""{word of version 1: word of version 2 that replaces it}, for words that identify a statement."""
 
 
 def as_version_2(statement: str) -> list[str] | None:
-    """Translate a statement of version 1 of the plan language: return the version-2 statements that say the same.
+    """Translate a statement of version 1 of the plan language: return the equivalent statements of version 2.
 
     None if `statement` is no statement of version 1.
 

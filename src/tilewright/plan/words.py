@@ -21,9 +21,9 @@ WORDS = (
     *("occupancy", "workgroups", "persistent", "domains", "launch", "plain", "early"),
 )
 NEAR = 3
-"""Words that are tried in place of one."""
+"""The most similar words that are tried in place of one word."""
 LONGEST = 400
-"""Characters of a statement, at most, for which others are tried: a misspelt word is not looked for in a page."""
+"""The most characters of a statement for which corrections are tried."""
 
 
 def near_statement(statement: str, parse: Callable[[str], object]) -> str | None:

@@ -1,4 +1,4 @@
-"""The elements that a write reaches: its coordinates over the digits (mixed-radix parts) of its indices."""
+"""The elements that a write stores to: its coordinates over the digits (mixed-radix parts) of its indices."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from tilewright.plan.contraction import chain
 from tilewright.plan.model import Size
 
 TABLED = 1 << 22
-"""Elements of a write, or indices of a coordinate, at most, whose places are computed one by one."""
+"""The most elements of a write, or values of a coordinate, that are enumerated to check where a write goes."""
 
 
-def places_by_digits(op: Op, size: Size) -> tuple[list[Expr], dict[Symbol, int]]:
-    """Return (coordinates of the write `op` over digits (mixed-radix parts) of its indices, {digit: its extent}).
+def coordinates_by_digits(op: Op, size: Size) -> tuple[list[Expr], dict[Symbol, int]]:
+    """Return (coordinates of the write `op` in terms of digits, {digit: its extent}).
 
-    An index is split where coordinates divide it: [i//56, 2*(i%56) + p] is [i_1, 2*i_0 + p_0]. One that is divided
-    otherwise, as (i + 1)//2, stays whole. `size(d)` evaluates the extent of a dimension d.
+    Digits are mixed-radix parts of the write's indices. An index is split by the numbers that divide it:
+    [i//56, 2*(i%56) + p] -> [i_1, 2*i_0 + p_0]. An index that is divided within a sum, as in (i + 1)//2, is one digit.
+    `size(d)` evaluates the extent of a dimension d.
     """
     over = op.attrs["over"]
     at = [Substitution({s: size(s) for s in e.symbols if s not in over})(e) for e in op.attrs["at"]]
@@ -37,15 +38,16 @@ def places_by_digits(op: Op, size: Size) -> tuple[list[Expr], dict[Symbol, int]]
     return [*map(Substitution(images), at)], extents
 
 
-def reaches_all(op: Op, size: Size) -> bool:
-    """True if the write `op` reaches every element of its memory, perhaps among coordinates that leave it.
+def writes_every_element(op: Op, size: Size) -> bool:
+    """True if the write `op` is proved to store to every element of its tensor; it may be out of bounds elsewhere.
 
-    Each coordinate must have indices, or digits of indices, of its own; then it is enough that each takes all values.
+    It is proved if no index (or mixed-radix digit of one) is in two coordinates, and each coordinate takes all values
+    of its dimension. False if coordinates depend on data. `size(d)` evaluates the extent of a dimension d.
     """
     memory: MemoryType = op.operands[1].type
     if "at" not in op.attrs or op.attrs.get("lookups") or None in memory.sizes:
         return False
-    at, extents = places_by_digits(op, size)
+    at, extents = coordinates_by_digits(op, size)
     seen: set[Symbol] = set()
     for e, d in zip(at, memory.sizes, strict=True):
         used = [s for s in extents if s in e.symbols]
@@ -54,14 +56,17 @@ def reaches_all(op: Op, size: Size) -> bool:
         seen |= set(used)
         grid = np.ogrid[tuple(slice(0, extents[s]) for s in used)]
         values = np.asarray(evaluate(e, dict(zip(used, grid, strict=True))))
-        inside = np.unique(values[(values >= 0) & (values < size(d))])
-        if inside.size != size(d):
+        in_bounds = np.unique(values[(values >= 0) & (values < size(d))])
+        if in_bounds.size != size(d):
             return False
     return True
 
 
 def _divisors(index: Symbol, at: Iterable[Expr]) -> set[int | Expr]:
-    """Return the numbers by which coordinates divide an index; those by which they divide sums with it are left out."""
+    """Return the numbers at which the coordinates `at` split `index` into digits: {1, 56} for [i//56, i%56].
+
+    Numbers that divide a sum with the index, as in (i + 1)//2, are left out. i//7//8 gives 1, 7 and 56.
+    """
     divisors: set[int | Expr] = set()
     for node in (n for e in at for n in e.divisions(set()) if index in n.symbols):
         inner, by = node.parts

@@ -35,7 +35,8 @@ def check(q: Any, k: Any, v: Any, bias: Any, is_causal: bool, scale: float | Non
     """Return the shape, dtype and device of the attention of `q`, `k`, `v` [batch, heads, rows, size]; raise if they do
     not fit.
 
-    `bias` [batch, heads, queries, keys], or None, is added to the scores, in the accumulator's type.
+    `bias` [batch, heads, queries, keys], or None, is added to the scores, and has the accumulator's type. `is_causal`
+    and `scale` are not checked.
     """
     tensors = {"q": q, "k": k, "v": v}
     require_same_device({**tensors, "bias": bias})
@@ -61,8 +62,11 @@ def check(q: Any, k: Any, v: Any, bias: Any, is_causal: bool, scale: float | Non
 
 
 def _run(expected: Result, q: Any, k: Any, v: Any, bias: Any, is_causal: bool, scale: float | None) -> Any:
-    """Return the attention of real tensors; `expected` is the result's shape and dtype. The others are as in
-    `check`."""
+    """Return the attention of the real tensors `q`, `k`, `v` [batch, heads, rows, size], by one kernel.
+
+    `expected` is the result's shape and dtype; `bias` or None is added to the scores, `is_causal` applies the causal
+    mask, `scale` multiplies the scores.
+    """
     result = expected.empty()
     if not result.numel():
         return result

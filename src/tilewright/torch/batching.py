@@ -26,13 +26,15 @@ def expand_batch(value: Any, dim: int | None, size: int) -> Any:
 
 
 def loop_rule(name: str, operator: Any) -> Callable[..., tuple[Any, Any]]:
-    """Return a vmap rule that calls `operator` once for each element of the batch, and warns; `name` is its name in
-    errors."""
+    """Return a rule for torch.vmap that calls `operator` once for each element of the batch, and warns.
+
+    `name` is the operator's name in warnings and errors.
+    """
 
     def rule(info: Any, in_dims: Sequence[int | None], *args: Any) -> tuple[Any, Any]:
         """Return (results stacked along dimension 0, 0 for each result), from one call for each element of the batch.
 
-        `in_dims` has the vmap dimension of each argument in `args`, None if it has none.
+        `in_dims` has the vmap dimension of each argument in `args`, None if it has none; `info` has the batch size.
         """
         count = info.batch_size
         if not count:

@@ -43,7 +43,7 @@ def torch_dtype_of(kind: DType) -> torch.dtype:
 
 
 def require_float(tensor: Any, name: str) -> DType:
-    """Return the element type of a tensor; raise unless it is f16, bf16, f32 or f64. `name` is for the error."""
+    """Return the element type of `tensor`; raise unless it is f16, bf16, f32 or f64. `name` is for the error."""
     kind = element_type_of(tensor, name)
     if kind.name not in ("f16", "bf16", "f32", "f64"):
         raise ArgumentError(f"{name} holds {kind}; it must hold f16, bf16, f32 or f64")

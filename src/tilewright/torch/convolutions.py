@@ -32,7 +32,7 @@ from tilewright.torch.library import Definition, Result, define, is_channels_las
 from tilewright.torch.packed import layer_of
 
 Numbers = Sequence[int]
-"""One number for each axis; for padding perhaps two for each axis, before and after."""
+"""One number for each axis; padding may also have two for each axis, before and after."""
 
 
 def _padding_pairs(padding: Numbers, rank: int) -> tuple[tuple[int, int], ...]:
@@ -142,7 +142,8 @@ def _run(rank: int, expected: Result, x: Any, weight: Any, bias: Any, *option_va
 
 
 def _layer_key(rank: int, options: Options) -> tuple[Any, ...]:
-    """Return a hashable key of the options that a layer depends on: the geometry and the activation."""
+    """Return a hashable key of the options that a convolution layer depends on: over `rank` axes, stride, padding,
+    dilation, groups and activation."""
     stride, padding, dilation, groups = options.geometry
     return "conv", tuple(stride), _padding_pairs(padding, rank), tuple(dilation), groups, options.activation
 
@@ -400,8 +401,10 @@ FILTER_GRADIENT = define(
 
 
 def _gradient_key(tensor: Any, options: Sequence[Any]) -> tuple[Any, ...]:
-    """Return the key of a gradient kernel's options: (element type of `tensor`, stride, padding pairs, dilation,
-    groups)."""
+    """Return a gradient kernel's key: (element type of `tensor`, stride, padding pairs, dilation, groups).
+
+    `options` are stride, padding, dilation and groups.
+    """
     stride, padding, dilation, groups = options
     kind = element_type_of(tensor, "x").name
     return kind, tuple(stride), _padding_pairs(padding, len(stride)), tuple(dilation), groups

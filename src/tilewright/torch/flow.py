@@ -17,11 +17,15 @@ UNTRACEABLE = (ArithmeticError, AssertionError, AttributeError, LookupError, Run
 
 
 class _Proxy(torch.fx.Proxy):
-    """torch.fx's proxy of a tensor, in which `x += y` writes to x; torch.fx's own class treats it as `x = x + y`."""
+    """torch.fx's proxy (stand-in for a tensor while it traces), for which `x += y` writes to x.
+
+    torch.fx's own class treats it as `x = x + y`.
+    """
 
 
 def _in_place_method(name: str) -> Callable[[Any, Any], Any]:
-    """Return a method of proxies that adds a call of the in-place operator `name` ("__iadd__") to the graph."""
+    """Return a method (self, other) of proxies that adds a call of the in-place operator `name` ("__iadd__") to the
+    graph."""
     function = getattr(operator, name)
     return lambda self, other: self.tracer.create_proxy("call_function", function, (self, other), {})
 
@@ -37,7 +41,7 @@ class FlowTracer(torch.fx.Tracer):
     """Traces a model's code; modules of torch, and their counterparts in `tilewright.torch.nn`, are single nodes."""
 
     def proxy(self, node: Any) -> Any:
-        """Return the proxy that stands for the result of a graph node."""
+        """Return the proxy that stands for the result of the graph node `node`."""
         return _Proxy(node, self)
 
     def is_leaf_module(self, m: Any, module_qualified_name: str) -> bool:
@@ -84,6 +88,7 @@ class Flow:
     """
 
     def __init__(self, model: Any):
+        """Follow the code of `model` and of its modules."""
         self.why: str | None = None
         self._calls: Counter[str] = Counter()
         self._next: dict[str, str] = {}

@@ -205,8 +205,10 @@ def _conv(
 
 
 def _per_axis(value: PerAxis, rank: int, name: str) -> list[int]:
-    """Return `value` as a list with single integer for each of `rank` axes; (2,) stands for all axes. `name` is for
-    errors."""
+    """Return `value` as a list with one integer for each of `rank` axes; a single one is for all: (2,) -> [2, 2].
+
+    `name` is the option's name in errors.
+    """
     if type(value) is tuple and len(value) == rank and all(type(n) is int for n in value):  # as modules store it
         return list(value)
     single = value[0] if isinstance(value, Sequence) and len(value) == 1 else value
@@ -341,7 +343,8 @@ def _as_four_dimensions(tensor: Any, batch: Sequence[int]) -> Any:
 
 
 def mask_as_bias(attn_mask: Any, q: Any, k: Any, batch: Sequence[int]) -> tuple[Any, Any]:
-    """Return (the mask as a tensor [b, h, m, n] to add to the scores, which queries see a key [b, h, m, 1]).
+    """Return (`attn_mask` as a tensor [b, h, m, n] to add to the scores, a bool tensor [b, h, m, 1]: True for queries
+    with a visible key).
 
     `q` and `k` are [b, h, m, d] and [b, h, n, d]; the mask is broadcast to the leading dimensions `batch`. A bool mask
     is True for visible keys, as in torch. Without a mask, both are None.

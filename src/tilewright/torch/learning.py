@@ -1,4 +1,5 @@
-"""Operators whose calls are learnt: the first call of a kind is observed, later ones repeat its launch natively.
+"""Calls of operators that are learnt: the first call of a kind is observed, later ones repeat its kernel launch
+without Python.
 
 For this, every array that `run` of an operator passes to its kernel must be traceable to an argument: a view that
 begins at the argument's address (`as_kernel_argument`), a view or copy with another shape (`as_reshaped_argument`), or
@@ -17,7 +18,7 @@ from tilewright.targets.cpu.operator_cache import OperatorCache
 
 
 def as_kernel_argument(tensor: Any) -> Any:
-    """Return `tensor` without its gradient, as kernels take it: strided on the host, contiguous on a GPU.
+    """Return `tensor` detached from autograd, as kernels take it: with its strides on the host, contiguous on a GPU.
 
     On the host a learnt call remembers the strides and copies if it must; on a GPU launches that need copies are not
     learnt.
@@ -27,7 +28,8 @@ def as_kernel_argument(tensor: Any) -> Any:
 
 
 def as_reshaped_argument(tensor: Any, shape: tuple[int, ...]) -> Any:
-    """Return `tensor` as `as_kernel_argument` does, with another shape: a view if there is one, else a copy."""
+    """Return `tensor` reshaped to `shape`, for a kernel: a view if possible, else a copy that the observer of the call
+    is told of."""
     plain = as_kernel_argument(tensor)
     reshaped_tensor = plain.reshape(shape)
     if reshaped_tensor.data_ptr() != plain.data_ptr():
@@ -36,7 +38,8 @@ def as_reshaped_argument(tensor: Any, shape: tuple[int, ...]) -> Any:
 
 
 def as_contiguous(tensor: Any) -> Any:
-    """Return `tensor` without its gradient and contiguous: a view of it, or a copy, which the observer is told."""
+    """Return `tensor` detached from autograd and contiguous: a view, or a copy that the observer of the call is told
+    of."""
     plain = tensor.detach()
     contiguous = plain.contiguous()
     if contiguous is not plain:
@@ -45,7 +48,7 @@ def as_contiguous(tensor: Any) -> Any:
 
 
 def _record_copy(copy: Any, tensor: Any) -> None:
-    """Tell this thread's observer, if there is one, that `copy` was made from `tensor`."""
+    """Tell the observer of the call that runs in this thread, if there is one, that `copy` is a copy of `tensor`."""
     events = observer()
     if events is not None:
         events.copies.append((copy, tensor))
@@ -61,19 +64,20 @@ def constant(like: Any, shape: tuple[int, ...], value: float) -> Any:
 
 
 class OperatorCalls(OperatorCache):
-    """The learnt calls of one operator."""
+    """The learnt calls of one operator: kernel launches that later calls with like arguments repeat."""
 
     __slots__ = ("_learns", "_unlearnable")
     MOST = 4096
     """The most kinds of calls remembered as not learnable; beyond that, all are forgotten."""
 
     def __init__(self, learns: bool = True) -> None:
+        """Start without learnt calls; with `learns` False, no call is ever learnt."""
         super().__init__()
         self._learns = learns
         self._unlearnable: set[Any] = set()
 
     def run(self, key: Any, compute: Callable[..., Any], args: Sequence[Any]) -> Any:
-        """Return `compute(*args)` for arguments that were checked, and learn the call if it is learnable.
+        """Return `compute(*args)` for arguments that were checked; learn its kernel launch for later calls if possible.
 
         `key` is `argument_key(args)`: a kind of call that could not be learnt is not tried again.
         """

@@ -89,6 +89,7 @@ class CheckedForms:
     """The most results that are remembered; beyond that, all are forgotten."""
 
     def __init__(self, check: Callable[..., Result | tuple[Result, ...]]):
+        """Take the operator's `check`, as in `Definition`."""
         self._check = check
         self._known: dict[Any, Result | tuple[Result, ...]] = {}
 
@@ -104,8 +105,8 @@ class CheckedForms:
 
 
 def argument_key(args: Sequence[Any]) -> tuple[Any, ...]:
-    """Return a hashable key of all that a check may read of arguments: shapes, strides, dtypes, devices, and
-    numbers."""
+    """Return a hashable key of all that a check may read of the arguments `args`: tensors' shapes, strides, dtypes and
+    devices, and the values of numbers and other arguments."""
     return tuple([_value_key(a) for a in args])
 
 
@@ -127,7 +128,8 @@ def define(definition: Definition) -> Any:
     calls, checked = OperatorCalls(definition.learns), CheckedForms(definition.check)
 
     def run(*args: Any) -> Any:
-        """Return the operator's result on real tensors: by a learnt launch if one fits, else checked and computed."""
+        """Return the operator's result on real tensors: by repeating a learnt launch if one fits, else by the
+        definition's `run`, after a check."""
         result = calls.call_below(*args)
         if result is not UNLIKE:
             return result
@@ -138,7 +140,8 @@ def define(definition: Definition) -> Any:
             return calls.run(key, partial(definition.run, expected), args)
 
     def fake(*args: Any) -> Any:
-        """Return empty tensors like the operator's results, for fake or meta tensors."""
+        """Return uninitialised tensors like the operator's results; `args` are checked, and may be fake or meta
+        tensors."""
         expected = definition.check(*args)
         return tuple(form.empty() for form in expected) if isinstance(expected, tuple) else expected.empty()
 
@@ -163,7 +166,7 @@ def _require_unused_name(name: Any) -> str:
 
 
 def _tags() -> tuple[Any, ...]:
-    """Return torch's tags for every operator: results depend on strides, so compilers must keep the traced strides."""
+    """Return the torch.Tag values of all operators: they tell compilers to keep the strides of the traced tensors."""
     exact = getattr(torch.Tag, "needs_exact_strides", None) or torch.Tag.needs_fixed_stride_order
     return (torch.Tag.pt2_compliant_tag, exact)
 
@@ -172,7 +175,9 @@ def _tags() -> tuple[Any, ...]:
 
 
 def _autograd_kernel(definition: Definition, operator: Any, calls: OperatorCalls) -> Callable[..., Any]:
-    """Return the operator's kernel for the dispatch key Autograd, which records the call if a gradient may be needed.
+    """Return the operator's function for the dispatch key Autograd, which records a call if a gradient may be needed.
+
+    `definition` has the backward, `calls` the learnt launches. The function calls `operator` below autograd.
 
     torch.library.register_autograd would do, but torch.func.grad and similar transforms reject operators registered
     with it. They call this kernel once for each of their levels, and each call records one level.
@@ -225,7 +230,7 @@ def _refuse_forward_mode(name: str, args: Sequence[Any]) -> None:
 
 
 def _context_setup(definition: Definition) -> Callable[..., None]:
-    """Return the function `setup_context` of an operator's autograd Function."""
+    """Return the function `setup_context` of a torch.autograd.Function for the operator of `definition`."""
 
     def setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         """Save in `ctx` the tensors and other arguments that the backward needs, and the output if the backward
@@ -242,7 +247,10 @@ def _context_setup(definition: Definition) -> Callable[..., None]:
 
 
 def _backward_function(definition: Definition) -> Callable[..., Any]:
-    """Return the function `backward` of an operator's autograd Function; it raises if the operator has none."""
+    """Return the function `backward` of a torch.autograd.Function for the operator of `definition`.
+
+    It raises MissingBackward if the operator has no backward.
+    """
     arguments = torch._C.parse_schema(f"{NAMESPACE}::{definition.name}{definition.schema}").arguments
 
     def backward(ctx: Any, *gradients: Any) -> Any:
@@ -272,8 +280,10 @@ def _backward_function(definition: Definition) -> Callable[..., Any]:
 
 
 def _autocast_kernel(operator: Any, device: str, key: str, definition: Definition) -> Callable[..., Any]:
-    """Return the operator's kernel for the autocast dispatch key `key` of `device`: it casts the tensors, then
-    calls."""
+    """Return the function for `operator` under autocast on `device`: it casts the tensors, then calls the operator.
+
+    `key` is the name of its dispatch key, "AutocastCPU" or "AutocastCUDA"; `definition` says how to cast.
+    """
     excluded = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
     uncast = {n for n, a in enumerate(operator._schema.arguments) if a.name in definition.uncast}
 
@@ -287,8 +297,8 @@ def _autocast_kernel(operator: Any, device: str, key: str, definition: Definitio
 
 
 def _cast(value: Any, dtype: torch.dtype, device: str) -> Any:
-    """Return a floating-point tensor on `device` cast to `dtype`; float64 tensors and all other values are
-    unchanged."""
+    """Return `value` cast to `dtype` if it is a floating-point tensor on `device`; float64 tensors and all other values
+    are unchanged."""
     if not isinstance(value, torch.Tensor) or not value.is_floating_point() or value.device.type != device:
         return value
     return value if value.dtype is torch.float64 else value.to(dtype)
@@ -301,10 +311,12 @@ class _Untraced:
     """A context in which torch.jit.trace records nothing."""
 
     def __enter__(self) -> None:
+        """Clear the tracing state of torch.jit.trace, if a trace is running."""
         self._state = torch._C._get_tracing_state()
         if self._state is not None:
             torch._C._set_tracing_state(None)
 
     def __exit__(self, *_: object) -> None:
+        """Restore the tracing state."""
         if self._state is not None:
             torch._C._set_tracing_state(self._state)

@@ -18,15 +18,16 @@ from tilewright.torch.packed import may_keep_packed
 
 
 class Activated:
-    """Base of modules with an epilogue: the option `activation` is "relu", "gelu", "gelu_tanh", "silu" or None.
+    """Base of modules with an epilogue, an activation applied before the accumulator is rounded: Linear, convolutions.
 
-    A call may pass another activation, and a residual that is added before it.
+    The option `activation` is "relu", "gelu", "gelu_tanh", "silu" or None. A call may pass another activation, and a
+    residual that is added before it.
     """
 
     activation: str | None = None
 
     def _epilogue(self: Any, residual: Any, activation: str | None) -> dict[str, Any]:
-        """Return keyword arguments for the functional call: activation, residual, and whether weights stay packed.
+        """Return the keyword arguments activation, residual and keep_packed for a call of a function in `functional`.
 
         `activation` None stands for the module's own.
         """
@@ -46,6 +47,7 @@ class Linear(Activated, torch.nn.Linear):
     """
 
     def __init__(self, *args: Any, activation: str | None = None, **options: Any):
+        """Take the arguments of torch's class, and the activation."""
         super().__init__(*args, **options)
         self.activation = known_activation(activation)
 
@@ -62,9 +64,10 @@ class Linear(Activated, torch.nn.Linear):
 
 
 class _Convolution(Activated):
-    """The forward and the printed form of convolutions over any number of axes."""
+    """Base of Conv1d, Conv2d and Conv3d: the constructor, the forward and the printed form."""
 
     def __init__(self, *args: Any, activation: str | None = None, **options: Any):
+        """Take the arguments of torch's class, and the activation."""
         super().__init__(*args, **options)
         self.activation = known_activation(activation)
 

@@ -76,6 +76,7 @@ class _Executables:
     """A kernel's executables: one for each type of device that calls use, or the single executable that was passed."""
 
     def __init__(self, kernel: Any):
+        """Take a kernel that `tilewright.compile` takes or has returned, and compile it for the host if need be."""
         self._kernel = kernel
         self._by_device: dict[str, Any] = {}
         self._compiled = kernel if isinstance(kernel, Executable | TextExecutable) else None
@@ -127,7 +128,8 @@ def _normalise_backward(
 ) -> tuple[Backward | None, bool]:
     """Return (`backward` as a `Backward` function for the library or None, True if it reads the operator's output).
 
-    `backward` is a function or a dictionary, as `operator` takes it; `name` is the operator's.
+    `backward` is a function or a dictionary, as `operator` takes it; `signature` has the operator's inputs and outputs,
+    `name` is its name.
     """
     if backward is None:
         return None, False
@@ -146,7 +148,10 @@ def _normalise_backward(
         ) from None
 
     def by_function(gradient: Any, inputs: tuple[Any, ...], output: Any, needed: Sequence[bool]) -> Sequence[Any]:
-        """Return the gradients that the author's function returns, as a tuple with one for each input."""
+        """Return a gradient or None for each input, from the author's function; `gradient` is that of the outputs.
+
+        `needed`, which says what inputs need a gradient, is not used.
+        """
         result = backward(gradient, *inputs, output=output) if keeps_output else backward(gradient, *inputs)
         gradients = tuple(result) if isinstance(result, tuple | list) else (result,)
         if len(gradients) != count:
@@ -160,6 +165,7 @@ def _backward_by_kernels(signature: Signature, called: str, kernels: Mapping[str
     """Return (backward function that calls the kernels in `kernels`, True if one of them reads an output).
 
     `kernels` maps names of inputs to the kernels of their gradients; each is registered as an operator of its own.
+    `signature` has the inputs and outputs of the operator named `called`.
     """
     names = [a.name for a in signature.inputs]
     outputs = [a.name for a in signature.outputs]
@@ -177,7 +183,10 @@ def _backward_by_kernels(signature: Signature, called: str, kernels: Mapping[str
         operators[name] = operator(kernel, f"{called}_d{name}"), argument_names
 
     def call_kernels(gradient: Any, inputs: tuple[Any, ...], output: Any, needed: Sequence[bool]) -> Sequence[Any]:
-        """Return the gradient of each input, computed by its kernel; None for inputs that need none."""
+        """Return the gradient of each of `inputs`, computed by its kernel; None for inputs that need none.
+
+        `gradient` is with respect to `output`; both are tuples if there are several outputs.
+        """
         output_gradients, results = ((v if isinstance(v, tuple) else (v,)) for v in (gradient, output))
         values = dict(zip(names, inputs, strict=True))
         values |= dict(zip(outputs, results, strict=False))
@@ -197,10 +206,11 @@ def _backward_by_kernels(signature: Signature, called: str, kernels: Mapping[str
 
 
 def _batch_rule(signature: Signature, called: str, batch: str) -> Callable[..., tuple[Any, Any]]:
-    """Return the vmap rule of an operator whose kernel has the batch dimension named `batch`.
+    """Return the vmap rule of the operator named `called`, whose kernel has a batch dimension named `batch`.
 
     The vmap dimension is merged with that dimension, so that one call computes the batch. Arguments without the
-    dimension fall back to one call for each element.
+    dimension fall back to one call for each element. `signature` has the operator's inputs and outputs; raise if no
+    input, or not every output, has the dimension first.
     """
 
     def has_batch(a: KernelArgument) -> bool:

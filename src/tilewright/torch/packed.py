@@ -1,4 +1,4 @@
-"""Layers of tensors that are weights: for one call, or kept, so that weights are packed once for each version."""
+"""Layers that pack torch's weights: made for one call, or kept, so that weights are packed again only after a write."""
 
 from __future__ import annotations
 
@@ -17,43 +17,48 @@ from tilewright.runtime.tensors import version_of
 from tilewright.targets.calls.observing import KeptWeights, Life, observer
 
 Make = Callable[[Any, Any], Layer]
-"""Makes a layer of a weight and a bias."""
+"""(weight, bias or None) -> layer that multiplies by them."""
 View = Callable[[Any], Any]
-"""Gives a weight in the order of dimensions that a layer takes; no element is copied."""
+"""A weight -> its view with the order of dimensions that a layer takes; no element is copied."""
 
 
 def may_keep_packed(weight: Any) -> bool:
-    """True if weights stay as they are between calls: none asks for their gradient now."""
+    """True if no gradient of the tensor `weight` can be asked for now, so that its packed copy is worth keeping.
+
+    While weights are trained, an optimizer changes them between calls.
+    """
     return not (torch.is_grad_enabled() and weight.requires_grad)
 
 
-class _Kept:
-    """A layer, and what its tensors were when it was made.
+class _KeptLayer:
+    """A layer that is kept between calls, with the state of its weight and bias (or None) when it was made.
 
-    It holds views of them: a layer that held the tensors themselves would keep them alive, and so itself.
+    The layer refers to views of the tensors: references to the tensors themselves would keep them alive, and with them
+    the layer, which is freed together with its weight.
     """
 
     def __init__(self, weight: Any, bias: Any, make: Make):
-        self._were = [_state(weight), _state(bias)]
-        held = weight.detach(), None if bias is None else bias.detach()
+        """Make the layer by `make`, from views of the tensors `weight` and `bias`."""
+        self._states = [_state(weight), _state(bias)]
+        views = weight.detach(), None if bias is None else bias.detach()
         self.life = Life(self)
-        self.layer = _outside_graphs(make, *held) if weight.is_cuda else make(*held)
+        self.layer = _make_outside_graphs(make, *views) if weight.is_cuda else make(*views)
 
-    def is_of(self, weight: Any, bias: Any) -> bool:
-        """Whether the tensors are the same memory with the same values."""
-        return self._were == [_state(weight), _state(bias)]
+    def is_current(self, weight: Any, bias: Any) -> bool:
+        """True if `weight` and `bias` have the memory that was packed, and were not written to since."""
+        return self._states == [_state(weight), _state(bias)]
 
-    def weights(self, weight: Any, bias: Any) -> KeptWeights:
-        """The tensors in the state in which they were packed."""
-        tensors = [(t, *state[0]) for t, state in zip((weight, bias), self._were, strict=True) if t is not None]
+    def packed_weights(self, weight: Any, bias: Any) -> KeptWeights:
+        """Return `weight` and `bias` (if not None) with the versions in which they were packed, for learnt calls."""
+        tensors = [(t, *state[0]) for t, state in zip((weight, bias), self._states, strict=True) if t is not None]
         return KeptWeights(tuple(tensors), self.life)
 
 
-def _outside_graphs(make: Make, weight: Any, bias: Any) -> Layer:
-    """A layer on a GPU whose memory belongs to no CUDA graph.
+def _make_outside_graphs(make: Make, weight: Any, bias: Any) -> Layer:
+    """Return `make(weight, bias)`, a layer on a GPU, with memory that belongs to no CUDA graph.
 
-    Before torch.compile (mode "reduce-overhead") captures a graph, it runs the code once: what its thread and its
-    stream allocate then is the graph's. Another thread, on the default stream, gets memory that may be kept.
+    Before torch.compile (mode "reduce-overhead") captures a graph, it runs the code once; memory that this thread and
+    stream allocate then belongs to the graph. Another thread, on the default stream, gets memory that may be kept.
     """
     if torch.cuda.is_current_stream_capturing():
         raise TargetError(
@@ -62,6 +67,7 @@ def _outside_graphs(make: Make, weight: Any, bias: Any) -> Layer:
         )
 
     def make_layer() -> Layer:
+        """Return the layer once its weights are packed: the current stream of this thread is synchronised."""
         layer = make(weight, bias)
         torch.cuda.current_stream(weight.device).synchronize()
         return layer
@@ -72,50 +78,54 @@ def _outside_graphs(make: Make, weight: Any, bias: Any) -> Layer:
 
 
 _LAYERS: Any = WeakTensorKeyDictionary()
-"""For each tensor that is a weight: its layers by their options, until the tensor goes."""
+"""{weight: {options: _KeptLayer}}; an entry lives as long as its weight."""
 
 
 def layer_of(
     weight: Any, bias: Any, options: Hashable, make: Make, keep: bool, view: View = torch.Tensor.detach
 ) -> Callable[[Any, Any], Any]:
-    """The layer with these weights; with `keep`, packed already where they were met before and not written to since.
+    """Return a function of (x, residual or None) that applies the layer of `weight` and `bias` (or None).
 
-    It is called with x, and a residual or None. `make` makes it of the view of a weight that `view` gives, and of the
-    bias.
-
-    torch counts no writes through `tensor.data`, and none to inference tensors: `keep` does not see the former, and
-    layers of the latter are made anew.
+    `make` makes the layer from the view `view(weight)` and the bias; `options` is a key of what else it depends on.
+    With `keep`, the layer is kept, and is reused until torch counts a write to the tensors. torch counts no writes
+    through `tensor.data`, so they are missed, and none to inference tensors, whose layers are never kept.
     """
     if not _is_kept(weight, bias, keep):
-        held, added = view(weight.detach()), None if bias is None else bias.detach()
+        matrix, added = view(weight.detach()), None if bias is None else bias.detach()
         return lambda x, residual: call_once(
-            _learnt(options, residual is not None), lambda: make(held, added), x, held, added, residual
+            _learnt(options, residual is not None), lambda: make(matrix, added), x, matrix, added, residual
         )
     layers = _LAYERS.get(weight)
     if layers is None:
         layers = _LAYERS[weight] = {}
     kept = layers.get(options)
-    if kept is None or not kept.is_of(weight, bias):
-        kept = layers[options] = _Kept(weight, bias, lambda held, added: make(view(held), added))
+    if kept is None or not kept.is_current(weight, bias):
+        kept = layers[options] = _KeptLayer(weight, bias, lambda matrix, added: make(view(matrix), added))
     events = observer()
     if events is not None:
-        events.weights.append(kept.weights(weight, bias))
+        events.weights.append(kept.packed_weights(weight, bias))
     layer: Layer = kept.layer
     return layer
 
 
 def _is_kept(weight: Any, bias: Any, keep: bool) -> bool:
-    """True if a layer of these weights may be kept, because torch counts writes to them."""
+    """True if a layer of `weight` and `bias` (or None) is kept: the caller asks for it (`keep`), and torch counts
+    writes to them."""
     return keep and version_of(weight) is not None and (bias is None or version_of(bias) is not None)
 
 
 _learnt = partial(learnt_of, "torch")
-"""The launches learnt from calls of layers whose weights are not kept: of those with these options, and with a residual
-or none. Among the tensors of a call, a residual may stand where a bias stands in another."""
+"""(options, True if there is a residual) -> launches learnt from calls of such layers whose weights are not kept.
+
+The residual is part of the key because a call's tensors are told apart by position, and it may stand where another
+call has its bias."""
 
 
 def _state(tensor: Any) -> Any:
-    """Return a value that changes when a tensor is written to, or gets other memory or another form."""
+    """Return a value that changes when `tensor` is written to, or its memory, shape, strides, dtype or device changes.
+
+    `tensor` may be None, for a bias that was left out.
+    """
     if tensor is None:
         return None
     return version_of(tensor), tensor.shape, tensor.stride(), tensor.dtype, tensor.device

@@ -1,4 +1,4 @@
-"""Matrix products: `linear`, `matmul` and `bmm`, with their gradients."""
+"""The GEMM operators `linear`, `matmul` and `bmm` of `torch.ops.tilewright`, with gradients and rules for vmap."""
 
 from __future__ import annotations
 
@@ -36,8 +36,12 @@ class LinearOptions(NamedTuple):
     residual: Any = None
 
 
-def _check_linear(x: Any, weight: Any, bias: Any = None, *given: Any) -> Result:
-    activation, _, residual = LinearOptions(*given)
+def _check_linear(x: Any, weight: Any, bias: Any = None, *option_values: Any) -> Result:
+    """Return the shape [..., n], dtype and device of `linear` of x[..., k] and weight[n, k]; raise if they do not fit.
+
+    `bias` [n] may be None; `option_values` are the fields of `LinearOptions`.
+    """
+    activation, _, residual = LinearOptions(*option_values)
     known_activation(activation)
     require_same_device({"x": x, "weight": weight, "bias": bias, "residual": residual})
     require_rank(x, "x", least=1)
@@ -51,17 +55,24 @@ def _check_linear(x: Any, weight: Any, bias: Any = None, *given: Any) -> Result:
     return Result((*x.shape[:-1], n), x.dtype, x.device)
 
 
-def _run_linear(expected: Result, x: Any, weight: Any, bias: Any = None, *given: Any) -> Any:
-    activation, keep_packed, residual = LinearOptions(*given)
-    if not weight.numel() or not x.numel():  # no sums, or sums of nothing
-        return _of_nothing(x.new_zeros(expected.shape), bias, activation, residual)
+def _run_linear(expected: Result, x: Any, weight: Any, bias: Any = None, *option_values: Any) -> Any:
+    """Return activation(x * weight transposed + bias + residual) of real tensors; `expected` has the result's shape.
+
+    `option_values` are the fields of `LinearOptions`.
+    """
+    activation, keep_packed, residual = LinearOptions(*option_values)
+    if not weight.numel() or not x.numel():  # an empty result, or a sum over no elements
+        return _empty_product(x.new_zeros(expected.shape), bias, activation, residual)
     layer = layer_of(weight, bias, ("linear", activation), partial(ops.Linear, activation=activation), keep_packed)
     rows, added = (None if t is None else as_kernel_argument(t if t.dim() > 1 else t[None]) for t in (x, residual))
     return layer(rows, added).view(expected.shape)
 
 
-def _of_nothing(zeros: Any, bias: Any, activation: str | None, residual: Any = None) -> Any:
-    """Sums of no products: the bias and the residual, after the activation."""
+def _empty_product(zeros: Any, bias: Any, activation: str | None, residual: Any = None) -> Any:
+    """Return the result of a GEMM whose K (or result) is empty: activation(zeros + bias + residual).
+
+    `zeros` has the shape of the result; `bias` and `residual` may be None.
+    """
     with torch.no_grad():
         for added in (bias, residual):
             zeros = zeros if added is None else (zeros + added).to(zeros.dtype)
@@ -69,6 +80,10 @@ def _of_nothing(zeros: Any, bias: Any, activation: str | None, residual: Any = N
 
 
 def _linear_gradients(gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Sequence[bool]) -> Sequence[Any]:
+    """Return the gradient of each input of `linear`, by GEMMs; None for an input that has none or needs none.
+
+    `gradient` is with respect to the result, `inputs` are all arguments, `needed` says which need a gradient.
+    """
     x, weight, bias, activation, _keep, residual = inputs
     g = activation_gradient(
         activation, gradient, lambda: torch.ops.tilewright.linear(x, weight, bias, None, False, residual)
@@ -81,29 +96,34 @@ def _linear_gradients(gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Se
 
 
 def _as_rows(x: Any) -> Any:
-    """A tensor [..., k] as [rows, k], where there may be no rows, or rows of nothing."""
+    """Return the tensor x[..., k] as a matrix [rows, k], also if it is empty; a vector becomes one row."""
     return x[None] if x.dim() == 1 else x.flatten(0, -2)
 
 
-def _linear_batches(
-    info: Any, in_dims: Sequence[int | None], x: Any, weight: Any, bias: Any = None, *given: Any
+def _linear_vmap_rule(
+    info: Any, in_dims: Sequence[int | None], x: Any, weight: Any, bias: Any = None, *option_values: Any
 ) -> tuple[Any, Any]:
-    options = LinearOptions(*given)
+    """Return (result with the vmap dimension first, 0) of `linear` on a batch under torch.vmap.
+
+    It is one call; if the bias is batched, or the weight with a residual, it is one for each element of the batch.
+    `in_dims` has the vmap dimension of each argument or None, `info` the batch size.
+    """
+    options = LinearOptions(*option_values)
     dims = [*in_dims, *[None] * (6 - len(in_dims))]
-    of_x, of_weight, of_bias, of_residual = *dims[:3], dims[5]
-    if of_weight is None and of_bias is None:
+    x_dim, weight_dim, bias_dim, residual_dim = *dims[:3], dims[5]
+    if weight_dim is None and bias_dim is None:
         if options.residual is None:
-            return torch.ops.tilewright.linear(batch_first(x, of_x), weight, bias, *options), 0
+            return torch.ops.tilewright.linear(batch_first(x, x_dim), weight, bias, *options), 0
         rows, residuals = (
-            expand_batch(x, of_x, info.batch_size),
-            expand_batch(options.residual, of_residual, info.batch_size),
+            expand_batch(x, x_dim, info.batch_size),
+            expand_batch(options.residual, residual_dim, info.batch_size),
         )
         return torch.ops.tilewright.linear(rows, weight, bias, *options[:2], residuals), 0
-    if of_bias is not None or options.residual is not None:  # the product has one bias for all of the batch
+    if bias_dim is not None or options.residual is not None:  # a GEMM has one bias for all of the batch
         return loop_rule("linear", torch.ops.tilewright.linear.default)(info, dims, x, weight, bias, *options)
-    rows = expand_batch(x, of_x, info.batch_size)
+    rows = expand_batch(x, x_dim, info.batch_size)
     flat = rows[:, None] if rows.dim() == 2 else rows.flatten(1, -2)
-    product = torch.ops.tilewright.matmul(flat, batch_first(weight, of_weight).mT, bias, options.activation)
+    product = torch.ops.tilewright.matmul(flat, batch_first(weight, weight_dim).mT, bias, options.activation)
     return product.reshape(*rows.shape[:-1], product.shape[-1]), 0
 
 
@@ -115,7 +135,7 @@ LINEAR = define(
         _check_linear,
         _run_linear,
         _linear_gradients,
-        vmap=_linear_batches,
+        vmap=_linear_vmap_rule,
         autocast="lower",
     )
 )
@@ -125,6 +145,10 @@ LINEAR = define(
 
 
 def _check_matmul(a: Any, b: Any, bias: Any = None, activation: str | None = None) -> Result:
+    """Return the shape, dtype and device of the product of a[..., m, k] and b[..., k, n]; raise if they do not fit.
+
+    `b` may also be a single matrix; `bias` [n] may be None.
+    """
     known_activation(activation)
     require_same_device({"a": a, "b": b, "bias": bias})
     require_rank(a, "a", least=2)
@@ -141,13 +165,19 @@ def _check_matmul(a: Any, b: Any, bias: Any = None, activation: str | None = Non
 
 
 def _run_matmul(expected: Result, a: Any, b: Any, bias: Any = None, activation: str | None = None) -> Any:
+    """Return activation(a * b + bias) of real tensors; `expected` has the result's shape. `bias` may be None."""
     if not a.numel() or not b.numel():
-        return _of_nothing(a.new_zeros(expected.shape), bias, activation)
+        return _empty_product(a.new_zeros(expected.shape), bias, activation)
     tensors = [as_kernel_argument(t) for t in ((a, b) if bias is None else (a, b, bias))]
     return ops.matmul(*tensors, activation=activation)
 
 
 def _matmul_gradients(gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Sequence[bool]) -> Sequence[Any]:
+    """Return the gradients with respect to a, b, bias and activation (always None) of the operator `matmul`, by GEMMs.
+
+    `gradient` is with respect to the result, `inputs` are all arguments, `needed` says which need a gradient; the
+    others get None.
+    """
     a, b, bias, activation = inputs
     g = activation_gradient(activation, gradient, lambda: torch.ops.tilewright.matmul(a, b, bias))
     da = torch.ops.tilewright.matmul(g, b.mT) if needed[0] else None
@@ -159,17 +189,22 @@ def _matmul_gradients(gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Se
     return da, db, added, None
 
 
-def _matmul_batches(
+def _matmul_vmap_rule(
     info: Any, in_dims: Sequence[int | None], a: Any, b: Any, bias: Any = None, activation: str | None = None
 ) -> tuple[Any, Any]:
-    of_a, of_b, of_bias = (*in_dims, None)[:3]
-    if of_bias is not None:
-        dims = (of_a, of_b, of_bias, None)
+    """Return (result with the vmap dimension first, 0) of `matmul` on a batch under torch.vmap.
+
+    It is one call; if the bias is batched, it is one for each element of the batch. `in_dims` has the vmap dimension of
+    each argument or None, `info` the batch size.
+    """
+    a_dim, b_dim, bias_dim = (*in_dims, None)[:3]
+    if bias_dim is not None:
+        dims = (a_dim, b_dim, bias_dim, None)
         return loop_rule("matmul", torch.ops.tilewright.matmul.default)(info, dims, a, b, bias, activation)
-    if of_b is None and b.dim() == 2:
-        return torch.ops.tilewright.matmul(batch_first(a, of_a), b, bias, activation), 0
-    left, right = expand_batch(a, of_a, info.batch_size), expand_batch(b, of_b, info.batch_size)
-    if right.dim() < left.dim():  # b was one matrix for all products of a
+    if b_dim is None and b.dim() == 2:
+        return torch.ops.tilewright.matmul(batch_first(a, a_dim), b, bias, activation), 0
+    left, right = expand_batch(a, a_dim, info.batch_size), expand_batch(b, b_dim, info.batch_size)
+    if right.dim() < left.dim():  # each element of the batch has one matrix b for all matrices of a
         right = right[(slice(None), *(None,) * (left.dim() - right.dim()))]
         right = right.expand(*left.shape[:-2], *right.shape[-2:])
     return torch.ops.tilewright.matmul(left, right, bias, activation), 0
@@ -182,7 +217,7 @@ MATMUL = define(
         _check_matmul,
         _run_matmul,
         _matmul_gradients,
-        vmap=_matmul_batches,
+        vmap=_matmul_vmap_rule,
         autocast="lower",
     )
 )
@@ -192,19 +227,29 @@ MATMUL = define(
 
 
 def _check_bmm(a: Any, b: Any) -> Result:
+    """Return the shape, dtype and device of the batched product of a[i, m, k] and b[i, k, n]; raise if they do not
+    fit."""
     require_rank(a, "a", 3)
     require_rank(b, "b", 3)
     return _check_matmul(a, b)
 
 
 def _bmm_gradients(gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Sequence[bool]) -> Sequence[Any]:
+    """Return the gradients with respect to a and b of the operator `bmm`; None for one that is not `needed`.
+
+    `gradient` is with respect to the result, `inputs` are (a, b).
+    """
     a, b = inputs
     da = torch.ops.tilewright.bmm(gradient, b.mT) if needed[0] else None
     return da, torch.ops.tilewright.bmm(a.mT, gradient) if needed[1] else None
 
 
-def _bmm_batches(info: Any, in_dims: Sequence[int | None], a: Any, b: Any) -> tuple[Any, Any]:
-    return _matmul_batches(info, in_dims, a, b)
+def _bmm_vmap_rule(info: Any, in_dims: Sequence[int | None], a: Any, b: Any) -> tuple[Any, Any]:
+    """Return (result with the vmap dimension first, 0) of `bmm` on a batch under torch.vmap, by one call of `matmul`.
+
+    `in_dims` has the vmap dimension of a and b or None, `info` the batch size.
+    """
+    return _matmul_vmap_rule(info, in_dims, a, b)
 
 
 BMM = define(
@@ -214,7 +259,7 @@ BMM = define(
         _check_bmm,
         _run_matmul,
         _bmm_gradients,
-        vmap=_bmm_batches,
+        vmap=_bmm_vmap_rule,
         autocast="lower",
     )
 )

@@ -1,4 +1,4 @@
-"""`replace(model)`: modules of torch swapped for those of `tilewright.torch.nn`, with a report."""
+"""`replace(model)`: swaps torch's modules for those of `tilewright.torch.nn`, with epilogue fusion and a report."""
 
 from __future__ import annotations
 
@@ -20,28 +20,32 @@ _NORMS: dict[Any, Any] = {
     torch.nn.Conv2d: torch.nn.BatchNorm2d,
     torch.nn.Conv3d: torch.nn.BatchNorm3d,
 }
-"""Modules, and the batch norms that may be folded into them. After a Linear one may normalise another dimension."""
-_FUSED = (torch.nn.TransformerEncoderLayer, torch.nn.MultiheadAttention)
-"""Modules of torch that have a path of their own past their parts."""
+"""{class of a convolution: class of a batch norm that can be folded into its weights}. Linear is left out, because a
+batch norm after it may normalise another dimension."""
+_BYPASSING = (torch.nn.TransformerEncoderLayer, torch.nn.MultiheadAttention)
+"""Modules of torch that may compute with the weights of their submodules without calling these."""
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+"""The dtypes of parameters that operators take."""
 
 
 @dataclass
 class Report:
-    """What `replace` did: modules by their paths in the model."""
+    """The result of `replace`: the new model, and for each module, by its path in the model, what was done with it."""
 
     model: Any
     """The model with its modules swapped."""
     swapped: dict[str, str] = field(default_factory=dict)
-    """Modules that Tilewright computes now, and their class."""
+    """{path of a module that Tilewright computes now: its class and options}."""
     folded: dict[str, str] = field(default_factory=dict)
-    """Batch norms that went into the weights of another module, and that module."""
+    """{path of a batch norm: path of the convolution into whose weights it was folded}."""
     fused: dict[str, str] = field(default_factory=dict)
-    """Activations and sums that another module does, and that module: modules, or names in the code of modules."""
+    """{activation or addition: path of the module that computes it now}; the key is the path of a module, or the path
+    of the module whose code has it and names of graph nodes."""
     kept: dict[str, str] = field(default_factory=dict)
-    """Modules that torch computes as before, and why."""
+    """{path of a module that torch computes as before: why}."""
 
     def __str__(self) -> str:
+        """Return the numbers of modules of each kind, then a line for each module."""
         counts = (
             f"{len(self.swapped)} swapped, {len(self.folded)} folded, {len(self.fused)} fused, {len(self.kept)} kept"
         )
@@ -53,15 +57,14 @@ class Report:
 
 
 def replace(model: Any, *, inplace: bool = False) -> Report:
-    """Swaps the modules of a model for those of `tilewright.torch.nn`, and reports what was done, and what not and why.
+    """Swap the modules of `model` for those of `tilewright.torch.nn`; return a `Report` with the new model.
 
-    The model in the report shares no memory with the given one, unless `inplace`. If modules are called one after the
-    other and nothing else sees the value between them, as torch.fx tells, a batch norm in eval mode is folded into the
-    weights before it, and an activation is applied by the module before it. In eval mode the code of modules whose
-    `forward` takes one tensor is rewritten where the result of a module is added to another tensor, or an activation is
-    applied to it: that module does it. Questions that such code asks of the module are answered as they were when
-    `replace` was called. Modules without a backward are swapped in eval mode only. Weights lie in memory as before,
-    channels last or not.
+    The new model is a copy that shares no memory with the given one, unless `inplace`. If a module's result is used
+    only by the module after it, as far as torch.fx can follow the model, a batch norm in eval mode is folded into the
+    weights before it, and an activation is fused into the module before it. In eval mode, the code of modules whose
+    `forward` takes one tensor is rewritten too: an addition or activation of a submodule's result is fused into that
+    submodule. Tests of the module's attributes in such code are fixed to their results when `replace` was called.
+    Modules without a backward are swapped in eval mode only. Weights keep their memory format, channels last or not.
 
     >>> from torch import nn
     >>> model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten())
@@ -76,60 +79,66 @@ def replace(model: Any, *, inplace: bool = False) -> Report:
         raise ArgumentError(f"model={written(model, 80)}: a torch.nn.Module")
     report = Report(model if inplace else copy.deepcopy(model))
     flow = Flow(report.model)
-    uses = Counter(id(p) for _, p in report.model.named_parameters(remove_duplicate=False))
+    use_counts = Counter(id(p) for _, p in report.model.named_parameters(remove_duplicate=False))
     modules = dict(report.model.named_modules())
-    swaps = {
-        path: _why_kept(module) or _why_bypassed(path, modules)
+    why_not_swapped = {
+        path: _why_unsupported(module) or _why_bypassed(path, modules)
         for path, module in modules.items()
         if type(module) in nn.SWAPS
     }
-    for path in [path for path, why in swaps.items() if why is None]:
+    for path in [path for path, why in why_not_swapped.items() if why is None]:
         module = modules[path]
-        tied = any(uses[id(p)] > 1 for p in module.parameters(recurse=False))
+        is_tied = any(use_counts[id(p)] > 1 for p in module.parameters(recurse=False))
         following = flow.only_consumer(path)
-        if following is not None and not tied and _is_foldable(module, modules[following]):
-            _fold(module, modules[following])
+        if following is not None and not is_tied and _is_foldable(module, modules[following]):
+            _fold_norm(module, modules[following])
             report.folded[following] = path
             following = flow.only_consumer(following)
-        activation = None if following is None else _activation(module, modules[following])
+        activation = None if following is None else _fusable_activation(module, modules[following])
         if activation is not None and following is not None:
             report.fused[following] = path
-        ours = _swapped(module, activation)
-        _put(report, path, ours)
-        report.swapped[path] = f"{type(ours).__name__}({ours.extra_repr()})"
+        replacement = _counterpart(module, activation)
+        _set_module(report, path, replacement)
+        report.swapped[path] = f"{type(replacement).__name__}({replacement.extra_repr()})"
     for path in (*report.folded, *report.fused):
-        _put(report, path, torch.nn.Identity())
-    gone = {*report.swapped, *report.folded, *report.fused, *_rewrite(report)}
+        _set_module(report, path, torch.nn.Identity())
+    handled = {*report.swapped, *report.folded, *report.fused, *_rewrite_code(report)}
     for path, module in modules.items():
         is_whole = next(module.children(), None) is None or next(module.parameters(recurse=False), None) is not None
-        if path in gone or not is_whole or path.rpartition(".")[0] in report.swapped:  # a part of a swapped module
+        if path in handled or not is_whole or path.rpartition(".")[0] in report.swapped:  # a child of a swapped module
             continue
-        report.kept[path] = swaps.get(path) or _why_no_operator(module, flow)
+        report.kept[path] = why_not_swapped.get(path) or _why_no_operator(module, flow)
     return report
 
 
-def _rewrite(report: Report) -> set[str]:
-    """Rewrites the code of modules, inner ones first, and gives the paths of modules that are called no longer."""
+def _rewrite_code(report: Report) -> set[str]:
+    """Fuse additions and activations in the code of the report's model, innermost modules first.
+
+    Return the paths of submodules that are called no longer; the fused operations are added to the report.
+    """
     uncalled: set[str] = set()
     for path in sorted(dict(report.model.named_modules()), key=lambda path: -len(path.split(".")) if path else 0):
         block = rewrite_module(report.model.get_submodule(path))
         if block is None:
             continue
-        _put(report, path, block.module)
+        _set_module(report, path, block.module)
         prefix = f"{path}." if path else ""
         report.fused |= {f"{prefix}{names}": f"{prefix}{where}" for names, where in block.fused.items()}
         uncalled |= {f"{prefix}{inner}" for inner in block.uncalled}
     return uncalled
 
 
-# -- why not ----------------------------------------------------------------------------------------------
+# -- reasons ----------------------------------------------------------------------------------------------
 
 
-def _why_kept(module: Any) -> str | None:
-    """Why a module for which there is an operator is not swapped; None: it is."""
-    ours = nn.SWAPS[type(module)]
-    if ours in nn.WITHOUT_BACKWARD and module.training:
-        return f"{ours.__name__} has no backward, and the module is in training mode: call model.eval() first"
+def _why_unsupported(module: Any) -> str | None:
+    """Return why a module of a class in `nn.SWAPS` cannot be swapped; None if it can.
+
+    The reasons are training mode without a backward, an option, or a parameter's dtype or device.
+    """
+    replacement = nn.SWAPS[type(module)]
+    if replacement in nn.WITHOUT_BACKWARD and module.training:
+        return f"{replacement.__name__} has no backward, and the module is in training mode: call model.eval() first"
     if type(module) is torch.nn.Softmax and module.dim is None:
         return "its dim is None: say which dimension"
     for name, parameter in module.named_parameters(recurse=False):
@@ -141,17 +150,25 @@ def _why_kept(module: Any) -> str | None:
 
 
 def _why_bypassed(path: str, modules: dict[str, Any]) -> str | None:
-    """Why a swapped module might not be called: the module around it may compute with its weights itself."""
-    around = modules.get(path.rpartition(".")[0]) if path else None
-    if not isinstance(around, _FUSED):
+    """Return why the module at `path` might not be called if it were swapped; None if it would.
+
+    Its parent may be one of torch's modules that compute with the weights of their children themselves. `modules` maps
+    paths to modules.
+    """
+    parent = modules.get(path.rpartition(".")[0]) if path else None
+    if not isinstance(parent, _BYPASSING):
         return None
-    return f"{type(around).__name__}, which it is part of, takes its weights itself in eval mode and does not call it"
+    return f"{type(parent).__name__}, which it is part of, takes its weights itself in eval mode and does not call it"
 
 
 def _why_no_operator(module: Any, flow: Flow) -> str:
-    for theirs in nn.SWAPS:
-        if isinstance(module, theirs):
-            return f"{type(module).__name__} is a class of its own; torch.nn.{theirs.__name__} itself is swapped"
+    """Return why a module whose class is not in `nn.SWAPS` is computed by torch, as a text for the report.
+
+    `flow` has the reason if torch.fx could not follow the model, so that nothing was fused.
+    """
+    for torch_class in nn.SWAPS:
+        if isinstance(module, torch_class):
+            return f"{type(module).__name__} is a class of its own; torch.nn.{torch_class.__name__} itself is swapped"
     if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
         if module.training:
             return "a batch norm is folded in eval mode only: call model.eval() first"
@@ -167,16 +184,19 @@ def _why_no_operator(module: Any, flow: Flow) -> str:
 
 
 def _is_foldable(module: Any, norm: Any) -> bool:
-    """Whether a batch norm does nothing but scale and shift what the module gives, by numbers that do not change."""
-    wanted = _NORMS.get(type(module))
-    if wanted is None or type(norm) is not wanted or has_hooks(norm) or has_hooks(module):
+    """True if `norm` is a batch norm in eval mode that can be folded into the weights of the convolution `module`.
+
+    It then only scales and shifts each channel by constants.
+    """
+    norm_class = _NORMS.get(type(module))
+    if norm_class is None or type(norm) is not norm_class or has_hooks(norm) or has_hooks(module):
         return False
     fits: bool = norm.num_features == module.out_channels
     return fits and not norm.training and norm.running_mean is not None
 
 
-def _fold(module: Any, norm: Any) -> None:
-    """Weights and bias of a module such that it gives what the batch norm made of its results."""
+def _fold_norm(module: Any, norm: Any) -> None:
+    """Give the convolution `module` new weights and bias, with which it computes what `norm` made of its results."""
     with torch.no_grad():
         scale = torch.rsqrt(norm.running_var.double() + norm.eps)
         if norm.weight is not None:
@@ -192,28 +212,31 @@ def _fold(module: Any, norm: Any) -> None:
         module.bias = torch.nn.Parameter(shift.to(weight.dtype), requires_grad=needed)
 
 
-def _activation(module: Any, following: Any) -> str | None:
-    """The activation that a module may apply in place of the one that follows it."""
+def _fusable_activation(module: Any, following: Any) -> str | None:
+    """Return the kernels' name of the activation `following` if it can be fused into `module` before it; else None."""
     if not issubclass(nn.SWAPS[type(module)], nn.Activated) or has_hooks(module) or has_hooks(following):
         return None
     return activation_of_module(following)
 
 
-# -- modules in their places ------------------------------------------------------------------------------
+# -- swaps of modules -------------------------------------------------------------------------------------
 
 
-def _swapped(module: Any, activation: str | None) -> Any:
-    """The module that computes the same, with the same parameters, buffers, hooks and mode."""
-    ours = copy.copy(module)
-    ours.__class__ = nn.SWAPS[type(module)]
-    ours._parameters = dict(module._parameters)
+def _counterpart(module: Any, activation: str | None) -> Any:
+    """Return a module of `tilewright.torch.nn` with the parameters, buffers, hooks and mode of torch's `module`.
+
+    `activation` (None: its own, or none) is applied to its result.
+    """
+    replacement = copy.copy(module)
+    replacement.__class__ = nn.SWAPS[type(module)]
+    replacement._parameters = dict(module._parameters)
     if activation is not None:
-        ours.activation = activation
-    return ours
+        replacement.activation = activation
+    return replacement
 
 
-def _put(report: Report, path: str, module: Any) -> None:
-    """Puts a module in all places where the one with this path is."""
+def _set_module(report: Report, path: str, module: Any) -> None:
+    """Replace the module at `path` of the report's model by `module`, under all paths that it has; "" is the model."""
     if not path:
         report.model = module
         return

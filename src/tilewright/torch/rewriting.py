@@ -1,7 +1,8 @@
-"""Code of modules, rewritten: what is added to a result, and what is applied to it, is done by the module before.
+"""Epilogue fusion in the code of modules: additions and activations after a Linear or convolution become its options.
 
 `out = self.conv(x); out += x; return self.relu(out)` becomes `return self.conv(x, residual=x, activation="relu")`. The
-code is torch.fx's graph of a module's `forward`; the module becomes a GraphModule with the same parts and attributes.
+code is torch.fx's graph of a module's `forward`; the rewritten module is a GraphModule with the same submodules and
+attributes.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ import torch.fx
 from tilewright.torch import nn
 from tilewright.torch.flow import IN_PLACE, FlowTracer, has_hooks, trace_module
 
-_SUMS = (operator.add, operator.iadd, torch.add, "add", "add_")
+_ADDITIONS = (operator.add, operator.iadd, torch.add, "add", "add_")
 """Functions, and names of methods, that add two tensors."""
-_SUMS_IN_PLACE = (operator.iadd, "add_")
-"""Those of them that write to the first one."""
-_FUNCTIONS: dict[Any, str] = {
+_IN_PLACE_ADDITIONS = (operator.iadd, "add_")
+"""The additions that write to their first tensor."""
+_ACTIVATIONS: dict[Any, str] = {
     torch.relu: "relu",
     torch.relu_: "relu",
     torch.nn.functional.relu: "relu",
@@ -31,31 +32,35 @@ _FUNCTIONS: dict[Any, str] = {
     "relu": "relu",
     "relu_": "relu",
 }
-"""Activations of torch that are functions, or methods of tensors, and the kernels' names of them."""
-_ASKING = {"isinstance", "issubclass", "type", "hasattr", "callable", "is_grad_enabled"}
-"""Names in a module's code whose answers torch.fx would take for those of every call."""
+"""{torch's function, or name of a tensor's method: the kernels' name of that activation}."""
+_INSPECTING = {"isinstance", "issubclass", "type", "hasattr", "callable", "is_grad_enabled"}
+"""Names of functions whose results depend on a call's values; torch.fx fixes them when it traces the code."""
 
 
 def activation_of_module(module: Any) -> str | None:
-    """The kernels' name of an activation that is a module of torch's; None: it is none of them."""
+    """Return the kernels' name of a torch module that is an activation ("relu", "silu", "gelu" or "gelu_tanh"); None
+    if it is another module."""
     if type(module) is torch.nn.GELU:
         return "gelu" if module.approximate == "none" else "gelu_tanh"
     return {torch.nn.ReLU: "relu", torch.nn.SiLU: "silu"}.get(type(module))
 
 
 @dataclass
-class Rewritten:
-    """A module whose code was rewritten."""
+class RewrittenModule:
+    """A module with rewritten code, and what was fused in it."""
 
     module: Any
+    """The new module, a torch.fx GraphModule."""
     fused: dict[str, str] = field(default_factory=dict)
-    """What was fused, by the names that it has in the code, and the path of the module that does it now."""
+    """{names of fused graph nodes, "add, relu": path of the submodule that computes them now}."""
     uncalled: set[str] = field(default_factory=set)
-    """Paths of modules that the code called, and calls no longer."""
+    """Paths of submodules that the code called, and calls no longer."""
 
 
-def rewrite_module(module: Any) -> Rewritten | None:
-    """The module with its code rewritten; None where nothing is to be fused, or torch.fx may not see all that it does.
+def rewrite_module(module: Any) -> RewrittenModule | None:
+    """Return `module` with additions and activations fused into the calls of submodules before them.
+
+    None if it is in training mode, if there is nothing to fuse, or if torch.fx cannot follow its code reliably.
 
     >>> class Block(torch.nn.Module):
     ...     def __init__(self):
@@ -74,83 +79,99 @@ def rewrite_module(module: Any) -> Rewritten | None:
     if module.training or not _is_followable(module):
         return None
     graph, _ = trace_module(module)
-    # A tensor that no argument goes into, as a random one, was made once and stands in the graph.
+    # A tensor that does not depend on the argument, such as a random one, is a constant in the graph.
     if graph is None or any(n.op == "get_attr" and "_tensor_constant" in n.target for n in graph.nodes):
         return None
-    called = _called(graph)
+    called = _called_modules(graph)
     fused = {}
     for node in reversed(list(graph.nodes)):
-        chain = _chain(graph, node, module)
+        chain = _find_chain(graph, node, module)
         if chain is not None:
             fused[", ".join(each.name for each in chain.nodes)] = node.target
             chain.fuse(graph)
     if not fused:
         return None
-    for node in graph.nodes:  # annotations of the code, perhaps as texts, which no pickle finds again
+    for node in graph.nodes:  # type annotations, perhaps as text, which pickle cannot resolve
         node.type = None
     graph.lint()
-    of_graph = torch.fx.GraphModule(module, graph, class_name=type(module).__name__)
+    graph_module = torch.fx.GraphModule(module, graph, class_name=type(module).__name__)
     for name, value in module.__dict__.items():
         if name in ("_modules", "_parameters", "_buffers", "_non_persistent_buffers_set"):
-            of_graph.__dict__[name] = value
+            graph_module.__dict__[name] = value
         else:
-            of_graph.__dict__.setdefault(name, value)
-    return Rewritten(of_graph, dict(reversed(fused.items())), called - _called(graph))
+            graph_module.__dict__.setdefault(name, value)
+    return RewrittenModule(graph_module, dict(reversed(fused.items())), called - _called_modules(graph))
 
 
-def _called(graph: Any) -> set[str]:
+def _called_modules(graph: Any) -> set[str]:
+    """Return the paths of the submodules that a torch.fx graph calls."""
     return {node.target for node in graph.nodes if node.op == "call_module"}
 
 
-# -- what torch.fx may follow -----------------------------------------------------------------------------
+# -- code that torch.fx can follow --------------------------------------------------------------------------
 
 
 def _is_followable(module: Any) -> bool:
-    """True if a graph of the module's code means what the code means, for every argument that is a tensor."""
+    """True if torch.fx's graph of the module's code computes the same as the code, for every tensor argument.
+
+    The module has submodules and a class of its own, its `forward` takes one tensor, and neither it nor its submodules
+    have hooks, or code that inspects values.
+    """
     if type(module).__module__.partition(".")[0] == "torch" or next(module.children(), None) is None:
         return False
     (*parameters,) = inspect.signature(module.forward).parameters.values()
     if len(parameters) != 1 or parameters[0].kind is not parameters[0].POSITIONAL_OR_KEYWORD:
         return False
-    if parameters[0].default is not parameters[0].empty:  # it may be None, which the code may ask for
+    if parameters[0].default is not parameters[0].empty:  # the argument may be left out, and the code may test for that
         return False
     inner = [m for m in module.modules() if not FlowTracer().is_leaf_module(m, "")]
-    return not any(has_hooks(m) or _asks(type(m)) for m in inner)
+    return not any(has_hooks(m) or _inspects_values(type(m)) for m in inner)
 
 
-def _asks(kind: type) -> bool:
-    """True if the code of a class, other than what makes its modules, asks for types of values."""
+def _inspects_values(kind: type) -> bool:
+    """True if a method of the module class `kind`, other than `__init__`, inspects types or attributes of values.
+
+    Methods that torch's own classes define are not counted.
+    """
     for each in kind.__mro__[: kind.__mro__.index(torch.nn.Module)]:
         for name, function in vars(each).items():
             code = getattr(function, "__code__", None)
-            if name != "__init__" and code is not None and _ASKING & {*code.co_names}:
+            if name != "__init__" and code is not None and _INSPECTING & {*code.co_names}:
                 return not each.__module__.startswith("torch.")
     return False
 
 
-# -- what may be fused ------------------------------------------------------------------------------------
+# -- fusable chains ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _Chain:
-    """A call of a module that multiplies, and what is done with its result before another sees it."""
+    """Graph nodes to be fused: a call of a Linear or convolution, and the addition and activation of its result.
+
+    No other node uses the values between them.
+    """
 
     call: Any
-    passed: tuple[Any, ...]
-    """Calls of Identity between them."""
-    sum: Any | None
+    """The node that calls the Linear or convolution."""
+    identities: tuple[Any, ...]
+    """Calls of torch.nn.Identity on the result, before the addition and activation."""
+    addition: Any | None
+    """The node that adds the residual to the result, or None."""
     residual: Any | None
+    """The node whose result is added, or None."""
     activation: Any | None
+    """The node that applies an activation, or None."""
     name: str | None
-    """The kernels' name of the activation."""
+    """The kernels' name of the activation, or None."""
 
     @property
     def nodes(self) -> tuple[Any, ...]:
-        """Return the nodes that are fused: the sum and the activation, those that there are."""
-        return tuple(node for node in (self.sum, self.activation) if node is not None)
+        """Return the nodes that are fused into the call: the addition, the activation, or both."""
+        return tuple(node for node in (self.addition, self.activation) if node is not None)
 
     def fuse(self, graph: Any) -> None:
-        """Replace the module's call and the fused nodes by one call, where the last of them stands."""
+        """Replace all nodes of the chain in `graph` by one call with residual and activation, in place of the last
+        node."""
         last = self.nodes[-1]
         options = {"residual": self.residual, "activation": self.name}
         with graph.inserting_before(last):
@@ -158,60 +179,72 @@ class _Chain:
                 self.call.target, self.call.args, {k: v for k, v in options.items() if v is not None}
             )
         last.replace_all_uses_with(call)
-        for node in reversed((self.call, *self.passed, *self.nodes)):
+        for node in reversed((self.call, *self.identities, *self.nodes)):
             graph.erase_node(node)
 
 
-def _chain(graph: Any, call: Any, root: Any) -> _Chain | None:
-    """Return the sum and activation that follow a call of a module and may be fused with it; None if there are none."""
+def _find_chain(graph: Any, call: Any, root: Any) -> _Chain | None:
+    """Return the chain of nodes that can be fused with the graph node `call`; None if it is no Linear or convolution,
+    or neither an addition nor an activation can be fused.
+
+    `root` is the module that has the graph's submodules; `graph` is not used.
+    """
     if call.op != "call_module" or len(call.args) != 1 or call.kwargs:
         return None
     module = root.get_submodule(call.target)
     if not isinstance(module, nn.Activated) or module.activation is not None or has_hooks(module):
         return None
-    last, passed = call, []
+    last, identities = call, []
     while (following := _only_user(last)) is not None and _is_identity(following, root):
         last = following
-        passed.append(last)
-    total = _only_user(last)
-    residual = None if total is None else _residual(total, last)
+        identities.append(last)
+    addition = _only_user(last)
+    residual = None if addition is None else _added_term(addition, last)
     if residual is None:
-        total = None
+        addition = None
     else:
-        last = total
+        last = addition
     activation = _only_user(last)
     name = None if activation is None else _activation_name(activation, last, root)
-    chain = _Chain(call, tuple(passed), total, residual, activation if name is not None else None, name)
+    chain = _Chain(call, tuple(identities), addition, residual, activation if name is not None else None, name)
     if not chain.nodes or any(_may_write(n, root) for n in _between(call, chain.nodes[-1]) if n not in chain.nodes):
         return None
     return chain
 
 
 def _only_user(node: Any) -> Any | None:
+    """Return the only graph node that uses the result of `node`; None if there is none, or more than one."""
     return next(iter(node.users)) if len(node.users) == 1 else None
 
 
 def _is_identity(node: Any, root: Any) -> bool:
+    """True if a graph node calls a torch.nn.Identity without hooks; `root` has the submodules."""
     if node.op != "call_module":
         return False
     module = root.get_submodule(node.target)
     return type(module) is torch.nn.Identity and not has_hooks(module)
 
 
-def _residual(node: Any, term: Any) -> Any | None:
-    """Return the other term if `node` is a sum of `term` and one other; else None."""
-    if node.op not in ("call_function", "call_method") or node.target not in _SUMS or node.kwargs:
+def _added_term(node: Any, term: Any) -> Any | None:
+    """Return the node that a graph node `node` adds to `term`; None if `node` is no addition of two nodes.
+
+    An in-place addition counts only if it writes to `term`.
+    """
+    if node.op not in ("call_function", "call_method") or node.target not in _ADDITIONS or node.kwargs:
         return None
     if len(node.args) != 2 or not all(isinstance(a, torch.fx.Node) for a in node.args):
         return None
     first, second = node.args
-    if first is second or (node.target in _SUMS_IN_PLACE and term is not first):
+    if first is second or (node.target in _IN_PLACE_ADDITIONS and term is not first):
         return None
     return second if term is first else first
 
 
 def _activation_name(node: Any, x: Any, root: Any) -> str | None:
-    """The kernels' name of the activation that a node applies to x; None where it does something else."""
+    """Return the kernels' name of the activation that the graph node `node` applies to the result of the node `x`.
+
+    None if it does anything else. `root` has the submodules that the graph calls.
+    """
     if node.args[:1] != (x,):
         return None
     if node.op == "call_module":
@@ -219,7 +252,7 @@ def _activation_name(node: Any, x: Any, root: Any) -> str | None:
         return None if has_hooks(module) or len(node.args) != 1 or node.kwargs else activation_of_module(module)
     if node.op not in ("call_function", "call_method") or len(node.args) != 1:
         return None
-    name = _FUNCTIONS.get(node.target)
+    name = _ACTIVATIONS.get(node.target)
     options = dict(node.kwargs)
     options.pop("inplace", None)
     if name == "gelu" and options.pop("approximate", "none") == "tanh":
@@ -228,7 +261,7 @@ def _activation_name(node: Any, x: Any, root: Any) -> str | None:
 
 
 def _between(first: Any, last: Any) -> Iterator[Any]:
-    """The nodes after one and before another."""
+    """Yield the graph nodes after `first` and before `last`, in the order of execution."""
     node = first.next
     while node is not last:
         yield node
@@ -236,7 +269,10 @@ def _between(first: Any, last: Any) -> Iterator[Any]:
 
 
 def _may_write(node: Any, root: Any) -> bool:
-    """True if a node may write to a tensor that was made before; what is not torch's own might do anything."""
+    """True if a graph node may write to a tensor that another node computed; `root` has the submodules.
+
+    Functions that are not torch's or Python's own are assumed to write.
+    """
     if node.op == "call_module":
         module = root.get_submodule(node.target)
         return bool(getattr(module, "inplace", False)) or has_hooks(module)
@@ -244,8 +280,8 @@ def _may_write(node: Any, root: Any) -> bool:
         return str(node.target).endswith("_")
     if node.op != "call_function":
         return False
-    place, name = getattr(node.target, "__module__", None) or "", getattr(node.target, "__name__", "")
-    if place in ("_operator", "operator"):
+    origin, name = getattr(node.target, "__module__", None) or "", getattr(node.target, "__name__", "")
+    if origin in ("_operator", "operator"):
         return name in ("setitem", "delitem") or f"__{name}__" in IN_PLACE
-    known = place.partition(".")[0] in ("torch", "builtins", "math") or not place
-    return not known or name.endswith("_") or "out" in node.kwargs or bool(node.kwargs.get("inplace"))
+    is_known = origin.partition(".")[0] in ("torch", "builtins", "math") or not origin
+    return not is_known or name.endswith("_") or "out" in node.kwargs or bool(node.kwargs.get("inplace"))

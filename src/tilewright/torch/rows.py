@@ -20,16 +20,24 @@ from tilewright.torch.library import Definition, Result, define, is_channels_las
 
 @lru_cache(maxsize=512)
 def _norm_kernel(make: Callable[..., Any], kind: str, epsilon: float, target: str) -> Any:
+    """Return the compiled kernel that `make` (layer_norm, rms_norm or group_norm) makes for `target`, from a cache.
+
+    `kind` is the element type ("f16", ...), `epsilon` is added to the variance or mean square.
+    """
     return compile(make(kind, epsilon), strict=True, target=target)
 
 
 @lru_cache(maxsize=64)
 def _softmax_kernel(kind: str, target: str) -> Any:
+    """Return the compiled softmax kernel for element type `kind` ("f16", ...) and `target` ("cpu"), from a cache."""
     return compile(softmax_kernel(kind), strict=True, target=target)
 
 
-def _or_constant(tensor: Any, like: Any, shape: tuple[int, ...], value: float) -> Any:
-    """A weight or bias in a shape; the value that changes nothing where it is left out."""
+def _reshaped_or_constant(tensor: Any, like: Any, shape: tuple[int, ...], value: float) -> Any:
+    """Return the weight or bias `tensor` with the shape `shape`; if it is None, a tensor filled with `value`.
+
+    That one has the dtype and device of `like`.
+    """
     return constant(like, shape, value) if tensor is None else as_reshaped_argument(tensor, shape)
 
 
@@ -37,6 +45,10 @@ def _or_constant(tensor: Any, like: Any, shape: tuple[int, ...], value: float) -
 
 
 def _check_rows(x: Any, normalized_shape: Sequence[Any], tensors: dict[str, Any]) -> Result:
+    """Return the shape, dtype and device of `x`, which are those of its norm; raise if arguments do not fit.
+
+    `normalized_shape` must be the last extents of `x`, and the shape of the other `tensors` (by name; None is skipped).
+    """
     require_same_device({"x": x, **tensors})
     require_float(x, "x")
     require_same_dtype({"x": x, **tensors})
@@ -49,23 +61,33 @@ def _check_rows(x: Any, normalized_shape: Sequence[Any], tensors: dict[str, Any]
 
 
 def _check_layer_norm(x: Any, normalized_shape: Sequence[Any], weight: Any, bias: Any, eps: float) -> Result:
+    """Return the shape, dtype and device of `layer_norm`'s result; raise if its arguments do not fit."""
     return _check_rows(x, normalized_shape, {"weight": weight, "bias": bias})
 
 
 def _run_layer_norm(
     expected: Result, x: Any, normalized_shape: Sequence[int], weight: Any, bias: Any, eps: float
 ) -> Any:
+    """Return the layer norm of the real tensor `x` over its last dimensions, `normalized_shape`, by one kernel.
+
+    `weight` and `bias` may be None; `expected` has the result's shape and dtype.
+    """
     if not x.numel():
         return expected.empty()
     n = torch.Size(normalized_shape).numel()
     kernel = _norm_kernel(norm.layer_norm, require_float(x, "x").name, eps, x.device.type)
-    scale, shift = _or_constant(weight, x, (n,), 1), _or_constant(bias, x, (n,), 0)
+    scale, shift = _reshaped_or_constant(weight, x, (n,), 1), _reshaped_or_constant(bias, x, (n,), 0)
     return kernel(as_reshaped_argument(x, (-1, n)), scale, shift).view(x.shape)
 
 
-def _layer_norm_batches(
+def _layer_norm_vmap_rule(
     info: Any, in_dims: Sequence[int | None], x: Any, shape: Sequence[int], weight: Any, bias: Any, eps: float
 ) -> tuple[Any, Any]:
+    """Return (result with the vmap dimension first, 0) of `layer_norm` over `shape` on a batch under torch.vmap.
+
+    It is one call; if weight or bias are batched, it is one for each element of the batch. `in_dims` has the vmap
+    dimension of each argument or None.
+    """
     if in_dims[2] is not None or in_dims[3] is not None:
         return loop_rule("layer_norm", torch.ops.tilewright.layer_norm.default)(
             info, in_dims, x, shape, weight, bias, eps
@@ -79,27 +101,37 @@ LAYER_NORM = define(
         "(Tensor x, SymInt[] normalized_shape, Tensor? weight, Tensor? bias, float eps) -> Tensor",
         _check_layer_norm,
         _run_layer_norm,
-        vmap=_layer_norm_batches,
+        vmap=_layer_norm_vmap_rule,
         autocast="f32",
     )
 )
 
 
 def _check_rms_norm(x: Any, normalized_shape: Sequence[Any], weight: Any, eps: float) -> Result:
+    """Return the shape, dtype and device of `rms_norm`'s result; raise if its arguments do not fit."""
     return _check_rows(x, normalized_shape, {"weight": weight})
 
 
 def _run_rms_norm(expected: Result, x: Any, normalized_shape: Sequence[int], weight: Any, eps: float) -> Any:
+    """Return the RMS norm of the real tensor `x` over its last dimensions, `normalized_shape`, by one kernel.
+
+    `weight` may be None; `expected` has the result's shape and dtype.
+    """
     if not x.numel():
         return expected.empty()
     n = torch.Size(normalized_shape).numel()
     kernel = _norm_kernel(norm.rms_norm, require_float(x, "x").name, eps, x.device.type)
-    return kernel(as_reshaped_argument(x, (-1, n)), _or_constant(weight, x, (n,), 1)).view(x.shape)
+    return kernel(as_reshaped_argument(x, (-1, n)), _reshaped_or_constant(weight, x, (n,), 1)).view(x.shape)
 
 
-def _rms_norm_batches(
+def _rms_norm_vmap_rule(
     info: Any, in_dims: Sequence[int | None], x: Any, shape: Sequence[int], weight: Any, eps: float
 ) -> tuple[Any, Any]:
+    """Return (result with the vmap dimension first, 0) of `rms_norm` over `shape` on a batch under torch.vmap.
+
+    It is one call; if the weight is batched, it is one for each element of the batch. `in_dims` has the vmap dimension
+    of each argument or None.
+    """
     if in_dims[2] is not None:
         return loop_rule("rms_norm", torch.ops.tilewright.rms_norm.default)(info, in_dims, x, shape, weight, eps)
     return torch.ops.tilewright.rms_norm(batch_first(x, in_dims[0]), shape, weight, eps), 0
@@ -111,7 +143,7 @@ RMS_NORM = define(
         "(Tensor x, SymInt[] normalized_shape, Tensor? weight, float eps) -> Tensor",
         _check_rms_norm,
         _run_rms_norm,
-        vmap=_rms_norm_batches,
+        vmap=_rms_norm_vmap_rule,
         autocast="f32",
     )
 )
@@ -121,6 +153,11 @@ RMS_NORM = define(
 
 
 def _check_group_norm(x: Any, num_groups: int, weight: Any, bias: Any, eps: float) -> Result:
+    """Return the shape, dtype, device and memory format of the group norm of x[n, c, ...]; raise if arguments do not
+    fit.
+
+    `weight` and `bias`, with an element for each channel, may be None.
+    """
     require_same_device({"x": x, "weight": weight, "bias": bias})
     require_float(x, "x")
     require_rank(x, "x", least=2)
@@ -134,20 +171,32 @@ def _check_group_norm(x: Any, num_groups: int, weight: Any, bias: Any, eps: floa
 
 
 def _run_group_norm(expected: Result, x: Any, num_groups: int, weight: Any, bias: Any, eps: float) -> Any:
+    """Return the real tensor x[n, c, ...] normalised over each of `num_groups` groups of channels, by one kernel.
+
+    `weight` and `bias` may be None; `expected` has the result's shape and memory format.
+    """
     result = expected.empty()
     if not x.numel():
         return result
     n, channels = x.shape[:2]
-    of_group = (num_groups, channels // num_groups)
+    channel_groups = (num_groups, channels // num_groups)
     kernel = _norm_kernel(norm.group_norm, require_float(x, "x").name, eps, x.device.type)
-    scale, shift = _or_constant(weight, x, of_group, 1), _or_constant(bias, x, of_group, 0)
-    kernel(as_reshaped_argument(x, (n, *of_group, -1)), scale, shift, result.view(n, *of_group, -1))
+    scale, shift = (
+        _reshaped_or_constant(weight, x, channel_groups, 1),
+        _reshaped_or_constant(bias, x, channel_groups, 0),
+    )
+    kernel(as_reshaped_argument(x, (n, *channel_groups, -1)), scale, shift, result.view(n, *channel_groups, -1))
     return result
 
 
-def _group_norm_batches(
+def _group_norm_vmap_rule(
     info: Any, in_dims: Sequence[int | None], x: Any, num_groups: int, weight: Any, bias: Any, eps: float
 ) -> tuple[Any, Any]:
+    """Return (result with the vmap dimension first, 0) of `group_norm` on a batch under torch.vmap.
+
+    It is one call with more images; if weight or bias are batched, it is one for each element of the batch. `in_dims`
+    has the vmap dimension of each argument or None.
+    """
     if in_dims[2] is not None or in_dims[3] is not None:
         return loop_rule("group_norm", torch.ops.tilewright.group_norm.default)(
             info, in_dims, x, num_groups, weight, bias, eps
@@ -163,7 +212,7 @@ GROUP_NORM = define(
         "(Tensor x, int num_groups, Tensor? weight, Tensor? bias, float eps) -> Tensor",
         _check_group_norm,
         _run_group_norm,
-        vmap=_group_norm_batches,
+        vmap=_group_norm_vmap_rule,
         autocast="f32",
     )
 )
@@ -173,6 +222,7 @@ GROUP_NORM = define(
 
 
 def _check_softmax(x: Any, dim: int) -> Result:
+    """Return the shape, dtype and device of the softmax of `x` along `dim`; raise if the arguments do not fit."""
     require_same_device({"x": x})
     require_float(x, "x")
     require_rank(x, "x", least=1)
@@ -182,6 +232,7 @@ def _check_softmax(x: Any, dim: int) -> Result:
 
 
 def _run_softmax(expected: Result, x: Any, dim: int) -> Any:
+    """Return the softmax of the real tensor `x` along `dim`, contiguous; `expected` has its shape and dtype."""
     if not x.numel():
         return expected.empty()
     rows = x.detach().movedim(dim, -1)
@@ -190,7 +241,11 @@ def _run_softmax(expected: Result, x: Any, dim: int) -> Any:
     return as_contiguous(result.view(rows.shape).movedim(-1, dim))
 
 
-def _softmax_batches(info: Any, in_dims: Sequence[int | None], x: Any, dim: int) -> tuple[Any, Any]:
+def _softmax_vmap_rule(info: Any, in_dims: Sequence[int | None], x: Any, dim: int) -> tuple[Any, Any]:
+    """Return (softmax of a batch along `dim` of its elements, 0: the vmap dimension is the first), by one call.
+
+    `in_dims` has the vmap dimension of `x`.
+    """
     return torch.ops.tilewright.softmax(batch_first(x, in_dims[0]), dim if dim < 0 else dim + 1), 0
 
 
@@ -200,7 +255,7 @@ SOFTMAX = define(
         "(Tensor x, int dim) -> Tensor",
         _check_softmax,
         _run_softmax,
-        vmap=_softmax_batches,
+        vmap=_softmax_vmap_rule,
         autocast="f32",
     )
 )

@@ -1,7 +1,7 @@
-"""The arguments and results of a compiled kernel for torch's operators: a schema, and shapes that follow from shapes.
+"""The operator signature of a compiled kernel: torch's schema, and the outputs' shapes from the inputs' shapes.
 
-Shapes are computed by Python's operators, so that they may be torch's symbolic integers: nothing is fixed to a number
-while torch.compile or torch.export traces a call.
+Extents may be torch's symbolic integers: they are computed by Python's operators only, so that tracing by torch.compile
+or torch.export does not fix them to numbers.
 """
 
 from __future__ import annotations
@@ -21,41 +21,47 @@ from tilewright.ir.dtypes import DType
 from tilewright.runtime.arguments import solve
 
 _SCALARS = {"float": "float", "int": "SymInt", "bool": "bool"}
-"""Kinds of element types, and the schema's types of numbers."""
+"""{kind of an element type: the type of such a number in torch's schemas}."""
 
 
 @dataclass(frozen=True)
 class KernelArgument:
-    """An argument of a kernel: a tensor of these extents, or a number."""
+    """An input or output of a kernel: a tensor or a number."""
 
     name: str
     dtype: DType
     extents: tuple[Expr | None, ...] | None
-    """None in place of all of them: it is a number; of one: the array itself tells it."""
+    """The tensor's extents as expressions of symbols; None for an extent that only the tensor itself determines. None
+    instead of the tuple: the argument is a number."""
 
     @property
     def is_tensor(self) -> bool:
-        """Whether it is no number."""
+        """True if the argument is a tensor, False if it is a number."""
         return self.extents is not None
 
     def text(self) -> str:
-        """Type and name in a schema."""
+        """Return the argument as torch's schemas write it: "Tensor x", "SymInt n"; `_` is added to Python keywords."""
         name = f"{self.name}_" if iskeyword(self.name) else self.name
         return f"{'Tensor' if self.is_tensor else _SCALARS[self.dtype.kind]} {name}"
 
 
 class Signature:
-    """The arguments of a compiled kernel: its inputs, and the outputs that each call makes."""
+    """The inputs and outputs of a compiled kernel as an operator, whose calls allocate the outputs.
+
+    `inputs` and `outputs` are its `KernelArgument`s, `name` is the kernel's name.
+    """
 
     def __init__(self, executable: Executable | TextExecutable):
+        """Read the arguments of `executable`; raise ArgumentError if it has no tensor input, or an argument that it
+        reads and writes."""
         self.name = executable.name
         self._known: dict[Symbol, Expr] = {}
         if isinstance(executable, TextExecutable):
             args = executable.main.args
-            twice = [a.name for a in args if a.type.role not in ("in", "out")]
-            if twice:
+            inout = [a.name for a in args if a.type.role not in ("in", "out")]
+            if inout:
                 raise ArgumentError(
-                    f"{self.name} reads and writes {twice[0]}: an operator makes its outputs; give it an output apart"
+                    f"{self.name} reads and writes {inout[0]}: an operator makes its outputs; give it an output apart"
                 )
             outputs = [a for a in args if a.type.role == "out"]
             extents: dict[Any, tuple[Any, ...] | None] = {a: tuple(a.type.shape) for a in args}
@@ -63,42 +69,48 @@ class Signature:
             args, outputs = executable.program.args, list(executable.outputs)
             self._known = dict(executable.known)
             extents = {a: tuple(a.type.sizes) if isinstance(a.type, MemoryType) else None for a in args}
-        every = {a: KernelArgument(a.name or "", a.type.dtype, extents[a]) for a in args}
-        self.inputs = tuple(every[a] for a in args if a not in outputs)
-        self.outputs = tuple(every[a] for a in outputs)
+        all_arguments = {a: KernelArgument(a.name or "", a.type.dtype, extents[a]) for a in args}
+        self.inputs = tuple(all_arguments[a] for a in args if a not in outputs)
+        self.outputs = tuple(all_arguments[a] for a in outputs)
         if not any(a.is_tensor for a in self.inputs):
             raise ArgumentError(f"{self.name} takes no array: an operator is found by the tensors that it takes")
 
     def schema(self) -> str:
-        """The operator's schema, without its name."""
-        given = ", ".join(a.text() for a in self.inputs)
+        """Return the operator's schema without its name: "(Tensor x, SymInt n) -> Tensor"."""
+        inputs = ", ".join(a.text() for a in self.inputs)
         outputs = ["Tensor"] * len(self.outputs)
-        return f"({given}) -> {outputs[0] if len(outputs) == 1 else '(' + ', '.join(outputs) + ')'}"
+        return f"({inputs}) -> {outputs[0] if len(outputs) == 1 else '(' + ', '.join(outputs) + ')'}"
 
     def shapes(self, values: Sequence[Any]) -> list[tuple[Any, ...]]:
-        """The shapes of the outputs, from tensors and numbers for the inputs; raises where shapes do not fit."""
-        told = [
-            (d, n, a, place)
+        """Return the shape of each output; `values` are the inputs of a call, tensors and numbers.
+
+        Raise ArgumentError if the shapes of the inputs do not fit the kernel.
+        """
+        extents = [
+            (d, n, a, axis)
             for a, value in zip(self.inputs, values, strict=True)
-            for place, (d, n) in enumerate(zip(a.extents or (), getattr(value, "shape", ()), strict=True))
+            for axis, (d, n) in enumerate(zip(a.extents or (), getattr(value, "shape", ()), strict=True))
             if d is not None
         ]
-        numbers = self._numbers([(d, n) for d, n, _, _ in told])
-        for d, n, a, place in told:
+        numbers = self._symbol_values([(d, n) for d, n, _, _ in extents])
+        for d, n, a, axis in extents:
             wanted = self._extent(d, numbers, a)
             if wanted != n:
-                raise ArgumentError(f"{self.name}: argument {a.name}: dimension {place} is {n}; {d} is {wanted} here")
+                raise ArgumentError(f"{self.name}: argument {a.name}: dimension {axis} is {n}; {d} is {wanted} here")
         return [tuple(self._extent(d, numbers, a) for d in a.extents or ()) for a in self.outputs]
 
-    def _numbers(self, told: list[tuple[Expr, Any]]) -> dict[Symbol, Any]:
-        """The values of symbols: bound ones, and those that an extent tells."""
+    def _symbol_values(self, extents: list[tuple[Expr, Any]]) -> dict[Symbol, Any]:
+        """Return {symbol: value} from the kernel's bound sizes and from `extents`, pairs (expression, its value).
+
+        (N + 1, 5) gives N = 4. Symbols that no extent determines are left out.
+        """
         numbers: dict[Symbol, Any] = {s: e.value for s, e in self._known.items() if isinstance(e, Const)}
         derived = {s: e for s, e in self._known.items() if not isinstance(e, Const)}
         changed = True
         while changed:
             changed = False
             plain = {s: n for s, n in numbers.items() if isinstance(n, int)}
-            for d, n in told:
+            for d, n in extents:
                 pair = solve(Substitution({**derived, **plain})(d), n)
                 if pair is not None and pair[0] not in numbers:
                     numbers[pair[0]] = pair[1]
@@ -106,6 +118,10 @@ class Signature:
         return numbers
 
     def _extent(self, d: Expr | None, numbers: Mapping[Symbol, Any], a: KernelArgument) -> Any:
+        """Return the value of the extent `d` of the argument `a`, with `numbers` as values of symbols.
+
+        Raise ArgumentError if `d` is None (not determined), or if a symbol in it has no value.
+        """
         if d is None:
             raise ArgumentError(f"{self.name}: the size of {a.name} is free: an operator cannot make it")
         derived = Substitution({s: e for s, e in self._known.items() if not isinstance(e, Const)})

@@ -23,7 +23,7 @@ from tilewright.ir.tile import REDUCTIONS, TILE
 from tilewright.passes.tile.rewriting import Halves, Replacement, between, halved, needed, within
 from tilewright.plan.computed import GIVEN, SIMPLE
 from tilewright.plan.facts.loops import SAME_ELEMENTS
-from tilewright.plan.microkernel import names_of
+from tilewright.plan.microkernel import mmas_by_name
 from tilewright.plan.search.partition import BETWEEN
 
 
@@ -49,9 +49,9 @@ def apart_before(program: Program, sizes: Mapping[Symbol, int], name: str) -> Ha
     The operand must be computed from reductions, and from no MMA. If both operands are, it is the first one. Or text:
     why there is no such operand.
     """
-    product = names_of(program).get(name)
+    product = mmas_by_name(program).get(name)
     if product is None:
-        return f"the products are {', '.join(names_of(program))}"
+        return f"the products are {', '.join(mmas_by_name(program))}"
     block = next((b for b in _blocks(program) if product in b.ops), None)
     if block is None:
         return f"{name} lies in a loop within a loop"

@@ -14,14 +14,14 @@ from tilewright.passes.tile.roles import role_of
 from tilewright.passes.tile.scope import TileScope
 from tilewright.passes.tile.values import Load
 from tilewright.passes.tile.writer import BlockWriter
-from tilewright.plan.tiled import Walk
+from tilewright.plan.tiled import LineLayout
 
 
 class ArgumentTensors:
     """The block program's tensors for the arguments of a tile program, and for memory that it allocates.
 
     `written` are arguments that are known to be written completely; `walks` maps dimensions that run along image lines
-    to their Walk. In a grid program (`in_grid`) an argument may be written in part.
+    to their LineLayout. In a grid program (`in_grid`) an argument may be written in part.
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class ArgumentTensors:
         program: Program,
         shapes: Mapping[Value, tuple[Size, ...]],
         written: Collection[Value],
-        walks: Mapping[Expr, Walk],
+        walks: Mapping[Expr, LineLayout],
         in_grid: bool,
     ):
         self.program, self.shapes = program, dict(shapes)

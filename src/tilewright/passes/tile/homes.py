@@ -101,10 +101,10 @@ def home_of(products: Mapping[Op, Microkernel | None], machine: Machine, width: 
         axes_of_product = axes_in(op, width)
         axes.append(axes_of_product if isinstance(axes_of_product, str) else each.oriented(axes_of_product))
     row = {None if isinstance(x, str) else x.m for x in axes}
-    if len(row) > 1 or None in row or any((x.rows, x.waves) != (first.rows, first.waves) for _, x in kernels):
+    if len(row) > 1 or None in row or any((x.rows, x.group_grid) != (first.rows, first.group_grid) for _, x in kernels):
         return None
     atoms = {x.atom.shape[1] * x.blocks: x.atom for _, x in kernels}  # diagonal blocks are neighbours along N
     for atom in machine.multiply.values():
         if (atom.c.rows, atom.c.lanes, atom.c.dtype) == (c.rows, c.lanes, c.dtype):
             atoms.setdefault(atom.shape[1], atom)
-    return Home(row.pop(), first.rows, first.waves, atoms)  # type: ignore[arg-type]
+    return Home(row.pop(), first.rows, first.group_grid, atoms)  # type: ignore[arg-type]

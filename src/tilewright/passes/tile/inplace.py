@@ -52,11 +52,11 @@ def _is_skippable_a(low: Lowering, user: Op, read: Op) -> bool:
     if user in low.bound.lane_kernels:
         return user.operands[0] is read.results[0]
     kernel_and_axes = _kernel_with_a(low, user, read)
-    if kernel_and_axes is None or kernel_and_axes[0].whole:
+    if kernel_and_axes is None or kernel_and_axes[0].is_matrix_atom:
         return False
     kernel, axes = kernel_and_axes
     has_whole_atoms = low.scope.part(axes.k)[1] % kernel.atom.shape[2] in (0, ZERO)  # otherwise a panel ends in zeros
-    return kernel.group == 1 or (
+    return kernel.k_pack == 1 or (
         has_whole_atoms
         and _is_contiguous_along(read, axes.k)
         and not _may_be_out_of_bounds(low.arguments, read, axes.k)
@@ -84,7 +84,7 @@ def _kernel_with_a(low: Lowering, user: Op, read: Op) -> tuple[Microkernel, Axes
     if kernel_of_product is None:
         return None
     kernel, axes, types = kernel_of_product
-    left = axes.factors(user)[0] is read.results[0]
+    left = axes.operands(user)[0] is read.results[0]
     return (kernel, axes) if left and types[0] is kernel.atom.a.dtype else None
 
 
@@ -96,7 +96,7 @@ def rows_past_the_end(low: Lowering, op: Op, parts: Parts) -> dict[Expr, int]:
     past_of: dict[Expr, int] = {}
     for user in low.users.get(op.result, ()):
         left = _kernel_with_a(low, user, op)
-        if left is not None and left[1].m is not None and left[0].whole:
+        if left is not None and left[1].m is not None and left[0].is_matrix_atom:
             width = parts[left[1].m][1]
             past = -width % left[0].atom.shape[0] if isinstance(width, int) else left[0].atom.shape[0]
             past_of[left[1].m] = max(past_of.get(left[1].m, 0), past)
@@ -113,9 +113,9 @@ def _computed_in_steps(low: Lowering) -> set[Op]:
     """Return the operations that compute an operand A of an MMA from arguments, one K step at a time."""
     computing: set[Op] = set()
     for op, kernel in low.bound.products.items():
-        if kernel is not None and kernel.held_a and not kernel.at_once:
+        if kernel is not None and kernel.a_in_registers and not kernel.all_of_k_at_once:
             axes = axes_in(op, low.scope.width)
-            a = None if isinstance(axes, str) else kernel.oriented(axes).factors(op)[0]
+            a = None if isinstance(axes, str) else kernel.oriented(axes).operands(op)[0]
             factor = None if a is None else computed_factor(low.program, a)
             computing |= set(factor.ops) if isinstance(factor, ComputedFactor) else set()
     return computing

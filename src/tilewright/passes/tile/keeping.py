@@ -13,7 +13,7 @@ from tilewright.passes.tile.lowering import Lowering
 from tilewright.passes.tile.storage import Storage
 from tilewright.passes.tile.values import Tile, loads, most, only_load, weight
 from tilewright.passes.tile.writer import BlockWriter
-from tilewright.plan.kept_rows import is_kept_by_lanes, row_reads
+from tilewright.plan.kept_rows import is_kept_by_lanes, reused_reads
 
 HEAVY = 8
 """An element of at least this weight that is used twice is stored."""
@@ -72,7 +72,7 @@ def is_row_read_again(low: Lowering, read: Op) -> bool:
     widths = {d: low.scope.part(d)[1] for op in outside_loops for d in op.result.type.dims}
     if read not in outside_loops or not all(isinstance(widths[d], int) for d in read.result.type.dims):
         return False
-    reads = row_reads(low.program, lambda d: most(widths[d]), low.writer.lanes, low.machine)
+    reads = reused_reads(low.program, lambda d: most(widths[d]), low.writer.lanes, low.machine)
     return any(row.read is read and row.keeper == "workgroup" for row in reads)
 
 

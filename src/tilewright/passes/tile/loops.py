@@ -35,7 +35,7 @@ from tilewright.passes.tile.product.accumulator import room_for_sums
 from tilewright.passes.tile.storage import Storage
 from tilewright.passes.tile.values import Part, Tile, common_parts, divided, loads, most, pieces, rounded
 from tilewright.plan.general import CHOSEN, WHOLE, only_adds
-from tilewright.plan.sums import summed_in
+from tilewright.plan.sums import accumulator_type
 
 
 def iterate(low: Lowering, op: Op) -> tuple[Tile, ...]:
@@ -247,7 +247,7 @@ def _carried_type(machine: Machine, op: Op, place: int) -> DType | None:
     if maker is None or maker.name not in ("mma", *REDUCTIONS) or value.type.dtype is dtypes.bool_:
         return None
     if maker.name == "mma":
-        return summed_in(maker, machine)
+        return accumulator_type(maker, machine)
     accumulator: DType = value.type.dtype.accumulator
     return accumulator
 

@@ -27,7 +27,7 @@ from tilewright.passes.tile.values import Load, Tile
 from tilewright.passes.tile.writer import BlockWriter
 from tilewright.plan.bound import BoundKernel
 from tilewright.plan.schedule import Schedule
-from tilewright.plan.tiled import Walk
+from tilewright.plan.tiled import LineLayout
 
 Rule: TypeAlias = "Callable[[Lowering, Op], tuple[Tile, ...]]"
 """A function that lowers an operation: it emits block operations, and returns a Tile for each result."""
@@ -45,7 +45,7 @@ class Rules:
 class CurrentTask:
     """Facts about the task that is being emitted, beside the current part of each dimension."""
 
-    walks: Mapping[Expr, Walk]
+    walks: Mapping[Expr, LineLayout]
     """Dimensions that run along image lines (strips) which a task stages in shared memory."""
     shared: list[Expr]
     """Dimensions that tasks split: operands without such a dimension are loaded by several tasks."""

@@ -46,7 +46,7 @@ class BlockOrder:
         """The extents of the packed tensor."""
         _, n, k = self.how.atom.shape
         blocks, chunks = pieces(self.wide, self.how.columns), pieces(self.long, k)
-        inner = (chunks, self.how.columns // n, k // self.how.group, n, self.how.group)
+        inner = (chunks, self.how.columns // n, k // self.how.k_pack, n, self.how.k_pack)
         return (*self.around, blocks, *self.deep, *inner)
 
     @property
@@ -63,7 +63,7 @@ class BlockOrder:
         before = len(self.around)
         f, (e, t, r, j, g) = at[before], at[-5:]
         outer = (*at[:before], *at[before + 1 : -5])
-        return (*outer, k * e + self.how.group * r + g, self.how.columns * f + n * t + j)
+        return (*outer, k * e + self.how.k_pack * r + g, self.how.columns * f + n * t + j)
 
     def places(self, outer: Sequence[Expr], k: Expr, column: Expr, inner: Expr) -> tuple[Expr, ...]:
         """Return the coordinates in the packed tensor of B's element at batch and taps `outer`, index `k`, and column.
@@ -72,7 +72,7 @@ class BlockOrder:
         """
         _, n, depth = self.how.atom.shape
         place, along, before = column % self.how.columns + inner, k % depth, len(self.around)
-        group = self.how.group
+        group = self.how.k_pack
         last = (k // depth, place // n, along // group, place % n, along % group)
         return (*outer[:before], column // self.how.columns, *outer[before:], *last)
 

@@ -8,16 +8,16 @@ from tilewright.algebra.expr import ZERO, Const, Expr, as_expr, symbol
 from tilewright.algebra.expr_use import Substitution, linear_form
 from tilewright.ir.core import Op, Program, Value
 from tilewright.plan.boxes import WRITES
-from tilewright.plan.tiled import Walk
-from tilewright.plan.written import reaches_all
+from tilewright.plan.tiled import LineLayout
+from tilewright.plan.written import writes_every_element
 
 
-def role_of(program: Program, arg: Value, walks: Mapping[Expr, Walk], number: Callable[[Expr], Expr]) -> str:
+def role_of(program: Program, arg: Value, walks: Mapping[Expr, LineLayout], number: Callable[[Expr], Expr]) -> str:
     """Return "in" for an argument that is only read, "out" for one that is written completely and never read, else
     "inout".
 
-    `walks` maps dimensions that run along image lines to their Walk; `number(e)` replaces known sizes in the expression
-    e.
+    `walks` maps dimensions that run along image lines to their LineLayout; `number(e)` replaces known sizes in the
+    expression e.
     """
     ops = list(program.walk())
     if not any(op.name in WRITES and op.operands[1] is arg for op in ops):
@@ -28,7 +28,7 @@ def role_of(program: Program, arg: Value, walks: Mapping[Expr, Walk], number: Ca
 
 
 def _covers(
-    ops: list[Op], arg: Value, axes: tuple[Expr, ...], walks: Mapping[Expr, Walk], number: Callable[[Expr], Expr]
+    ops: list[Op], arg: Value, axes: tuple[Expr, ...], walks: Mapping[Expr, LineLayout], number: Callable[[Expr], Expr]
 ) -> bool:
     """True if one of the operations `ops` writes every element of the argument `arg`.
 
@@ -50,7 +50,7 @@ def _covers(
     return False
 
 
-def _reaches_all_by_form(op: Op, walks: Mapping[Expr, Walk], number: Callable[[Expr], Expr]) -> bool:
+def _reaches_all_by_form(op: Op, walks: Mapping[Expr, LineLayout], number: Callable[[Expr], Expr]) -> bool:
     """True if the coordinates of a write reach every element of its argument, shown by their form.
 
     Each coordinate must count through iterators of its own, without gaps; neighbouring coordinates may be the digits
@@ -78,7 +78,7 @@ def _reaches_all_by_form(op: Op, walks: Mapping[Expr, Walk], number: Callable[[E
     return not op.attrs.get("lookups")
 
 
-def _reaches_all_by_values(op: Op, walks: Mapping[Expr, Walk], number: Callable[[Expr], Expr]) -> bool:
+def _reaches_all_by_values(op: Op, walks: Mapping[Expr, LineLayout], number: Callable[[Expr], Expr]) -> bool:
     """True if the coordinates of a write reach every element of its argument, shown by evaluating all of them.
 
     All sizes must be numbers.
@@ -86,7 +86,7 @@ def _reaches_all_by_values(op: Op, walks: Mapping[Expr, Walk], number: Callable[
     memory = op.operands[1].type
     dims = (*op.operands[0].type.dims, *(s for s in memory.sizes if s is not None))
     is_known = not walks and all(isinstance(number(d), Const) for d in dims)
-    return is_known and reaches_all(op, lambda e: int(number(e)))
+    return is_known and writes_every_element(op, lambda e: int(number(e)))
 
 
 def _without_digits(places: list[tuple[Expr, Expr]]) -> list[tuple[Expr, Expr]]:

@@ -25,7 +25,7 @@ from tilewright.ir.tile import TILE
 from tilewright.machine import Machine
 from tilewright.passes.tile.rewriting import DimensionGroup, Halves, Regrouped, Replacement, between, halved, places
 from tilewright.plan.computed import computed_factor
-from tilewright.plan.microkernel import axes_in, names_of
+from tilewright.plan.microkernel import axes_in, mmas_by_name
 
 NAME = "partial_sums"
 WRITTEN_OUT = 16
@@ -279,6 +279,6 @@ def step_of(program: Program, machine: Machine) -> int:
 
     1 if no atom of the machine has slabs.
     """
-    types = {v.type.dtype for op in names_of(program).values() for v in op.operands[:2]}
+    types = {v.type.dtype for op in mmas_by_name(program).values() for v in op.operands[:2]}
     slabs = {x.a.dtype: x.slab for x in machine.multiply.values() if x.slab is not None}
     return max((slab for dtype, slab in slabs.items() if dtype in types), default=max(slabs.values(), default=1))

@@ -18,7 +18,7 @@ from tilewright.ir.core import Block, Op, Program, TileType, Value, building
 from tilewright.ir.tile import TILE
 from tilewright.ir.verifier import verify
 from tilewright.passes.tile.rewriting import Rewriter, without_unused
-from tilewright.plan.stepping import products_over, why_not_in_steps
+from tilewright.plan.stepping import unlooped_mmas, why_no_k_loop
 
 
 def in_steps(program: Program, free: Collection[Op], dim: Expr) -> tuple[Program, set[Op]] | str:
@@ -26,9 +26,9 @@ def in_steps(program: Program, free: Collection[Op], dim: Expr) -> tuple[Program
 
     `free` are the loops with the same result for every tile size.
     """
-    if (reason := why_not_in_steps(program, dim)) is not None:
+    if (reason := why_no_k_loop(program, dim)) is not None:
         return reason
-    products = products_over(program, dim)
+    products = unlooped_mmas(program, dim)
     with building():
         rewriter = _InSteps(products, dim, program.makers())
         body = rewriter.body(program.body)

@@ -79,7 +79,7 @@ class Tasks:
             if (walk := self.task.walks.get(d)) is not None:
                 count = walk.extent // walk.width
                 self.task.begins[d] = walk.width * self._task_index(d, count) if count > 1 else as_expr(0)
-                scope.parts[d] = self.task.begins[d], walk.walked
+                scope.parts[d] = self.task.begins[d], walk.computed_rows
                 continue
             if self.plan.pipeline is None and (block := self.bound.blocks.get(d)) is not None and width % block == 0:
                 self._distribute_blocks(d, width // block)

@@ -1,14 +1,14 @@
-"""Facts of tile programs: what a plan may depend on, derived once from any program.
+"""Facts of tile programs: a dataflow graph with dimensions, accesses, products, loops and masks, for the planner.
 
 | file      | subject                                                                             |
 |-----------|-------------------------------------------------------------------------------------|
-| access    | where reads and writes lie: strides, windows, the contiguous dimension, bounds       |
-| values    | the values of the graph                                                             |
-| loops     | loops and what they carry: plain accumulators, monoids, neither                      |
-| online    | a softmax between products, which a loop can do a tile at a time                     |
-| masking   | masks, and the iterations that they leave                                            |
+| access    | memory accesses: strides, windows, the contiguous dimension, bounds                  |
+| values    | the nodes of the graph: tile values                                                 |
+| loops     | loops and the values that they carry: accumulators, monoids, neither                 |
+| online    | a softmax between products that a loop can compute one tile at a time (online)       |
+| masking   | masks, and the iterations that are not fully masked                                  |
 | product   | products: M, N, K and batch as sets of dimensions                                    |
-| graph     | the facts: the graph and what follows from it                                        |
+| graph     | the graph with everything that is derived from it                                    |
 | canonical | from a program to its facts, in canonical form                                       |
 | signature | facts without names, to compare programs that mean the same                          |
 """

@@ -1,4 +1,4 @@
-"""Nodes of the graph: the operation that makes a tile value, its operands, and its dimensions."""
+"""Nodes of a program's dataflow graph: the operation that computes a tile value, its operands, its dimensions."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ from tilewright.plan.facts.access import AccessFacts, Dims
 from tilewright.plan.model import element_bytes
 
 RENAMING = frozenset({"fill", "scalar", "broadcast", "permute", "self_index", "reshape"})
-"""Operations that compute nothing: they make constants, or name elements anew."""
+"""Operations without arithmetic: they make constants, or rearrange elements."""
 STATE = "state"
-"""The value that a loop carries into an iteration."""
+"""The operation of a node that stands for a value that a loop carries into an iteration."""
 UNTIMED = RENAMING | {"read", "write", "mma", STATE}
-"""Operations that take no lanes' time, or are counted otherwise."""
+"""Operations that take no time of lanes (ALUs), or whose time is counted elsewhere."""
 
 
 @dataclass(frozen=True)
 class ValueFacts:
-    """A tile value: the operation that makes it, its dimensions and those that it reduces; `args` are node numbers.
+    """A node of a program's graph: a tile value, the operation `op` that computes it, and its dimensions.
 
-    `carried` are the loops whose state it uses: it is computed in every iteration of them, whatever its dimensions.
+    `id` is the node's number, `args` the numbers of its operands, `reduces` the dimensions that it sums or reduces, and
+    `access` the memory access of a read or write. `carried` are the dimensions of the loops whose carried state it
+    uses: it is computed in each of their iterations, even if it does not have these dimensions.
     """
 
     id: int
@@ -55,15 +57,15 @@ class ValueFacts:
 def behind(nodes: Sequence[ValueFacts], start: int, stop_at: Collection[str] = ()) -> Iterator[int]:
     """Yield the numbers of the node `start` and of all nodes that it is computed from, each once.
 
-    `nodes` are the values of a program's graph. A node whose operation is in `stop_at` is yielded, but its operands are
-    not followed.
+    `nodes` are the values of a program's graph. A node whose operation is in `stop_at` is yielded, but the operands of
+    that node are not followed.
     """
-    todo, seen = [start], set()
-    while todo:
-        value = todo.pop()
+    pending, seen = [start], set()
+    while pending:
+        value = pending.pop()
         if value in seen:
             continue
         seen.add(value)
         yield value
         if nodes[value].op not in stop_at:
-            todo += nodes[value].args
+            pending += nodes[value].args

@@ -1,61 +1,63 @@
-"""The one search: facts of any program, rules that propose schedules, one cost that ranks them.
+"""The search for schedules: facts of a program, rules that propose schedules, and one cost model that ranks them.
 
-| file               | subject                                                                |
-|--------------------|------------------------------------------------------------------------|
-| search             | states of the graph, bounds, the ranking                               |
-| ranking            | candidates, what was rejected and why                                  |
-| orientation        | rule: which side of each product lies on the unit's rows               |
-| axes               | classes of dimensions: the axes of a schedule                          |
-| tiles              | rule: grid, loop or whole; run or box                                  |
-| tiling             | one choice of tiles                                                    |
-| unit               | rule: the atom of each product                                         |
-| halo               | halo tiles of sliding windows                                          |
-| liveness           | registers that are live                                                |
-| placement          | rule: where operands lie                                               |
-| pipeline           | rule: stages, roles, overlap                                           |
-| launch             | rule: raster and order of tasks                                        |
-| uniform            | kernels whose waves all do the same: their work and plan               |
-| uniform_kernel     | such a kernel: task widths, waves, loop tiles, microkernels            |
-| resident           | tasks of such kernels that a core has at a time                        |
-| walks              | rows that one lane walks alone                                         |
-| blocked            | rule: one product on a CPU in accumulator tiles that stay in registers |
-| block_choice       | the blockings of every unit, ranked                                    |
-| block_work         | the work and time of a blocking                                        |
-| core_tasks         | rule: such kernels on a CPU, whose cores run one thread each           |
-| core_reads         | what such a task moves to and from caches and memory                   |
-| core_rows          | its vectors where there are no products, and what it reads again       |
-| product_tasks      | widths of tasks with products, by goals                                |
-| uniform_loops      | loops around each product                                              |
-| lanes              | rule: such kernels without products                                    |
-| fragments          | rule: such kernels with products                                       |
-| simt               | rule: products that lanes do term by term                              |
-| term_plan          | the plan of such a kernel                                              |
-| partition          | rule: a program as two kernels                                         |
-| repack             | rule: operands copied first                                            |
-| diagonal           | rule: several products of a batch as blocks on a diagonal              |
-| paired_rows        | rule: neighbouring rows as one row of several products                 |
-| parts              | rule: a loop of products split over tasks                              |
-| partial_reductions | rule: a reduction in parts                                             |
-| loop_splits        | rule: a loop without MMAs in parts                                     |
-| row_copies         | copies of operands before a kernel                                     |
-| candidates         | candidates of one kernel with atoms                                    |
-| kernel             | one kernel with atoms: its schedule, its time, its key                 |
-| counting           | from a tiling to counts of work                                        |
-| lane_work          | cycles of lanes beside products                                        |
-| empty_rounds       | iterations in which an operand is out of bounds as a whole             |
-| work               | counts of work                                                         |
-| cost               | from work to cycles, and the roofline                                  |
-| lowered            | what today's lowering lacks                                            |
-| kernel_plan        | one kernel with atoms as a plan                                        |
-| as_plan            | a candidate as a plan, or what today's lowering lacks                  |
-| rate               | the time of a plan that is given: the inverse of as_plan               |
-| rate_kernel        | such a plan as a kernel with atoms                                     |
-| rate_tiles         | its axes as tiles                                                      |
-| rate_lanes         | such a plan as a kernel without a pipeline                             |
-| plan_axes          | the axes of a plan, by the dimensions of its program                   |
-| limiter            | what limits a candidate                                                |
-| causes             | what makes a candidate slow                                            |
-| explaining         | a ranking in words                                                     |
+A candidate is one way to run the program; a task is one workgroup's tile of the grid (on a CPU one thread's).
+
+| file               | subject                                                            |
+|--------------------|--------------------------------------------------------------------|
+| search             | rules tried in order, lower bounds, the ranking                    |
+| ranking            | candidates, and rejected choices with their reasons                |
+| orientation        | rule: M or N of each MMA on the atom's rows                        |
+| axes               | classes of dimensions: one axis of the schedule each               |
+| tiles              | rule: tile of a class: split by grid, loop or not; run or box      |
+| tiling             | the tiles of all classes, and the loops around each value          |
+| unit               | rule: the atom of each MMA, and its tile padded to atoms           |
+| halo               | halo tiles: input patches of sliding windows                       |
+| liveness           | live registers of a lane                                           |
+| placement          | rule: where operands lie: stages, resident, registers              |
+| pipeline           | rule: stages, producer and consumer waves, overlap                 |
+| launch             | rule: raster, and the order in which cores take tasks              |
+| uniform            | kernels whose waves all run the same code: work and plan           |
+| uniform_kernel     | schedule of such a kernel: tiles, waves, microkernels              |
+| resident           | such kernels: several workgroups on a core at a time               |
+| walks              | scans and topk whose rows one lane processes alone                 |
+| blocked            | rule: one MMA on a CPU in accumulator tiles that stay in registers |
+| block_choice       | the blockings of every CPU unit, ranked                            |
+| block_work         | the work and time of a blocking                                    |
+| core_tasks         | rule: any program on a CPU, whose cores run one thread each        |
+| core_reads         | traffic of such a task to and from caches and memory               |
+| core_rows          | vector cycles of such a task without MMAs                          |
+| product_tasks      | task widths of kernels with MMAs and no pipeline                   |
+| uniform_loops      | the loops around each MMA of a program                             |
+| lanes              | rule: GPU kernels without MMAs                                     |
+| fragments          | rule: GPU kernels with MMAs and no pipeline                        |
+| simt               | rule: SIMT products: lanes multiply, without atoms                 |
+| term_plan          | the plan of a SIMT kernel                                          |
+| partition          | rule: split a program into two kernels                             |
+| repack             | rule: copy operands to another layout first                        |
+| diagonal           | rule: several GEMMs of a batch as one, with block-diagonal B       |
+| paired_rows        | rule: neighbouring rows as one row of several GEMMs                |
+| parts              | rule: split-K                                                      |
+| partial_reductions | rule: split a reduction over tasks                                 |
+| loop_splits        | rule: split a loop without MMAs over tasks                         |
+| row_copies         | copies of operands before a kernel, and their cost                 |
+| candidates         | candidates of one kernel with a pipeline                           |
+| kernel             | one kernel with a pipeline: schedule, time, sort key               |
+| counting           | the work of a tiling                                               |
+| lane_work          | cycles of lanes beside MMAs                                        |
+| empty_rounds       | K iterations skipped: an operand is all out of bounds              |
+| work               | data types: counts of work                                         |
+| cost               | from work to cycles; the roofline                                  |
+| lowered            | what the lowering (code generator) cannot do                       |
+| kernel_plan        | the plan of a kernel with a pipeline                               |
+| as_plan            | from a candidate to its plan                                       |
+| rate               | the time of a given plan: the inverse of as_plan                   |
+| rate_kernel        | a given plan with a pipeline, as a kernel                          |
+| rate_tiles         | the tiles of a given plan                                          |
+| rate_lanes         | a given plan without a pipeline, as a kernel                       |
+| plan_axes          | the axes of a given plan, by dimensions of its program             |
+| limiter            | which resource limits a candidate                                  |
+| causes             | the cause of a candidate's time, and a way out                     |
+| explaining         | text of a ranking                                                  |
 """
 
 from tilewright.plan.search.as_plan import as_plan

@@ -9,8 +9,8 @@ from tilewright.plan.search.blocked import BlockedKernelSchedule
 from tilewright.plan.search.kernel import KernelSchedule
 from tilewright.plan.search.kernel_plan import LACKS, KernelPlan
 from tilewright.plan.search.ranking import PlanCandidate, Rejected
-from tilewright.plan.search.simt import TermKernelSchedule
-from tilewright.plan.search.term_plan import plan_by_terms
+from tilewright.plan.search.simt import SimtKernelSchedule
+from tilewright.plan.search.term_plan import plan_of_simt
 from tilewright.plan.search.uniform import plan_of_uniform
 from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 
@@ -26,8 +26,8 @@ def as_plan(candidate: PlanCandidate) -> Schedule | Rejected:
     plan: Schedule | Rejected
     if isinstance(kernel, BlockedKernelSchedule):
         plan = kernel.plan
-    elif isinstance(kernel, TermKernelSchedule):
-        plan = plan_by_terms(kernel)
+    elif isinstance(kernel, SimtKernelSchedule):
+        plan = plan_of_simt(kernel)
     elif isinstance(kernel, UniformKernelSchedule):
         plan = plan_of_uniform(kernel)
     else:

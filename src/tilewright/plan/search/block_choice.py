@@ -10,7 +10,7 @@ from tilewright.plan.block_size import why_too_large
 from tilewright.plan.blocking import LaneUnit
 from tilewright.plan.contraction import Contraction, merge_rows, merge_taps, size
 from tilewright.plan.fixed import FREE, Fixed
-from tilewright.plan.lanes import lane_unit, lanes_of, why_no_lanes
+from tilewright.plan.lanes import lane_block_unit, lane_unit, why_no_lanes
 from tilewright.plan.model import roofline
 from tilewright.plan.planner import Candidate, Choice, Refusal
 from tilewright.plan.search.block_work import block_cost
@@ -54,8 +54,9 @@ def choose(space: Contraction, machine: Machine, fixed: Fixed = FREE) -> Choice:
 def variant(space: Contraction, atom: MultiplyAtom | LaneUnit) -> Contraction:
     """Return a product's index space for `atom`: unchanged, or with the last filter dimension and channels merged.
 
-    Merged, they are one digit (mixed-radix part) of K. They are merged if the atom uses tile registers and its K is at
-    least twice the number of channels: half of its K or more would be padding otherwise.
+    `space` (a Contraction) has M, N, K and the operands of the product. Merged, filter dimension and channels are one
+    digit (mixed-radix part) of K. They are merged if the atom uses tile registers and its K is at least twice the
+    number of channels: half of its K or more would be padding otherwise.
     """
     in_tiles = isinstance(atom, MultiplyAtom) and isinstance(atom.c, OpaqueOperand)
     return merge_taps(space) if in_tiles and 2 * size(space.depth[-1]) <= atom.shape[2] else space
@@ -66,9 +67,9 @@ def _candidates(
 ) -> Iterator[Candidate]:
     """Yield a Candidate (blocking and predicted cost) for each legal blocking of a product, with each of `atoms`.
 
-    A blocking is a choice of tile sizes and loop order. All blockings follow the author's constraints `fixed`.
-    Blockings whose tasks (one core's tile each) copy too many bytes of A first, or that have too many instructions, are
-    left out.
+    `space` (a Contraction) has M, N, K and the operands of the product. A blocking is a choice of tile sizes and loop
+    order. All blockings follow the author's constraints `fixed`. Blockings whose tasks (one core's tile each) copy too
+    many bytes of A first, or that have too many instructions, are left out.
     """
     for atom in atoms:
         suited = variant(space, atom)
@@ -84,6 +85,6 @@ def _unit(space: Contraction, atom: MultiplyAtom | LaneUnit, machine: Machine, f
     result share. `fixed` are the author's constraints.
     """
     if isinstance(atom, LaneUnit):
-        return lanes_of(space, machine)
+        return lane_block_unit(space, machine)
     make = tile_unit if isinstance(atom.c, OpaqueOperand) else vector_unit
     return make(space, atom, machine, fixed)

@@ -134,7 +134,8 @@ def _plan_candidate(
 def _ranked_variants(space: Contraction, machine: Machine, fixed: Fixed) -> Iterator[tuple[Variant, Choice]]:
     """Yield (Variant, Choice) pairs: each way to prepare operands for a CPU unit, with its blockings ranked by cost.
 
-    A Variant is the product with prepared operands. The variants, in this order:
+    A Variant is the product with prepared operands, made of the product's index space `space`; blockings follow the
+    author's constraints `fixed`. The variants, in this order:
     - the operands as they are;
     - operands widened to the accumulator's type, only if no atom takes them as they are (at best vectors along a shared
       dimension, which convert);
@@ -159,7 +160,7 @@ def _ranked_variants(space: Contraction, machine: Machine, fixed: Fixed) -> Iter
 
 
 def _widened(space: Contraction) -> Contraction:
-    """Return the index space of the same product with operands A and B of the accumulator's type."""
+    """Return the index space `space` of a product with both operands widened to the accumulator's type."""
     a, b = (replace(operand, dtype=space.sum_dtype) for operand in (space.a, space.b))
     return replace(space, a=a, b=b)
 
@@ -167,7 +168,7 @@ def _widened(space: Contraction) -> Contraction:
 def _is_vector_atom_for(atom: MultiplyAtom, space: Contraction) -> bool:
     """True if an atom multiplies vectors (not tiles) and takes exactly the operand types of a product.
 
-    Such an atom may multiply and add several neighbours along K at once.
+    `space` is the product's index space. Such an atom may multiply and add several neighbours along K at once.
     """
     return (atom.a.dtype, atom.b.dtype) == (space.a.dtype, space.b.dtype) and atom.shape[0] == 1
 
@@ -212,9 +213,10 @@ def _open_kernels(facts: Facts, space: Contraction, machine: Machine, ranking: R
 def space_for(plan: Schedule, space: Contraction, machine: Machine) -> Variant:
     """Return the Variant (index space with prepared operands) of a product that the atom of a given plan takes.
 
-    Operands are widened to the accumulator's type if only that suits the atom; else K is zero-padded if the atom
-    multiplies several neighbours along K; else they stay as they are. The dimensions of M are merged into one if memory
-    allows, and few channels are merged with a filter dimension. If the plan has no atom, only M is merged.
+    `space` is the product's index space as the program has it. Operands are widened to the accumulator's type if only
+    that suits the atom; else K is zero-padded if the atom multiplies several neighbours along K; else they stay as they
+    are. The dimensions of M are merged into one if memory allows, and few channels are merged with a filter dimension.
+    If the plan has no atom, only M is merged.
     """
     atom = machine.multiply.get(plan.atom or "")
     if atom is None:
@@ -230,8 +232,9 @@ def space_for(plan: Schedule, space: Contraction, machine: Machine) -> Variant:
 def blocking_of_plan(facts: Facts, space: Contraction, machine: Machine, plan: Schedule) -> tuple[Variant, Blocking]:
     """Return (the Variant of a product for a given plan, the plan's Blocking); raise if the plan is illegal.
 
-    A Variant is an index space with prepared operands, a Blocking has the tile sizes. If extents of M are known only at
-    the call, the Blocking is for typical sizes, and the plan must use tile registers. `facts` is the analysed program.
+    A Variant is the index space `space` with prepared operands, a Blocking has the tile sizes. If extents of M are
+    known only at the call, the Blocking is for typical sizes, and the plan must use tile registers. `facts` is the
+    analysed program.
     """
     chosen = space_for(plan, space, machine)
     if not space.open:

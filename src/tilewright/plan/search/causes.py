@@ -23,11 +23,11 @@ from tilewright.plan.search.kernel import KernelSchedule, time_of, work_of
 from tilewright.plan.search.partial_reductions import work_in_parts
 from tilewright.plan.search.parts import split_work
 from tilewright.plan.search.ranking import CandidateKernel, PlanCandidate
-from tilewright.plan.search.simt import TermKernelSchedule, count_simt_work
+from tilewright.plan.search.simt import SimtKernelSchedule, count_simt_work
 from tilewright.plan.search.uniform import count_uniform_work
 from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 from tilewright.plan.search.unit import MmaTile
-from tilewright.plan.search.walks import TOPK, walked
+from tilewright.plan.search.walks import TOPK, single_lane_ops
 from tilewright.plan.search.work import Phase, Work
 from tilewright.plan.slow import Cause
 
@@ -57,8 +57,11 @@ def cause_of(candidate: PlanCandidate, facts: Facts, machine: Machine) -> Cause:
 
 
 def _work_of(kernel: CandidateKernel) -> tuple[Work, Timed] | None:
-    """Return (the Work of a kernel, a function from such a Work to cycles); None if the work cannot be counted."""
-    if isinstance(kernel, TermKernelSchedule):
+    """Return (the Work of a kernel, a function that predicts the cycles of such a Work); None if it cannot be counted.
+
+    A Work has counts of cycles and bytes. With one count changed, the function tells what that count costs.
+    """
+    if isinstance(kernel, SimtKernelSchedule):
         machine = kernel.program.machine
         return count_simt_work(kernel), lambda work: kernel_time(machine, work, SAME_WAVES).cycles
     if isinstance(kernel, UniformKernelSchedule):
@@ -127,7 +130,7 @@ def _described(what: str, kernel: CandidateKernel, work: Work, machine: Machine)
     if what == "again":
         return _read_again(kernel, facts, work)
     if what == "latency" and isinstance(kernel, UniformKernelSchedule):
-        return _walked_rows(kernel, facts)
+        return _single_lane_rows(kernel, facts)
     if what == "lanes":
         return _slow_elements(kernel, facts, machine)
     if what == "starts":
@@ -152,7 +155,7 @@ def _described(what: str, kernel: CandidateKernel, work: Work, machine: Machine)
 
 def _facts_of(kernel: CandidateKernel) -> Facts:
     """Return the Facts (analysed program) that a kernel computes."""
-    if isinstance(kernel, TermKernelSchedule):
+    if isinstance(kernel, SimtKernelSchedule):
         return kernel.program.facts
     if isinstance(kernel, KernelSchedule):
         return kernel.tiling.facts
@@ -289,12 +292,13 @@ def _many_steps(kernel: UniformKernelSchedule, facts: Facts) -> Cause:
     return Cause(f"waves load operands themselves and wait for each step of K: {waits[op][1]}", way, op)
 
 
-def _walked_rows(kernel: UniformKernelSchedule, facts: Facts) -> Cause:
-    """Return the Cause (text, way out, operation) of a kernel in which one lane goes over each row alone.
+def _single_lane_rows(kernel: UniformKernelSchedule, facts: Facts) -> Cause:
+    """Return the Cause (text, way out, operation) of a kernel in which single lanes compute rows of a scan or topk.
 
-    It does for a scan, and for a topk (search for the largest few). `facts` is the analysed program.
+    A topk is a search for the largest few. The operation with the most elements is named. `facts` is the analysed
+    program.
     """
-    n = max(walked(kernel), key=lambda n: facts.size(n.space))
+    n = max(single_lane_ops(kernel), key=lambda n: facts.size(n.space))
     assert n.source is not None
     dim = n.source.attrs["dim"]
     what = f"one lane walks each row of {n.op} along {dim} alone, {kernel.width(dim)} elements one after another"

@@ -34,8 +34,8 @@ def missing_share(needed: float, room: float) -> float:
 def cycles_beyond_l1(limits: Limits, moved: float, needed: float, slower: float = 1.0) -> float:
     """Return the cycles of one core to move `moved` bytes between L1 and L2, or memory for the share that misses L2.
 
-    `needed` are the bytes that use L2 in turn; they decide the share of misses. Bytes in L2 take `slower` times as long
-    as at L2's rate.
+    `limits` are the machine's rates. `needed` are the bytes that use L2 in turn; they decide the share of misses. Bytes
+    in L2 take `slower` times as long as at L2's rate.
     """
     misses = missing_share(needed, l2(limits))
     return moved * (misses / limits.far_rate + (1 - misses) * slower / limits.l2_rate)
@@ -59,9 +59,9 @@ class OperandReads:
 def slower_rows(machine: Machine, atom: MultiplyAtom, rows: int, stride: int, *, streams: bool = False) -> float:
     """Return the factor (1 or more) by which loads of A into tile registers are slower than L2's rate.
 
-    Such loads read `rows` separate rows of A, `stride` bytes from one to the next. They are slower if these rows share
-    so few sets of L1 that L1 cannot hold a line of each, and if loads bypass L1 (`streams`). 1 for atoms without tile
-    registers.
+    Loads of `atom` read `rows` separate rows of A, `stride` bytes from one to the next. They are slower if these rows
+    share so few sets of L1 that L1 cannot hold a line of each, and if loads bypass L1 (`streams`). 1 for atoms without
+    tile registers.
     """
     if not isinstance(atom.c, OpaqueOperand):
         return 1.0
@@ -73,8 +73,9 @@ def slower_rows(machine: Machine, atom: MultiplyAtom, rows: int, stride: int, *,
 def operand_cycles(limits: Limits, reads: OperandReads, held: float = 0.0) -> float:
     """Return the cycles of one core to read an operand in one task (one thread's work), from caches or memory.
 
-    `reads` has the bytes that are read once and again; each comes from the nearest cache that holds the bytes used in
-    between. `held` are the bytes of values in the task's scratch memory, which use the same caches.
+    `limits` are the machine's rates. `reads` has the bytes that are read once and again; each comes from the nearest
+    cache that holds the bytes used in between. `held` are the bytes of values in the task's scratch memory, which use
+    the same caches.
     """
     repeated = reads.again * missing_share(reads.between, l1(limits))
     return cycles_beyond_l1(limits, reads.first, reads.core + held, reads.slower) + cycles_beyond_l1(
@@ -117,12 +118,12 @@ def task_overhead_cycles(kernel: UniformKernelSchedule) -> float:
         )
         tile = (
             costs.tiles.block + microkernel.rows * microkernel.columns * costs.tiles.store
-            if microkernel.whole
+            if microkernel.is_matrix_atom
             else costs.vectors.block
         )
         total += trips[op] * tiles * tile
     return total + max(
-        costs.tiles.task if microkernel is not None and microkernel.whole else costs.vectors.task
+        costs.tiles.task if microkernel is not None and microkernel.is_matrix_atom else costs.vectors.task
         for microkernel in kernel.products.values()
     )
 
@@ -136,7 +137,7 @@ def task_packing_cycles(kernel: UniformKernelSchedule) -> float:
     size, trips, total = numbers_of(kernel.facts.sizes), _trips(kernel), 0.0
     for op, microkernel in kernel.products.items():
         axes = axes_in(op, kernel.width)
-        if microkernel is None or isinstance(axes, str) or microkernel.group == 1:
+        if microkernel is None or isinstance(axes, str) or microkernel.k_pack == 1:
             continue
         width = kernel.width(axes.n)
         if width < size(axes.n) and width % microkernel.columns:
@@ -199,7 +200,7 @@ def _bytes_of(kernel: UniformKernelSchedule, op: Op, axes: Axes) -> tuple[float,
 
     a, b = (
         prod(extent(d) for d in v.type.dims if d not in axes.around) * element_bytes(v.type.dtype)
-        for v in axes.factors(op)
+        for v in axes.operands(op)
     )
     return float(a), float(b)
 
@@ -234,5 +235,5 @@ def _product_cycles(kernel: UniformKernelSchedule, op: Op, microkernel: Microker
     slower = slower_rows(kernel.machine, microkernel.atom, microkernel.rows, stride), 1.0
     return sum(
         operand_cycles(limits, OperandReads(read, _seen_bytes(kernel, value, read), passes * read, needed, times), held)
-        for value, read, (passes, needed), times in zip(axes.factors(op), sizes, again, slower, strict=True)
+        for value, read, (passes, needed), times in zip(axes.operands(op), sizes, again, slower, strict=True)
     )

@@ -24,7 +24,7 @@ from tilewright.plan.search.product_tasks import task_widths
 from tilewright.plan.search.ranking import PlanCandidate, Ranking
 from tilewright.plan.search.uniform import loop_tiles, microkernels, uniform_candidate
 from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
-from tilewright.plan.stepping import why_not_in_steps
+from tilewright.plan.stepping import why_no_k_loop
 
 FEWEST_K_TILES = 4
 """The fewest K tiles of a loop that is split for caches."""
@@ -87,10 +87,10 @@ def _k_tiles(
         axes = axes_in(op, size)
         if microkernel is None or isinstance(axes, str) or str(axes.k) in fixed:
             continue
-        if any(size(d) > 1 for d in axes.deep) or why_not_in_steps(facts.program, axes.k) is not None:
+        if any(size(d) > 1 for d in axes.deep) or why_no_k_loop(facts.program, axes.k) is not None:
             continue
         extent = loops.get(axes.k) or size(axes.k)
-        row_bytes = microkernel.columns * element_bytes(axes.factors(op)[1].type.dtype)
+        row_bytes = microkernel.columns * element_bytes(axes.operands(op)[1].type.dtype)
         in_l1, in_l2 = (
             1 << (int(room) // row_bytes).bit_length() - 1 for room in (machine.limits.l1_bytes, l2(machine.limits))
         )

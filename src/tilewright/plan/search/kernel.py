@@ -122,9 +122,10 @@ def _can_store_rows(t: Tiling, mmas: tuple[MmaTile, ...], live: Liveness) -> boo
 def _least_cycles(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops]) -> float:
     """Return a lower bound of the cycles of any kernel with this tiling, without its launch (fixed start cycles).
 
-    It sums the MMA cycles of one core's tasks (workgroups' tiles). If there is a single MMA without boxes (rectangles
-    of positions), it sums the longer of MMA and copy cycles. It is 0 (no bound) if the program's loops carry values and
-    there are fewer tasks than cores. `phases` maps each MMA (node number) to the loops around it.
+    `t` (a Tiling) has the tile sizes, `mmas` are the MMA tiles. It sums the MMA cycles of one core's tasks (workgroups'
+    tiles). If there is a single MMA without boxes (rectangles of positions), it sums the longer of MMA and copy cycles.
+    It is 0 (no bound) if the program's loops carry values and there are fewer tasks than cores. `phases` maps each MMA
+    (node number) to the loops around it.
     """
     facts, limits = t.facts, t.machine.limits
     task_cycles = t.batch * sum(m.cycles * t.trips(phases[m.node]) for m in mmas)

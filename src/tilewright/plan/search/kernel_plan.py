@@ -113,9 +113,9 @@ class KernelPlan:
         return [*(d for d in cut if d not in result), *result]
 
     def _dims_of_some_states(self) -> set[Expr]:
-        """Return the dimensions that some, but not all, states (carried values) of a loop with split-K have; else none.
+        """Return the dimensions that some, but not all, values carried by a loop with split-K have; else none.
 
-        The grid cannot split these dimensions: the kernel writes all states of its part of the loop.
+        The grid cannot split these dimensions: the kernel writes all carried values of its part of the loop.
         """
         loop = None if self.kernel.parts is None else self.facts.loops.get(self.kernel.parts.dim)
         if loop is None or loop.source is None:

@@ -16,7 +16,7 @@ from tilewright.plan.boxes import choose_task_widths, numbers_of
 from tilewright.plan.facts import Facts
 from tilewright.plan.general import room_of
 from tilewright.plan.model import l2, moving_cycles
-from tilewright.plan.rows import rows_and_waves, widths_of_rows
+from tilewright.plan.rows import contiguous_row_widths, task_widths_and_waves
 from tilewright.plan.search.ranking import PlanCandidate, Ranking
 from tilewright.plan.search.uniform import count_uniform_work, loop_tiles, uniform_candidate
 from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
@@ -44,7 +44,7 @@ def kernels_of_lanes(facts: Facts, machine: Machine, ranking: Ranking) -> Iterat
         widths = {d: 1 if d in facts.opened else n for d, n in unnarrowed.items()}
         yield uniform_candidate(UniformKernelSchedule(facts, machine, widths, 1, loops))
         return
-    widths, waves = rows_and_waves(facts.program, unnarrowed, lambda d: loops.get(d) or size(d), machine)
+    widths, waves = task_widths_and_waves(facts.program, unnarrowed, lambda d: loops.get(d) or size(d), machine)
     widths |= {d: min(n, size(d)) for d in facts.cut if (n := facts.stated_tasks.get(str(d))) is not None}
     kernel = UniformKernelSchedule(facts, machine, widths, waves, loops, backward=should_run_backward(facts, machine))
     yield uniform_candidate(kernel)
@@ -106,7 +106,7 @@ def _kernel_of_half(facts: Facts, machine: Machine) -> Iterator[PlanCandidate]:
     read, written = (
         sum({n.place.memory: n.place.bytes for n in side if facts.size(n.dims) == most}.values()) for side in sides
     )
-    widths, waves = widths_of_rows(
+    widths, waves = contiguous_row_widths(
         machine, row, min(a.bytes for a in accesses), (read, written), {d: size(d) for d in facts.cut}
     )
     kernel = UniformKernelSchedule(facts, machine, widths, waves, {}, backward=should_run_backward(facts, machine))

@@ -11,7 +11,7 @@ from tilewright.plan.search.kernel import KernelSchedule, time_of, work_of
 from tilewright.plan.search.partial_reductions import work_in_parts
 from tilewright.plan.search.parts import plain_launch_cycles, split_work
 from tilewright.plan.search.ranking import CandidateKernel, PlanCandidate
-from tilewright.plan.search.simt import TermKernelSchedule, count_simt_work
+from tilewright.plan.search.simt import SimtKernelSchedule, count_simt_work
 from tilewright.plan.search.tiling import Tiling
 from tilewright.plan.search.uniform import count_uniform_work
 from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
@@ -41,7 +41,7 @@ def _kernel_cycles(kernel: CandidateKernel, machine: Machine) -> float:
     The machine must have atoms of the same names as the kernel's; its rates may differ. Return 0 if the work of the
     kernel cannot be counted.
     """
-    if isinstance(kernel, TermKernelSchedule):
+    if isinstance(kernel, SimtKernelSchedule):
         on_other = replace(kernel, program=replace(kernel.program, machine=machine))
         return kernel_time(machine, count_simt_work(on_other), SAME_WAVES).cycles
     if isinstance(kernel, UniformKernelSchedule):

@@ -11,7 +11,7 @@ from tilewright.ir.core import Op, TileType
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.facts.loops import merging_loop
 from tilewright.plan.facts.masking import neutral_values
-from tilewright.plan.rows import rows_and_waves, tasks_of, widths_across_rows
+from tilewright.plan.rows import task_widths_and_waves, tasks_of, widths_across_rows
 from tilewright.plan.search.kernel import CROWDED, Parts
 from tilewright.plan.search.partial_reductions import candidate_in_parts
 from tilewright.plan.search.ranking import PlanCandidate, Ranking
@@ -98,7 +98,7 @@ def _split_kernel(kernel: UniformKernelSchedule, parts: Parts, tile: int) -> Uni
 
     extents, widths, waves = {split: 1, **{d: numbers(d) for d in facts.cut}}, kernel.widths, 1
     if kernel.machine.lanes is not None:
-        widths, waves = rows_and_waves(facts.program, extents, size, kernel.machine)
+        widths, waves = task_widths_and_waves(facts.program, extents, size, kernel.machine)
     task_widths = {d: n for d, n in widths.items() if d is not split}
     return replace(kernel, widths=task_widths, waves=waves, loops=loops, parts=parts)
 

@@ -15,7 +15,7 @@ from tilewright.plan.facts import AccessFacts, Dims, Facts, OperandFacts, Produc
 from tilewright.plan.microkernel import axes_in, precision_of, shared_atoms
 from tilewright.plan.search.axes import COLUMNS, ROWS, DimClass, classes_of
 from tilewright.plan.search.ranking import Ranking
-from tilewright.plan.sums import summed_in
+from tilewright.plan.sums import accumulator_type
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ def _oriented_product(
     types: tuple[DType, DType, DType] = (
         facts.nodes[a.value].dtype,
         facts.nodes[b.value].dtype,
-        summed_in(source, machine),
+        accumulator_type(source, machine),
     )
     along = (
         not a.is_read or _rows_run_along_k(facts, a, p, rows),

@@ -13,7 +13,7 @@ from tilewright.plan.boxes import numbers_of
 from tilewright.plan.computed import GIVEN, SIMPLE
 from tilewright.plan.facts import Facts, ValueFacts
 from tilewright.plan.model import line_bytes, moving_cycles
-from tilewright.plan.rows import rows_and_waves, tasks_of, widths_across_rows
+from tilewright.plan.rows import task_widths_and_waves, tasks_of, widths_across_rows
 from tilewright.plan.search.cost import SAME_WAVES, kernel_time, launch_cycles
 from tilewright.plan.search.kernel import CROWDED, Parts
 from tilewright.plan.search.parts import has_dimension
@@ -146,7 +146,7 @@ def _split_candidate(kernel: UniformKernelSchedule, parts: Parts) -> PlanCandida
     if machine.lanes is None:
         widths, waves = {split: 1, **kernel.widths}, 1
     else:
-        widths, waves = rows_and_waves(facts.program, extents, size, machine)
+        widths, waves = task_widths_and_waves(facts.program, extents, size, machine)
     task_widths = {d: n for d, n in widths.items() if d is not split}
     split_kernel = replace(kernel, widths=task_widths, waves=waves, parts=parts, parts_of_task=widths[split])
     return candidate_in_parts(split_kernel, parts)

@@ -200,7 +200,7 @@ def _class_of(t: Tiling, dim: str) -> int:
 
 
 def has_dimension(read: ValueFacts, dim: str) -> bool:
-    """True if the tensor that is read has a dimension named `dim`, so that reads past the end of `dim` give zeros.
+    """True if the tensor that `read` reads has a dimension named `dim`, so that reads past its end give zeros.
 
     True also if the read has no operation in the program, so that its tensor is not known.
     """

@@ -107,7 +107,7 @@ def consumer_registers(machine: Machine, atom: MultiplyAtom, groups: int, by_thr
     """Return (registers per lane of the producer, registers per lane of the consumer), which share the register file.
 
     The producer copies operands, the consumer multiplies them. The consumer has `groups` wave groups, each with as many
-    lanes as the atom. `by_threads` says that the producer's lanes copy without bulk copies, for which they need more
+    lanes as `atom`. `by_threads` says that the producer's lanes copy without bulk copies, for which they need more
     registers.
     """
     limits, file, registers = machine.limits, machine.register_file, machine.spaces["register"].bytes
@@ -190,11 +190,11 @@ def _halo_pipelines(
 ) -> Iterator[tuple[Pipeline, int]]:
     """Yield up to two pairs (Pipeline, filter taps per stage of B) for a convolution that loads A as halo tiles.
 
-    A halo tile is an input patch. The first pair has B in stages. The second has all of B resident in shared memory (0
-    taps per stage), and is only yielded if all workgroups use the same B. A pair that does not fit shared memory is
-    left out. `m` is the MMA's tile, `t` (a Tiling) has all tile sizes. `waves` is ((waves, registers per lane) of the
-    producer, the same of the consumer); `pingpong` says that two halves of the consumer waves take tasks (workgroups'
-    tiles) in turn.
+    A halo tile is an input patch; `halo` describes it. The first pair has B in stages. The second has all of B resident
+    in shared memory (0 taps per stage), and is only yielded if all workgroups use the same B. A pair that does not fit
+    shared memory is left out. `m` is the MMA's tile, `t` (a Tiling) has all tile sizes. `waves` is ((waves, registers
+    per lane) of the producer, the same of the consumer); `pingpong` says that two halves of the consumer waves take
+    tasks (workgroups' tiles) in turn.
     """
     space, halves = t.machine.spaces["shared"], 1 + pingpong
     assert space.bytes is not None

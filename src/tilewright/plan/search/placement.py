@@ -72,8 +72,8 @@ def place_operands(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops
 
     An operand counts if it is read, or computed from reads alone. Values between MMAs that change their layout are
     counted separately. None if a grid tile is a box (rectangle) of positions that a sliding window reads, and the
-    kernel has no halo tile for it. `t` (a Tiling) has the tile sizes; `phases` maps each MMA (node number) to the loops
-    around it.
+    kernel has no halo tile for it. `t` (a Tiling) has the tile sizes, `mmas` are the MMA tiles; `phases` maps each MMA
+    (node number) to the loops around it.
     """
     placement, counted = OperandPlacement(), set[tuple[object, ...]]()
     halo = _halo_tile(t, mmas)

@@ -63,7 +63,7 @@ def plan_axes(facts: Facts, plan: Schedule) -> PlanAxes | str:
         split, part = named.get(f"{dim}_split"), named.get(f"{dim}_part")
         if split is None or part is None or not (dim in facts.extents or dim in facts.digits):
             return f"`parts {dim} {count}` has no axes {dim}_split and {dim}_part"
-        parts, task = Parts(dim, count, part.walked), split.split("task")
+        parts, task = Parts(dim, count, part.padded_extent), split.split("task")
         parts_of_task = 1 if task is None else task.size
     words = words_for(f"{d}_part" if parts is not None and str(d) == parts.dim else str(d) for d in facts.order)
     axes = {d: named[word] for d, word in zip(facts.order, words.values(), strict=True) if word in named}

@@ -17,11 +17,11 @@ from tilewright.plan.search.partition import TIMES, TIMES_WHOLE, GraphCut, two_k
 from tilewright.plan.search.plan_axes import plan_axes
 from tilewright.plan.search.ranking import PlanCandidate, Ranking
 from tilewright.plan.search.rate_kernel import rate_pipeline
-from tilewright.plan.search.rate_lanes import is_by_terms, rate_by_terms, rate_uniform
+from tilewright.plan.search.rate_lanes import is_simt_plan, rate_simt, rate_uniform
 from tilewright.plan.search.repack import repackings
 from tilewright.plan.search.row_copies import with_copies
 from tilewright.plan.search.search import search_facts, two_kernels
-from tilewright.plan.search.simt import term_program
+from tilewright.plan.search.simt import simt_program
 
 
 def rate_plan(facts: Facts, machine: Machine, plan: Schedule, constant: Collection[str] = ()) -> PlanCandidate | str:
@@ -72,8 +72,8 @@ def _with_diagonal_b(kernel: PlanCandidate | str, machine: Machine, constant: Co
 def _rate_two_kernels(facts: Facts, machine: Machine, plan: Schedule) -> PlanCandidate | str:
     """Predict the time of a plan of two kernels; return a PlanCandidate with cycles, or text: why it cannot be timed.
 
-    The program `facts` is split at the MMA that the plan names. If the plan does not describe the second kernel, the
-    search's best second kernel is used.
+    `facts` is the whole analysed program, which is split after or before the MMA that the plan names. If the plan does
+    not describe the second kernel, the search's best second kernel is used.
     """
     names = (plan.split_after or "", plan.split_before or "")
     times = TIMES if plan.whole is None else TIMES_WHOLE
@@ -90,8 +90,8 @@ def _rate_two_kernels(facts: Facts, machine: Machine, plan: Schedule) -> PlanCan
 def _rate_second_kernel(cut: GraphCut, machine: Machine, plan: Schedule | None) -> PlanCandidate | str:
     """Return the second kernel of a split program as a PlanCandidate: from `plan`, or the search's best if it is None.
 
-    `cut` has the analysed programs of both kernels. Return text if there is no candidate: why `plan` cannot be timed,
-    or that the search has no plan.
+    `cut` (a GraphCut) has the analysed programs of both kernels. Return text if there is no candidate: why `plan`
+    cannot be timed, or that the search has no plan.
     """
     if plan is not None:
         return rate_plan(cut.second, machine, plan)
@@ -106,9 +106,9 @@ def _rate_kernel(facts: Facts, machine: Machine, plan: Schedule, batch: int) -> 
     """
     if plan.atom is not None:
         return rate_blocks(facts, machine, plan)
-    program = term_program(facts, machine) if plan.pipeline is None and plan.products else None
-    if program is not None and is_by_terms(program, plan):
-        return rate_by_terms(program, plan)
+    program = simt_program(facts, machine) if plan.pipeline is None and plan.products else None
+    if program is not None and is_simt_plan(program, plan):
+        return rate_simt(program, plan)
     axes = plan_axes(facts, plan)
     if isinstance(axes, str):
         return axes

@@ -24,25 +24,32 @@ def rate_pipeline(
 ) -> PlanCandidate | str:
     """Predict the time of a plan with a pipeline; return a PlanCandidate with cycles, or text: why it cannot be timed.
 
-    `pipeline` is the plan's pipeline, `axes` has the plan's axis of each program dimension. `batch` is the number of
-    GEMMs per tile, the blocks of a block-diagonal B; 1 if B is not block-diagonal.
+    `facts` is the analysed program, `pipeline` the plan's pipeline, `axes` has the plan's axis of each program
+    dimension. `batch` is the number of GEMMs per tile, the blocks of a block-diagonal B; 1 if B is not block-diagonal.
+    Text if an MMA has no statement with an atom of the machine, or if the kernel's work cannot be counted.
     """
-    lines = {line.name: line for line in plan.products}
-    units = [lines.get(p.name) for p in facts.products]
-    if not units or None in units or any(line is not None and line.atom not in machine.multiply for line in units):
+    statement_of = {line.name: line for line in plan.products}
+    statements = [statement_of.get(p.name) for p in facts.products]
+    if (
+        not statements
+        or None in statements
+        or any(line is not None and line.atom not in machine.multiply for line in statements)
+    ):
         return f"`{pipeline}` needs a line with an atom for each product"
-    chosen = [line for line in units if line is not None]
-    o = _orientation(facts, machine, chosen, pipeline)
+    units = [line for line in statements if line is not None]
+    o = _orientation(facts, machine, units, pipeline)
     if isinstance(o, str):
         return o
     taps = plan.loops[1:] if pipeline.halo_stages else ()
-    t = Tiling(o, PlanTiles(o, axes, chosen, batch, taps).tiles(), _wave_groups(machine, chosen, pipeline, batch))
-    mmas = tuple(_mma_tile(t, p, line) for p, line in zip(o.products, chosen, strict=True))
-    kernel_pipeline = KernelPipeline(pipeline, plan.overlap, _keeps_a(t, chosen), _taps_per_stage(plan, pipeline))
+    t = Tiling(o, PlanTiles(o, axes, units, batch, taps).tiles(), _wave_groups(machine, units, pipeline, batch))
+    mmas = tuple(_mma_tile(t, p, line) for p, line in zip(o.products, units, strict=True))
+    kernel_pipeline = KernelPipeline(
+        pipeline, plan.overlap, _keeps_a_in_registers(t, units), _taps_per_stage(plan, pipeline)
+    )
     kernel = KernelSchedule(t, mmas, kernel_pipeline, None, plan.raster, plan.order, _columns_first(facts, plan, axes))
     work = work_of(kernel)
     if work is None:
-        return f"`{chosen[-1]}`: nothing that is written follows from it, or a box of rows has no halo tile"
+        return f"`{units[-1]}`: nothing that is written follows from it, or a box of rows has no halo tile"
     if axes.parts is None:
         return candidate_of(kernel, work)
     split, merge = split_work(kernel, work, axes.parts)
@@ -52,9 +59,9 @@ def rate_pipeline(
 def _orientation(facts: Facts, machine: Machine, units: list[ProductUnit], pipeline: Pipeline) -> Orientation | str:
     """Return the Orientation (M or N on the atom's rows) that a plan's `mma` statements `units` give; or text: why not.
 
-    Text if no atom takes the operands in that orientation, if the stated atom does not, or if the pipeline has one
-    producer wave, which copies in bulk, and bulk copies cannot load the operands. With several producer waves, the
-    lanes of these waves load operands. `facts` is the analysed program.
+    Text if no atom takes the operands in that orientation, if the stated atom does not, or if `pipeline` has one
+    producer wave, which issues bulk copies, and bulk copies cannot load the operands. With several producer waves,
+    their lanes load operands. `facts` is the analysed program.
     """
     ranking = Ranking()
     o = orient(facts, machine, tuple(line.transposed for line in units), ranking)
@@ -97,11 +104,11 @@ def _mma_tile(t: Tiling, p: OrientedProduct, line: ProductUnit) -> MmaTile:
     return MmaTile(p, atom, rows, columns // t.batch, padded_k(t, p, atom))
 
 
-def _keeps_a(t: Tiling, units: list[ProductUnit]) -> bool:
-    """True if a plan loads A once and keeps it in registers over the loop, for some MMA of the tiling `t`.
+def _keeps_a_in_registers(t: Tiling, units: list[ProductUnit]) -> bool:
+    """True if a plan loads A of some MMA once per workgroup and keeps it in registers during the loop.
 
-    That is so if one of `units`, the plan's `mma` statements, names an atom that takes A from registers, though A is
-    read from memory.
+    That is so if one of `units` (the plan's `mma` statements) names an atom that takes A from registers, though A is
+    read from memory. `t` (a Tiling) has the MMAs and the plan's tile sizes.
     """
     pairs = zip(t.o.products, units, strict=True)
     return any(line.atom not in {x.name for x in p.atoms} for p, line in pairs)
@@ -127,8 +134,8 @@ def _columns_first(facts: Facts, plan: Schedule, axes: PlanAxes) -> bool:
 def _taps_per_stage(plan: Schedule, pipeline: Pipeline) -> int | None:
     """Return the number of filter taps per pipeline stage of B in a plan with halo tiles of A.
 
-    0 if all of B is resident in shared memory; None if the plan has no halo tiles, or no statement that says where B
-    lies in memory.
+    A halo tile is an input patch of a convolution; `pipeline` is the plan's pipeline. 0 if all of B is resident in
+    shared memory; None if the plan has no halo tiles, or no statement that places B in shared memory.
     """
     panel = next((line for line in plan.values if line.form == "panel"), None)
     if panel is None or not pipeline.halo_stages:
@@ -137,5 +144,5 @@ def _taps_per_stage(plan: Schedule, pipeline: Pipeline) -> int | None:
         return 0
     inner = plan.loops[plan.loops.index(panel.at) + 1 :] if panel.at in plan.loops else ()
     splits = [plan.axis(name).split("loop") for name in inner]
-    extents = [plan.axis(name).walked for name in inner]
+    extents = [plan.axis(name).padded_extent for name in inner]
     return prod(extent if s is None else s.size for s, extent in zip(splits, extents, strict=True))

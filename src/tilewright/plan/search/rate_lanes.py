@@ -14,8 +14,8 @@ from tilewright.plan.schedule import REVERSED, Schedule
 from tilewright.plan.search.partial_reductions import candidate_in_parts
 from tilewright.plan.search.plan_axes import PlanAxes
 from tilewright.plan.search.ranking import PlanCandidate
-from tilewright.plan.search.simt import TermKernelSchedule, TermProgram, term_candidate, terms_of_box, with_boxes
-from tilewright.plan.search.term_plan import axis_of_terms
+from tilewright.plan.search.simt import SimtKernelSchedule, SimtProgram, simt_candidate, terms_of_box, with_box_dims
+from tilewright.plan.search.term_plan import name_of_k_axis
 from tilewright.plan.search.uniform import loop_tiles, microkernels, uniform_candidate
 from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 
@@ -23,8 +23,8 @@ from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 def rate_uniform(facts: Facts, machine: Machine, plan: Schedule, axes: PlanAxes) -> PlanCandidate | str:
     """Predict the time of a plan without a pipeline; return a PlanCandidate with cycles.
 
-    Return text if a statement of the plan names an atom that the machine lacks. `axes` has the plan's axis of each
-    program dimension.
+    All waves of such a kernel run the same code. `facts` is the analysed program, `axes` has the plan's axis of each
+    program dimension. Return text if an `mma` statement of the plan names an atom that the machine lacks.
     """
     size = numbers_of(facts.sizes)
     widths, blocks = dict[Expr, int](), dict[Expr, int]()
@@ -61,7 +61,10 @@ def rate_uniform(facts: Facts, machine: Machine, plan: Schedule, axes: PlanAxes)
 
 
 def _grid_position(plan: Schedule, axes: PlanAxes, d: Expr) -> int:
-    """Return the index of the dimension `d` among the plan's grid axes; their number if `d` is none of them."""
+    """Return the index of the axis of `d` among the plan's grid axes; the number of grid axes if `d` is none of them.
+
+    `axes` has the plan's axis of each program dimension.
+    """
     name = axes.axes[d].name if d in axes.axes else ""
     return plan.grid.index(name) if name in plan.grid else len(plan.grid)
 
@@ -78,25 +81,26 @@ def _microkernel(machine: Machine, atom: str | None, rows: int, columns: int, tr
     return Microkernel(machine.multiply[atom], rows, columns, transposed=transposed)
 
 
-def is_by_terms(program: TermProgram, plan: Schedule) -> bool:
-    """True if a plan computes the product without atoms (SIMT: lanes multiply), with all dimensions of K as one axis.
+def is_simt_plan(program: SimtProgram, plan: Schedule) -> bool:
+    """True if a plan computes the program's MMA without atoms (SIMT: lanes multiply), with all of K as one axis.
 
     That is so if no `mma` statement of the plan has an atom, and the plan has an axis with the name of the flattened K.
+    `program` is the MMA, as lanes can compute it.
     """
     names = {axis.name for axis in plan.axes}
-    return all(line.atom is None for line in plan.products) and axis_of_terms(program) in names
+    return all(line.atom is None for line in plan.products) and name_of_k_axis(program) in names
 
 
-def rate_by_terms(program: TermProgram, plan: Schedule) -> PlanCandidate | str:
+def rate_simt(program: SimtProgram, plan: Schedule) -> PlanCandidate | str:
     """Predict the time of a plan with a SIMT product (lanes multiply, no atoms); return a PlanCandidate with cycles.
 
-    `program` is the product and its analysed program. Return text if the plan does not say how many elements a
-    workgroup has of a dimension that the grid must split.
+    `program` is the MMA and its analysed program. Return text if the plan does not say how many elements a workgroup
+    has of a dimension that the grid must split.
     """
     facts = program.facts
     named = {axis.name: axis for axis in plan.axes}
-    loop = named[axis_of_terms(program)].split("loop")
-    tile = program.count if loop is None else loop.size
+    loop = named[name_of_k_axis(program)].split("loop")
+    tile = program.k_elements if loop is None else loop.size
     tasks: dict[Expr, int] = {}
     for d in facts.cut:
         axis = named.get(str(d))
@@ -107,9 +111,9 @@ def rate_by_terms(program: TermProgram, plan: Schedule) -> PlanCandidate | str:
     units = {s.digit: s.size for s in named[str(program.row)].splits if s.level == "unit" and s.digit is not None}
     if not units:
         terms = terms_of_box(program, {}, tile)
-        return term_candidate(TermKernelSchedule(program, terms, tasks, plan.waves))
+        return simt_candidate(SimtKernelSchedule(program, terms, tasks, plan.waves))
     box = {d: units.get(d, 1) for d in program.digits}
-    terms, outer, inner = with_boxes(program, terms_of_box(program, box, tile), box)
+    terms, outer, inner = with_box_dims(program, terms_of_box(program, box, tile), box)
     rows = {outer: max(1, tasks[program.row] // prod(box.values())), **inner}
     widths = {x: n for d in facts.cut for x, n in (rows.items() if d is program.row else ((d, tasks[d]),))}
-    return term_candidate(TermKernelSchedule(program, terms, widths, plan.waves, outer, box))
+    return simt_candidate(SimtKernelSchedule(program, terms, widths, plan.waves, outer, box))

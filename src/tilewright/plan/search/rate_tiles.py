@@ -17,8 +17,10 @@ from tilewright.plan.search.tiles import BOX, GRID, LOOP, RUN, WHOLE, AxisTile, 
 class PlanTiles:
     """The tiles that a plan gives to the dimension classes of an orientation.
 
-    `units` are the plan's `mma` statements. `batch` is the number of diagonal blocks in a tile. Beside halo tiles,
-    `taps` are the axes whose steps are separate iterations, even if a stage has several.
+    A class is a set of dimensions with the same role (such as M or K) in every MMA; `o` (an Orientation) has them.
+    `axes` has the plan's axis of each program dimension, `units` are the plan's `mma` statements. `batch` is the number
+    of GEMMs per tile (blocks of a block-diagonal B). `taps` are the names of the filter-tap axes of a plan with halo
+    tiles: each tap is one iteration, even if a pipeline stage has several.
     """
 
     def __init__(
@@ -37,7 +39,7 @@ class PlanTiles:
         The first case that applies decides:
         - a batch class with several GEMMs per tile: a grid tile of that many;
         - a box (rectangle) in the plan: the grid tile of the box;
-        - a class that the grid cannot split: a loop tile, or all of `c`;
+        - a class that the grid cannot split: a loop tile if the plan loops over it, else all of `c`;
         - M or N with a loop: a loop tile, and the number of workgroups that share `c`; else a grid tile if the grid
           splits `c`; else all of `c`.
         """
@@ -91,7 +93,7 @@ class PlanTiles:
         one element in the box, or all of its elements if the plan pads some digit of `d`.
         """
         task_sizes, extents = self.axes.digit_sizes(d, "task"), self.facts.extents
-        runs_on = any(digit.walked != digit.extent for digit in self.axes.axes[d].digits)
+        runs_on = any(digit.padded_extent != digit.extent for digit in self.axes.axes[d].digits)
         box = tuple((n, task_sizes.get(n, extents[n] if runs_on else 1)) for n in c.dims)
         return AxisTile(GRID, prod(n for _, n in box), box, BOX, prod(ceil(extents[d] / n) for d, n in box))
 
@@ -129,6 +131,6 @@ class PlanTiles:
 def program_dims_of(facts: Facts, dims: tuple[str, ...]) -> list[Expr]:
     """Return the program dimensions that `dims` belong to: a name in `dims` is a program dimension, or a digit of one.
 
-    A digit is a mixed-radix part of a flattened dimension.
+    A digit is a mixed-radix part of a flattened dimension. `facts` is the analysed program, in whose order they are.
     """
     return [d for d in facts.order if set(facts.digit_names(d)) & set(dims)]

@@ -1,4 +1,4 @@
-"""Rule: repack operands first, to rows that bulk copies can read, or read faster."""
+"""Rule: copy operands to another layout before the kernel, so that bulk copies can load them, or load them faster."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from tilewright.plan.search.orientation import bulk_pitch, why_not_bulk
 from tilewright.plan.search.paired_rows import paired_rows
 from tilewright.plan.search.ranking import Ranking, Rewrite
 from tilewright.plan.search.row_copies import Repacked, RowCopy, copy_cycles, row_copy_of, strides, with_accesses
-from tilewright.plan.sums import summed_in
+from tilewright.plan.sums import accumulator_type
 
 ROWS = ALIGNED
-"""Layouts of a repacked operand that bulk copies can read."""
+"""The name of a layout whose row strides bulk copies can read."""
 SLACK = 8
-"""Rows are padded to whole lines where they grow by no more than one part in so many."""
+"""Rows are padded to a whole row of shared memory if they grow by at most 1/SLACK of their length."""
 MOST_COPIED = 2
-"""Bytes that copies to panels move, at most, for each byte that the program moves."""
+"""The most bytes that im2col copies may move per byte that the program moves."""
 
 
 def repackings(facts: Facts, machine: Machine, constant: Collection[str], ranking: Ranking) -> Iterator[Repacked]:
-    """Yield a Repacked for each way to copy the operands of a program's single MMA to another layout before its kernel.
+    """Yield a Repacked (rewritten program, cycles of the copies) for each layout to try for the operands of the MMA.
 
     The new layout suits asynchronous bulk copies, or is read faster. Operands named in `constant` are repacked once,
-    when they are bound, and cost nothing. Ways that do not apply are noted in `ranking` (the search's result). Yields
-    nothing if the program has several MMAs or is half of a split program, if an operand is computed, block-diagonal
-    already or has no linear address, or on a machine without bulk copies.
+    when they are bound, and cost nothing. Layouts that do not apply are noted in `ranking` (the search's result).
+    Yields nothing if the analysed program `facts` has several MMAs or is half of a split program, if an operand is
+    computed, block-diagonal already or has no linear address, or on a machine without bulk copies.
     """
     if len(facts.products) != 1 or facts.part:
         return
@@ -43,18 +43,20 @@ def repackings(facts: Facts, machine: Machine, constant: Collection[str], rankin
     reads = [facts.nodes[x.reads[0]] for x in (p.a, p.b)]
     if not all(n.place.linear and n.place.dims for n in reads):
         return
-    refused = any(why_not_bulk(n.place, p.k | side, machine) for n, side in zip(reads, (p.m, p.n), strict=True))
-    askew = any(n.place.pitch % machine.limits.sector_bytes for n in reads)
+    bulk_cannot_load = any(
+        why_not_bulk(n.place, p.k | side, machine) for n, side in zip(reads, (p.m, p.n), strict=True)
+    )
+    is_misaligned = any(n.place.pitch % machine.limits.sector_bytes for n in reads)
     yield from padded_blocks(facts, p, reads, machine, constant)
     yield from paired_rows(facts, p, reads, machine)
-    ways: list[tuple[str, tuple[Facts, list[RowCopy]] | str]] = []
-    yield from _in_rows_of_k(facts, p, reads, machine, constant, ranking)
-    if refused:
-        ways = [(ROWS, _merge_tap(facts, p, reads, machine) or _pad_rows(facts, reads, machine))]
-        ways.append((PANELS, _im2col(facts, p, reads, machine)))
-    elif askew:
-        ways = [(PADDED, _pad_k(facts, p, reads, machine))]
-    for form, outcome in ways:
+    layouts: list[tuple[str, tuple[Facts, list[RowCopy]] | str]] = []
+    yield from _k_row_copies(facts, p, reads, machine, constant, ranking)
+    if bulk_cannot_load:
+        layouts = [(ROWS, _merge_tap(facts, p, reads, machine) or _pad_rows(facts, reads, machine))]
+        layouts.append((PANELS, _im2col(facts, p, reads, machine)))
+    elif is_misaligned:
+        layouts = [(PADDED, _pad_k(facts, p, reads, machine))]
+    for form, outcome in layouts:
         if isinstance(outcome, str):
             ranking.reject(f"operands in {form}", outcome)
             continue
@@ -64,7 +66,7 @@ def repackings(facts: Facts, machine: Machine, constant: Collection[str], rankin
         yield Repacked(rewrite, repacked, copy_cycles(machine, often))
 
 
-def _in_rows_of_k(
+def _k_row_copies(
     facts: Facts,
     p: ProductFacts,
     reads: list[ValueFacts],
@@ -72,11 +74,12 @@ def _in_rows_of_k(
     constant: Collection[str],
     ranking: Ranking,
 ) -> Iterator[Repacked]:
-    """Yield at most one Repacked: copies of the operands of which one dimension of K is the last.
+    """Yield at most one Repacked: operands are copied to a layout whose innermost dimension is a dimension of K.
 
-    It is for operands whose rows of memory are windows, or dimensions of K with fewer elements than a slab (neither
-    gives whole steps of K), and for operands with another contiguous dimension than K, if atoms are faster along K.
-    `p` is the MMA, `reads` are its A and B.
+    It is for operands whose rows in memory run along a sliding window, or along a K dimension shorter than a slab (row
+    of shared memory), and for operands that are not contiguous along K, if atoms are faster along K. `p` is the MMA of
+    the program `facts`, `reads` are its A and B. Operands named in `constant` are copied once, at no cost. If such a
+    layout is impossible, the reason is noted in `ranking` (the search's result).
     """
     slab = max((x.slab or 0 for x in machine.multiply.values() if x.a.dtype == reads[0].dtype), default=0)
     has_short_rows = any(_has_short_rows(facts, p, n.place, slab) for n in reads)
@@ -99,12 +102,13 @@ def _in_rows_of_k(
 
 
 def _is_faster_on_k_rows(facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine: Machine) -> bool:
-    """True if the fastest atom for the operands `reads` of the MMA `p`, both contiguous along K in shared memory, is
-    faster than the fastest atom for them as they lie.
+    """True if some atom for operands that are contiguous along K is faster than all atoms for their present layout.
+
+    `p` is the MMA of the program `facts`, `reads` are its A and B. Atoms are compared by cycles per multiply-add.
     """
     source = facts.nodes[p.node].source
     assert source is not None
-    types = (reads[0].dtype, reads[1].dtype, summed_in(source, machine))
+    types = (reads[0].dtype, reads[1].dtype, accumulator_type(source, machine))
     as_they_lie = (reads[0].place.rows_run_along(p.k), reads[1].place.rows_run_along(p.k))
     on_k_rows, now = (
         min(
@@ -116,8 +120,10 @@ def _is_faster_on_k_rows(facts: Facts, p: ProductFacts, reads: list[ValueFacts],
 
 
 def _has_short_rows(facts: Facts, p: ProductFacts, place: AccessFacts, slab: int) -> bool:
-    """True if rows of memory of an operand are one of several dimensions of K, or a window along it, that is shorter
-    than `slab` elements.
+    """True if the MMA `p` has several K dimensions, and one that rows in memory run along is shorter than a slab.
+
+    `place` is the access of operand A or B; `slab` is the number of elements in a row of shared memory. A row in memory
+    may run along a sliding window, that is along several dimensions. `facts` is the analysed program.
     """
     return len(p.k) > 1 and any(d in p.k and facts.extents[d] < slab for d, _ in place.row)
 
@@ -125,9 +131,9 @@ def _has_short_rows(facts: Facts, p: ProductFacts, place: AccessFacts, slab: int
 def padded_length(machine: Machine, extent: int, element_bytes: int, shared_row: int) -> int:
     """Return the number of elements to which a row of `extent` elements is padded, so that bulk copies read it fast.
 
-    It is a multiple of `shared_row` bytes (the widest row of shared memory that atoms read) if the row grows by at most
-    one part in SLACK (8); else a multiple of the machine's memory sector. `element_bytes` is the number of bytes per
-    element.
+    Its bytes are a multiple of `shared_row` (the bytes of the widest row of shared memory that atoms read) if the row
+    grows by at most 1/8 (SLACK); else a multiple of the machine's memory sector. `element_bytes` is the number of bytes
+    per element.
     """
     pitch = bulk_pitch(machine)
     sectors, lines = (
@@ -139,14 +145,14 @@ def padded_length(machine: Machine, extent: int, element_bytes: int, shared_row:
 def _round_up(extent: int, unit_bytes: int, element_bytes: int) -> int:
     """Return `extent` rounded up to the next number of elements whose bytes are a multiple of `unit_bytes`.
 
-    `element_bytes` is the number of bytes per element.
+    `element_bytes` is the number of bytes per element: 10 elements of 2 bytes, in units of 16 bytes, give 16.
     """
     while extent * element_bytes % unit_bytes:
         extent += 1
     return extent
 
 
-def _shared_row_bytes(machine: Machine) -> int:
+def _widest_shared_row_bytes(machine: Machine) -> int:
     """Return the number of bytes of a row of shared memory as atoms read it: the maximum over the machine's atoms."""
     return max((x.slab or 0) * x.a.dtype.bits // 8 for x in machine.multiply.values())
 
@@ -156,16 +162,16 @@ def _pad_k(
 ) -> tuple[Facts, list[RowCopy]] | str:
     """Return (Facts of the program with K zero-padded in both operands, a RowCopy per operand); or text: why not.
 
-    The Facts are the analysed program, the RowCopys describe the copies. `p` is the MMA, `reads` are its A and B. K
-    cannot be padded if no dimension of K is a whole row of memory in both operands, or if an op other than the reads
-    and the MMA has that dimension.
+    Facts are an analysed program, `facts` the one before; a RowCopy has the size of a copy. `p` is the MMA, `reads` are
+    its A and B. K cannot be padded if no dimension of K is a whole row of memory in both operands, or if an op other
+    than the reads and the MMA has that dimension.
     """
     k = next((d for d in p.k if all(_is_whole_row(n.place, d, facts) for n in reads)), None)
     if k is None:
         return "no dimension of K is a whole row of both operands"
     if any(k in n.space for n in facts.nodes if n.op not in ("read", "mma")):
         return f"more than the product goes over {k}"
-    wide = padded_length(machine, facts.extents[k], reads[0].place.bytes, _shared_row_bytes(machine))
+    wide = padded_length(machine, facts.extents[k], reads[0].place.bytes, _widest_shared_row_bytes(machine))
     accesses, copies = {}, []
     for n in reads:
         shape = (*n.place.shape[:-1], wide)
@@ -176,22 +182,29 @@ def _pad_k(
 
 
 def _is_whole_row(place: AccessFacts, k: str, facts: Facts) -> bool:
-    """True if a row of memory (the last coordinate) is exactly the dimension `k`, from first to last element."""
+    """True if each row of an operand in memory is exactly the dimension `k`, from its first to its last element.
+
+    `place` is the access of the operand; a row is the innermost memory coordinate. `facts` is the analysed program.
+    """
     return place.row == ((k, 1),) and place.shape[-1] == facts.extents[k]
 
 
 def _pad_rows(facts: Facts, reads: list[ValueFacts], machine: Machine) -> tuple[Facts, list[RowCopy]] | str:
     """Return (Facts of the program with padded row strides, a RowCopy per padded operand); or text: why not.
 
-    The Facts are the analysed program. An operand is padded if bulk copies cannot read its row stride. Text if bulk
-    copies can read the row strides of both operands. `reads` are A and B of the MMA.
+    Facts are an analysed program, `facts` the one before; a RowCopy has the size of a copy. An operand is padded if
+    bulk copies cannot read its row stride. Text if they can read the row strides of both. `reads` are A and B of the
+    MMA.
     """
     accesses, copies = {}, []
     for n in reads:
         place = n.place
         if place.pitch % bulk_pitch(machine) == 0:
             continue
-        packed = (*place.shape[:-1], padded_length(machine, place.shape[-1], place.bytes, _shared_row_bytes(machine)))
+        packed = (
+            *place.shape[:-1],
+            padded_length(machine, place.shape[-1], place.bytes, _widest_shared_row_bytes(machine)),
+        )
         copies.append(row_copy_of(n, packed, machine))
         accesses[n.id] = replace(place, memory=f"{place.memory}_rows", strides=strides(packed))
     if not copies:
@@ -199,7 +212,7 @@ def _pad_rows(facts: Facts, reads: list[ValueFacts], machine: Machine) -> tuple[
     return replace(facts, nodes=with_accesses(facts, accesses)), copies
 
 
-# -- taps and channels as one run -----------------------------------------------------------------------------
+# -- filter taps and channels as one K dimension ------------------------------------------------------------
 
 
 def _merge_tap(
@@ -207,9 +220,9 @@ def _merge_tap(
 ) -> tuple[Facts, list[RowCopy]] | None:
     """Merge a filter dimension and the channels into one K dimension; return (Facts of that program, RowCopy list).
 
-    Its elements are contiguous in memory: all channels of the first filter tap, then all of the second. Channels are
-    padded until row strides suit bulk copies. `p` is the MMA, `reads` are its A and B. None if no filter dimension is
-    next to the channels in both operands.
+    Elements along the merged dimension are contiguous in memory: all channels of the first filter tap, then all of the
+    second. Channels are padded until row strides suit bulk copies. `p` is the MMA of a convolution `facts`, `reads` are
+    its A and B. None if no filter dimension is next to the channels in both operands. A RowCopy has the size of a copy.
     """
     pitch = bulk_pitch(machine)
     for tap in (d for d in p.k if all(len(n.place.coords) > 1 for n in reads)):
@@ -235,7 +248,8 @@ def _with_merged_k(
     """Return (Facts of the program with the K dimensions `tap` and `channel` as one, a RowCopy per operand).
 
     The merged dimension has `channels` elements for each index of `tap` (a filter dimension) and keeps the name
-    `channel`. `reads` are A and B of the MMA, both of which are copied.
+    `channel`. `reads` are A and B of the MMA, both of which are copied. `facts` is the analysed program before; a
+    RowCopy has the size of a copy.
     """
     length, pitch = facts.extents[tap] * channels, bulk_pitch(machine)
     accesses, copies = {}, []
@@ -254,17 +268,19 @@ def _with_merged_k(
         coords = (*outer, *((seen,) if seen else ()), ((channel, 1),))
         rows = [(facts.extents[d], c * steps[-2]) for d, c in position]
         shape = (*packed[:-2], *(extent for extent, _ in rows), length)
-        every = (*steps[:-2], *(step for _, step in rows), 1)
+        view_strides = (*steps[:-2], *(step for _, step in rows), 1)
         copies.append(row_copy_of(n, tuple(packed), machine))
-        accesses[n.id] = AccessFacts(f"{place.memory}_rows", place.bytes, coords, shape, every, place.can_leave)
-    gone = {tap} - {channel}
-    nodes = tuple(replace(n, dims=n.dims - gone, reduces=n.reduces - gone) for n in with_accesses(facts, accesses))
-    extents = {d: extent for d, extent in facts.extents.items() if d not in gone} | {channel: length}
-    order = tuple(d for d in facts.order if str(d) not in gone)
+        accesses[n.id] = AccessFacts(f"{place.memory}_rows", place.bytes, coords, shape, view_strides, place.can_leave)
+    merged_dims = {tap} - {channel}
+    nodes = tuple(
+        replace(n, dims=n.dims - merged_dims, reduces=n.reduces - merged_dims) for n in with_accesses(facts, accesses)
+    )
+    extents = {d: extent for d, extent in facts.extents.items() if d not in merged_dims} | {channel: length}
+    order = tuple(d for d in facts.order if str(d) not in merged_dims)
     return replace(facts, nodes=nodes, extents=extents, order=order), copies
 
 
-# -- panels -----------------------------------------------------------------------------------------------------
+# -- im2col -----------------------------------------------------------------------------------------------------
 
 
 def _im2col(
@@ -272,13 +288,13 @@ def _im2col(
 ) -> tuple[Facts, list[RowCopy]] | str:
     """Copy operands as im2col does, with all of K contiguous in a row; return (Facts of that program, RowCopy list).
 
-    Text if K has one dimension only, or if the copies move more than MOST_COPIED (2) times the bytes that the program
-    moves. `p` is the MMA, `reads` are its A and B.
+    Return text (why not) if K has one dimension only, or if the copies move more than MOST_COPIED (2) times the bytes
+    that the program `facts` moves. `p` is its MMA, `reads` are A and B. A RowCopy has the size of a copy.
     """
-    summed = [d for d in map(str, facts.order) if d in p.k]
-    if len(summed) < 2:
+    k_dims = [d for d in map(str, facts.order) if d in p.k]
+    if len(k_dims) < 2:
         return "K is one dimension"
-    run, length = summed[-1], facts.size(p.k)
+    run, length = k_dims[-1], facts.size(p.k)
     accesses, copies = {}, []
     for n in reads:
         rows = [d for d in n.dims if d not in p.k]
@@ -295,11 +311,13 @@ def _im2col(
         accesses[n.id] = AccessFacts(
             f"{n.place.memory}_rows", n.place.bytes, coords, (*shape, length), strides(packed), n.place.can_leave
         )
-    copied = sum((c.given + c.elements) * c.bytes for c in copies)
+    copied = sum((c.source_elements + c.elements) * c.bytes for c in copies)
     if copied > MOST_COPIED * facts.moved_bytes:
         return f"the copies move {copied / facts.moved_bytes:.1f} times what the program moves"
-    gone = p.k - {run}
-    nodes = tuple(replace(n, dims=n.dims - gone, reduces=n.reduces - gone) for n in with_accesses(facts, accesses))
-    extents = {d: extent for d, extent in facts.extents.items() if d not in gone} | {run: length}
-    order = tuple(d for d in facts.order if str(d) not in gone)
+    merged_dims = p.k - {run}
+    nodes = tuple(
+        replace(n, dims=n.dims - merged_dims, reduces=n.reduces - merged_dims) for n in with_accesses(facts, accesses)
+    )
+    extents = {d: extent for d, extent in facts.extents.items() if d not in merged_dims} | {run: length}
+    order = tuple(d for d in facts.order if str(d) not in merged_dims)
     return replace(facts, nodes=nodes, extents=extents, order=order), copies

@@ -1,4 +1,7 @@
-"""Tasks of kernels without a pipeline that run on a core at a time: their registers, and what each waits for."""
+"""Work of GPU kernels without MMAs that depends on how many workgroups (tasks) a core runs at a time.
+
+It counts spilled registers, rows that are read again, reductions across waves, short runs in memory, and waits.
+"""
 
 from __future__ import annotations
 
@@ -8,43 +11,43 @@ from math import ceil, prod
 
 from tilewright.machine import Machine
 from tilewright.plan.boxes import numbers_of
-from tilewright.plan.kept_rows import RowRead, row_reads
+from tilewright.plan.kept_rows import RowRead, reused_reads
 from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
-from tilewright.plan.search.walks import walk_cycles
+from tilewright.plan.search.walks import single_lane_cycles
 from tilewright.plan.search.work import Work
 
 
-def with_residence(kernel: UniformKernelSchedule, work: Work) -> Work:
-    """Return `work` with what depends on how a task of a GPU goes over its rows, and how many tasks a core runs.
+def with_resident_tasks(kernel: UniformKernelSchedule, work: Work) -> Work:
+    """Return the counted `work` of a GPU kernel without MMAs, with the counts added that resident workgroups determine.
 
-    That is: the number of tasks (workgroups) that a core runs at a time; the cycles per task in which its waves
-    exchange partial reductions; the bytes that move a second time, because registers spill, because lanes share rows
-    unevenly, or because rows are read again; the bytes of rows and of windows in shared memory; the cycles of loads and
-    stores whose runs are shorter than a cache line; and the arithmetic on rows that are loaded before, if all tasks of
-    a core run at once, so that nothing overlaps it. `work` is returned unchanged if the machine's description has
-    no costs for these.
+    A task is one workgroup's tile. The counts are: how many tasks a core runs at a time; the cycles in which waves
+    exchange partial reductions; bytes moved again (spills, uneven sharing of rows, rows that are read again); bytes of
+    shared memory for rows and windows; cycles of loads and stores that use part of a cache line; waits of scans by one
+    lane; and arithmetic that nothing overlaps, if all tasks of a core run at once and their rows are loaded first.
+    `work` is returned unchanged if the machine's description has no such costs.
     """
     machine, facts, costs = kernel.machine, kernel.facts, kernel.machine.costs.resident
     if not costs.lanes:
         return work
     lanes, rows = kernel.waves * (machine.lanes or 1), prod(kernel.widths.values())
-    dealt = 1 << (rows - 1).bit_length()
+    padded_rows = 1 << (rows - 1).bit_length()
     reductions = [n for n in facts.nodes if n.reduces]
     again = _spilled_share(kernel, work, lanes) * _result_elements(kernel) * machine.register_file.word_bytes
-    if reductions and dealt > rows:
+    if reductions and padded_rows > rows:
         again = max(again, (costs.uneven - 1) * work.moved)
     at_a_time = max(1, costs.lanes // lanes)
     is_plain = kernel.waves > 1 and not facts.part and not facts.loops
-    reads = row_reads(facts.program, kernel.width, lanes, machine) if is_plain else []
+    reads = reused_reads(facts.program, kernel.width, lanes, machine) if is_plain else []
     again += work.tasks * _bytes_read_again(machine, reads, min(work.tasks, at_a_time * (machine.limits.cores or 1)))
     shared = _row_bytes(kernel, reads, lanes) + _window_bytes(kernel) / work.tasks
     (phase,) = work.phases
     phase = replace(phase, shared=phase.shared + shared, gather=_line_cycles(kernel, work.tasks, reads))
-    exchange = len(reductions) * costs.exchange if _is_shared_by_waves(kernel, dealt) else 0.0
-    of_core, waits = ceil(work.tasks / (machine.limits.cores or 1)), work.waits
-    if of_core <= at_a_time and any(row.keeper != "nobody" for row in reads):  # when they compute, no other task loads
-        waits += of_core * phase.trips * phase.lanes
-    latency = ceil(of_core / at_a_time) * walk_cycles(kernel)
+    exchange = len(reductions) * costs.exchange if _do_waves_share_rows(kernel, padded_rows) else 0.0
+    core_tasks, waits = ceil(work.tasks / (machine.limits.cores or 1)), work.waits
+    # if all tasks of a core run at once, none loads while the others compute
+    if core_tasks <= at_a_time and any(row.keeper != "nobody" for row in reads):
+        waits += core_tasks * phase.trips * phase.lanes
+    latency = ceil(core_tasks / at_a_time) * single_lane_cycles(kernel)
     return replace(
         work,
         phases=(phase,),
@@ -58,17 +61,19 @@ def with_residence(kernel: UniformKernelSchedule, work: Work) -> Work:
 
 
 def start_cycles(machine: Machine, tasks: int, at_a_time: int) -> float:
-    """Return the cycles in which a machine starts the workgroups of all tasks but the first that its cores hold.
+    """Return the cycles in which a machine starts workgroups one after another; the first ones are part of the launch.
 
-    A core holds the workgroups of `at_a_time` tasks; the first are part of the launch. 0 on a CPU, which starts none.
+    There are `tasks` workgroups, of which each core runs `at_a_time` at a time; the first are as many as run on all
+    cores at once. 0 on a CPU, which starts no workgroups.
     """
     return max(0, tasks - at_a_time * (machine.limits.cores or 1)) * machine.limits.start_cycles
 
 
 def _row_bytes(kernel: UniformKernelSchedule, reads: Sequence[RowRead], lanes: int) -> float:
-    """Return the bytes of shared memory that a task of `lanes` lanes stores and loads of rows that it keeps there.
+    """Return the bytes that a task (workgroup) writes to and reads from shared memory, for rows that it keeps there.
 
-    Rows for which lanes have registers take none.
+    `reads` are reads that a task reduces and uses again; a row is written once and read for each use. A row that fits
+    in registers of the task's `lanes` lanes takes no shared memory.
     """
     most = kernel.machine.row_tasks.values * lanes
     kept = [row for row in reads if row.keeper == "workgroup"]
@@ -77,20 +82,22 @@ def _row_bytes(kernel: UniformKernelSchedule, reads: Sequence[RowRead], lanes: i
 
 
 def _bytes_read_again(machine: Machine, reads: Sequence[RowRead], tasks: int) -> float:
-    """Return the bytes of rows that a task reads again, as many as memory moves in the time that their cache takes.
+    """Return the bytes of rows that a task (workgroup) reads again after its first use, in bytes of memory traffic.
 
-    Rows come from L2 if it holds those of all `tasks` that run at a time.
+    `reads` are reads that a task reduces and uses again; only those that are not kept on the core count. `tasks` tasks
+    run at a time. If L2 holds the rows of all of them, bytes are scaled down by the ratio of memory to L2 bandwidth.
     """
-    limits, longest = machine.limits, [row for row in reads if row.keeper == "nobody"]
-    near = tasks * sum(row.task_bytes for row in longest) <= limits.l2_bytes
+    limits, not_kept = machine.limits, [row for row in reads if row.keeper == "nobody"]
+    near = tasks * sum(row.task_bytes for row in not_kept) <= limits.l2_bytes
     share = limits.far_rate / limits.l2_rate if near else 1.0
-    return share * sum((row.uses - 1) * row.task_bytes for row in longest)
+    return share * sum((row.uses - 1) * row.task_bytes for row in not_kept)
 
 
 def _line_cycles(kernel: UniformKernelSchedule, tasks: int, reads: Sequence[RowRead]) -> float:
-    """Return the cycles of one core in which the loads and stores of a task go over cache lines, one after another.
+    """Return the cycles of one core for the loads and stores of one task (workgroup): one cycle per cache line.
 
-    A wave's load takes a cycle for each line that it touches, however little of the line it needs.
+    A wave's load takes a cycle for each line that it touches, even if it needs a part of the line only. The kernel has
+    `tasks` tasks. `reads` are reads that a task reduces and uses again; those that are not kept count for each use.
     """
     facts, line, size = kernel.facts, kernel.machine.lane_access.line_bytes, numbers_of(kernel.facts.sizes)
     dims = {str(d): d for d in facts.order}
@@ -107,9 +114,10 @@ def _line_cycles(kernel: UniformKernelSchedule, tasks: int, reads: Sequence[RowR
 
 
 def _window_bytes(kernel: UniformKernelSchedule) -> float:
-    """Return the bytes that all tasks load of windows in shared memory, where neighbouring windows overlap.
+    """Return the bytes that all tasks load from shared memory for sliding windows, whose elements overlap.
 
-    If windows slide along what is contiguous, elements are loaded one by one, each in the time of a register.
+    If windows slide along the contiguous dimension, elements are loaded one by one, and each counts as a whole
+    register.
     """
     facts, word, total = kernel.facts, kernel.machine.register_file.word_bytes, 0.0
     parallel = {name for d in kernel.widths for name in facts.digit_names(d)}
@@ -120,19 +128,20 @@ def _window_bytes(kernel: UniformKernelSchedule) -> float:
     return total
 
 
-def _is_shared_by_waves(kernel: UniformKernelSchedule, dealt: int) -> bool:
-    """True if several waves have parts of a row that is reduced, so that they exchange them through shared memory.
+def _do_waves_share_rows(kernel: UniformKernelSchedule, padded_rows: int) -> bool:
+    """True if several waves reduce parts of the same row, so that they combine their results through shared memory.
 
-    `dealt` is the number of rows of a task, as a power of two. Lanes lie along rows that are contiguous; where
-    neighbours in memory are of different rows, they lie across rows first, a vector of rows each.
+    `padded_rows` is the number of rows of a task (workgroup), rounded up to a power of two. If rows are contiguous in
+    memory, lanes are distributed along a row. If memory is contiguous across rows, lanes are distributed across rows
+    first, each with a vector of neighbouring rows.
     """
     facts, machine = kernel.facts, kernel.machine
     lanes = machine.lanes or 1
     across = [n.place for n in facts.reads if n.place.contiguous in {str(d) for d in kernel.widths}]
     if not across:
-        return dealt < kernel.waves
+        return padded_rows < kernel.waves
     vector = machine.lane_access.vector_bytes // min(place.bytes for place in across)
-    slots = max(1, dealt // vector)
+    slots = max(1, padded_rows // vector)
     reduced = facts.size(frozenset[str]().union(*(n.space - n.dims for n in facts.nodes if n.reduces)))
     return slots < lanes * kernel.waves and reduced > lanes // min(lanes, slots)
 
@@ -140,7 +149,7 @@ def _is_shared_by_waves(kernel: UniformKernelSchedule, dealt: int) -> bool:
 def _result_elements(kernel: UniformKernelSchedule) -> float:
     """Return the number of elements of the largest result that all workgroups together compute in one loop iteration.
 
-    Without loops these are all elements of the result.
+    Without loops it is the number of elements of the whole result.
     """
     size, facts = numbers_of(kernel.facts.sizes), kernel.facts
     most = max((facts.size(n.dims) for n in facts.writes), default=0)
@@ -150,8 +159,8 @@ def _result_elements(kernel: UniformKernelSchedule) -> float:
 def _spilled_share(kernel: UniformKernelSchedule, work: Work, lanes: int) -> float:
     """Return the fraction (0 to 1) of a lane's live values that do not fit in its registers.
 
-    `lanes` is the number of lanes per workgroup. 0 on a machine that does not state its registers. `work` is the
-    kernel's counted work (cycles and bytes).
+    `lanes` is the number of lanes per workgroup; `work` is the kernel's counted work, with the number of workgroups. 0
+    on a machine whose description has no register file.
     """
     machine, facts, costs = kernel.machine, kernel.facts, kernel.machine.costs.resident
     file = machine.spaces["register"].bytes
@@ -161,6 +170,6 @@ def _spilled_share(kernel: UniformKernelSchedule, work: Work, lanes: int) -> flo
         machine.register_file.word_bytes,
         min((n.place.bytes for n in facts.reads or facts.writes), default=1),
     )
-    held = _result_elements(kernel) / work.tasks / lanes * (smallest + word) / 2 / word
-    room = file / word / max(costs.lanes, lanes) - costs.registers
-    return max(0.0, 1 - room / held) if held else 0.0
+    live_words = _result_elements(kernel) / work.tasks / lanes * (smallest + word) / 2 / word
+    lane_words = file / word / max(costs.lanes, lanes) - costs.registers
+    return max(0.0, 1 - lane_words / live_words) if live_words else 0.0

@@ -1,4 +1,4 @@
-"""Kernels that repack operands before the main kernel: what they move, and what they cost."""
+"""Copies of operands to another layout before the main kernel: bytes that they move, and cycles that they take."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from tilewright.plan.search.work import Phase, Work
 
 @dataclass(frozen=True)
 class RowCopy:
-    """A copy of an operand: its elements before (`given`) and after, bytes per element, elements that one
-    access moves.
+    """The copy of an operand to another layout, as the cost model counts it.
+
+    `memory` is the name of the operand, `source_elements` the number of its elements before the copy, `elements` that
+    after it, padding included. `bytes` is the size of an element, `word` the number of elements per load or store.
     """
 
     memory: str
-    given: int
+    source_elements: int
     elements: int
     bytes: int
     word: int
@@ -27,29 +29,32 @@ class RowCopy:
     """True if the operand has this shape already: nothing is copied."""
 
     def work(self, machine: Machine) -> Work:
-        """Return the Work of the kernel that makes this copy: ALU cycles per core, and bytes of memory traffic."""
+        """Return the Work of a kernel that makes this copy: ALU cycles per core, bytes of memory traffic, one wait."""
         limits, cores = machine.limits, machine.limits.cores or 1
         lanes = limits.placing / limits.lane_rate / self.word * self.elements / cores
-        moved = (self.given + self.elements) * self.bytes
+        moved = (self.source_elements + self.elements) * self.bytes
         return Work(cores, (Phase(1, lanes=lanes),), moved=moved, waits=limits.copy_latency)
 
 
 @dataclass(frozen=True)
 class Repacked:
-    """A program on repacked operands, and the cycles of repacking."""
+    """A program on repacked operands (copied to another layout first), and the cycles of the copies.
+
+    `rewrite` names the operands and their new layouts, `facts` is the analysed program that reads the copies.
+    """
 
     rewrite: Rewrite
     facts: Facts
     cycles: float
     only_blocks: bool = False
-    """True if only tiles with several GEMMs of a batch count: B is then repacked to block-diagonal form."""
+    """True if only kernels whose tiles have several GEMMs of a batch may be used; they repack B to block-diagonal."""
 
 
 def copy_cycles(machine: Machine, copies: list[RowCopy]) -> float:
     """Return the cycles of one launch that makes all `copies` before a kernel; 0 if nothing is copied.
 
-    The copies share one wait for memory. If kernels can launch early (programmatic dependent launch), it is at least
-    the cycles of a launch; else the cycles of a launch are added.
+    The copies share one wait for memory. On a machine that can launch a kernel while the one before it ends
+    (programmatic dependent launch), the result is at least the cycles of a launch; else those cycles are added.
     """
     copies = [c for c in copies if not c.is_view]
     if not copies:
@@ -61,16 +66,16 @@ def copy_cycles(machine: Machine, copies: list[RowCopy]) -> float:
 
 
 def with_copies(candidate: PlanCandidate, repacked: Repacked) -> PlanCandidate:
-    """Return the candidate with the cycles of `repacked` (operands copied first) added.
+    """Return the candidate for the program on repacked operands, with the cycles of the copies before it added.
 
-    The repacking becomes its only rewrite.
+    `repacked` has these cycles, and the rewrite (layouts of the operands), which becomes the candidate's only rewrite.
     """
     cycles = candidate.cycles + repacked.cycles
     return replace(candidate, cycles=cycles, rewrites=(repacked.rewrite,), key=(round(cycles), *candidate.key[1:]))
 
 
 def strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the row-major strides of a contiguous tensor, in elements.
+    """Return the row-major strides of a contiguous tensor of this shape, in elements.
 
     >>> strides((4, 3, 8))
     (24, 8, 1)
@@ -79,12 +84,18 @@ def strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def row_copy_of(n: ValueFacts, packed: tuple[int, ...], machine: Machine) -> RowCopy:
-    """Return a RowCopy (what the cost model times): the tensor that `n` reads, copied to the shape `packed`."""
+    """Return the RowCopy (sizes, for the cost model) that copies the tensor that `n` reads to the shape `packed`.
+
+    `n` is a read (a node of the program's graph). If the tensor has this shape already, nothing is copied.
+    """
     place = n.place
     word = gcd(machine.lane_access.vector_bytes // place.bytes, place.shape[-1], packed[-1])
     return RowCopy(place.memory, prod(place.shape), prod(packed), place.bytes, max(1, word), packed == place.shape)
 
 
 def with_accesses(facts: Facts, accesses: dict[int, AccessFacts]) -> tuple[ValueFacts, ...]:
-    """Return the program's nodes, with some accesses replaced; `accesses` maps node numbers to new accesses."""
+    """Return the nodes of a program's graph, with some accesses replaced: {node number: new access}.
+
+    `facts` is the analysed program; nodes without an entry in `accesses` stay as they are.
+    """
     return tuple(replace(n, access=accesses[n.id]) if n.id in accesses else n for n in facts.nodes)

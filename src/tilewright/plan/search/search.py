@@ -1,4 +1,4 @@
-"""The search: candidates of every rule, from the facts of a program, in one ranking."""
+"""The search: rules propose candidates for an analysed program; one cost model ranks them."""
 
 from __future__ import annotations
 
@@ -30,18 +30,22 @@ from tilewright.plan.search.partition import FIRST, TIMES, TIMES_WHOLE, GraphCut
 from tilewright.plan.search.ranking import PlanCandidate, Ranking, Rewrite
 from tilewright.plan.search.repack import repackings
 from tilewright.plan.search.row_copies import Repacked, with_copies
-from tilewright.plan.search.simt import kernels_by_terms
-from tilewright.plan.sums import summed_in
+from tilewright.plan.search.simt import simt_candidates
+from tilewright.plan.sums import accumulator_type
 
 KEPT, KEPT_OF_FAMILY = 8, 16
-"""Candidates that a ranking keeps, and those of each family that it keeps besides: lowering may refuse a family."""
+"""The number of candidates that a ranking keeps, and the number of each family that it keeps besides.
+
+A family has the same kinds of kernels and rewrites; the lowering tends to refuse all of a family."""
 
 CLEARLY_FASTER = 0.85
-"""On CPUs, values go through memory from one kernel to another if that is predicted to take this share, or less, of the
-best time without: what caches hold is not known better."""
+"""On CPUs, two kernels are used only if their predicted time is at most this share of the best time of one kernel.
+
+The share is less than 1 because it is uncertain which values between the kernels stay in caches."""
 
 FASTER_BY_K_TILES = 0.75
-"""The same share for accumulators that go through memory from one K tile to the next."""
+"""On CPUs, a kernel that stores accumulators between K tiles is used only if its predicted time is at most this share
+of the time of the best kernel that keeps them in registers."""
 
 
 def search(
@@ -56,9 +60,10 @@ def search(
 ) -> Ranking:
     """Find the fastest ways to run a program; return a Ranking: candidates, fastest first, and rejected choices.
 
-    `sizes` maps symbols to numbers; for sizes that are `opened` (known only at the call) these are typical numbers.
-    `free` are the loops whose tile size does not change the result. With `only_lowered`, candidates that the lowering
-    cannot do are rejected. Arguments named in `constant` are repacked once, when they are bound, at no cost.
+    `program` is a tile program. `sizes` maps symbols to numbers; for sizes that are `opened` (known only at the call)
+    these are typical numbers. `free` are the loops whose tile size does not change the result. With `only_lowered`,
+    candidates that the lowering (code generator) cannot do are rejected. Arguments named in `constant` are repacked
+    once, when they are bound, at no cost.
     """
     return search_facts(facts_of(program, sizes, free, opened), machine, only_lowered=only_lowered, constant=constant)
 
@@ -74,11 +79,11 @@ def search_facts(
 ) -> Ranking:
     """Find the fastest ways to run an analysed program; return a Ranking: candidates, fastest first, and rejections.
 
-    `only_lowered` rejects candidates that the lowering cannot do. `constant` names arguments that are repacked once, at
-    no cost. `keeps_all` keeps candidates that bounds show to be slower. Without `blocks`, no CPU kernel keeps
-    accumulator tiles in registers over all of K. A program that logs, or computes elements in order, gets kernels
-    without a pipeline only. A program with sizes known only at the call gets no SIMT products, repacked operands, split
-    reductions or second kernel.
+    `facts` is the program. `only_lowered` rejects candidates that the lowering (code generator) cannot do. `constant`
+    names arguments that are repacked once, at no cost. `keeps_all` keeps candidates that lower bounds show to be
+    slower. Without `blocks`, no CPU kernel keeps accumulator tiles in registers over all of K. A program that logs, or
+    computes elements in order, gets only kernels without a pipeline. A program with sizes known only at the call gets
+    no SIMT products, repacked operands, split reductions or second kernel.
     """
     ranking = Ranking(roofline=lower_bound(facts, machine), keeps_all=keeps_all)
     blocked = list(kernels_of_blocks(facts, machine, ranking)) if blocks else []
@@ -100,7 +105,7 @@ def search_facts(
     if facts.opened:
         ranking.reject("terms, repacked operands, parts, two kernels", "these are for sizes that are numbers")
         return ranking
-    _add_candidates(ranking, list(kernels_by_terms(facts, machine, ranking)))
+    _add_candidates(ranking, list(simt_candidates(facts, machine, ranking)))
     for repacked in repackings(facts, machine, constant, ranking):
         _add_repacked(repacked, machine, ranking, constant, only_lowered)
     if ranking.best is not None and isinstance(ranking.best.kernel, BlockedKernelSchedule):
@@ -112,10 +117,11 @@ def search_facts(
 
 
 def _add_without_loop(facts: Facts, machine: Machine, ranking: Ranking, only_lowered: bool) -> None:
-    """Add the candidates that run a program as two kernels, with its loop over a dimension in one iteration.
+    """Add candidates to `ranking` in which the program's loop is one iteration, and two kernels run the program.
 
-    The loop's states must merge. Values between its MMAs may then go through memory. Machines without lanes (CPUs) get
-    none.
+    Values between the loop's MMAs may then go through memory, such as the scores of attention. It needs one loop whose
+    partial results can be merged. Machines without lanes (CPUs) get no such candidates. `only_lowered` drops candidates
+    that the lowering (code generator) cannot do.
     """
     merging = [axis for axis, loop in facts.loops.items() if loop.source is not None and loop.merge is not None]
     if machine.lanes is None or facts.without_loop is None or len(merging) != 1:
@@ -131,10 +137,11 @@ def _add_without_loop(facts: Facts, machine: Machine, ranking: Ranking, only_low
 def _add_repacked(
     repacked: Repacked, machine: Machine, ranking: Ranking, constant: Collection[str], only_lowered: bool
 ) -> None:
-    """Add to the ranking the candidates that run a program on repacked operands (copied to another layout first).
+    """Add to `ranking` the candidates that run a program on repacked operands (copied to another layout first).
 
-    If a lower bound shows that all of them are slower than the best, note a rejection instead. `constant` names
-    arguments that are repacked once, at no cost; `only_lowered` drops candidates that the lowering cannot do.
+    `repacked` has the rewritten program and the cycles of the copies. If a lower bound shows that all of these
+    candidates are slower than the best, note a rejection instead. `constant` names arguments that are repacked once, at
+    no cost; `only_lowered` drops candidates that the lowering (code generator) cannot do.
     """
     best = ranking.limit
     least = lower_bound(repacked.facts, machine) + repacked.cycles
@@ -153,12 +160,11 @@ def _add_repacked(
 def _add_two_kernels(
     facts: Facts, machine: Machine, ranking: Ranking, only_lowered: bool, before: tuple[Rewrite, ...] = ()
 ) -> None:
-    """For each way to split the program into two kernels, add the fastest such candidate to the ranking.
+    """For each possible split of the program into two kernels, add the fastest candidate to `ranking`.
 
-    `before` are rewrites that were done to the program before.
-
-    A way that a lower bound shows to be slower than the best is noted as rejected; with `only_lowered`, so is a way
-    that the lowering cannot do. A way is skipped if the search finds no kernel for one of the halves.
+    `before` are rewrites that led to this program (`facts`). A split is noted as rejected if a lower bound shows that
+    it is slower than the best candidate, if it is not clearly faster on a CPU, or, with `only_lowered`, if the lowering
+    (code generator) cannot do it. A split is skipped if the search has no kernel for one of the halves.
     """
     share = CLEARLY_FASTER if machine.lanes is None else 1.0
     for cut in two_kernel_splits(facts, ranking, TIMES_WHOLE if before else TIMES):
@@ -190,9 +196,8 @@ def _add_two_kernels(
 def two_kernels(cut: GraphCut, one: PlanCandidate, two: PlanCandidate, machine: Machine) -> PlanCandidate:
     """Return one candidate that runs the kernel of `one` and then the kernel of `two`; its cycles are the sum of both.
 
-    `cut` (a GraphCut) has the two programs into which the program was split. On a machine whose cores have L2 caches of
-    their own (a CPU), a core finds the value between the kernels in those of other cores: it is written to memory and
-    read from there.
+    `cut` (a GraphCut) has the two programs into which the program was split. On a CPU the cycles to write the values
+    between the kernels to memory, and to read them, are added: its cores have L2 caches of their own.
     """
     cycles = one.cycles + two.cycles
     if machine.lanes is None:
@@ -203,10 +208,10 @@ def two_kernels(cut: GraphCut, one: PlanCandidate, two: PlanCandidate, machine: 
 
 
 def _add_candidates(ranking: Ranking, candidates: list[PlanCandidate]) -> None:
-    """Add candidates to a ranking in order of their keys, and drop slow ones.
+    """Add candidates to a ranking, sort it by key (smaller is better), and drop slow candidates.
 
-    Kept are the KEPT (8) best of all, and the KEPT_OF_FAMILY (16) best of each family (same kinds of kernels, same
-    rewrites of the program). If the ranking keeps all, no candidate is dropped.
+    The ranking keeps the KEPT (8) best of all, and the KEPT_OF_FAMILY (16) best of each family (same kinds of kernels,
+    same rewrites of the program). If the ranking keeps all, no candidate is dropped.
     """
     ranking.states += 1
     every = sorted([*ranking.candidates, *candidates], key=lambda c: c.key)
@@ -230,7 +235,7 @@ def lower_bound(facts: Facts, machine: Machine) -> float:
     for p in facts.products:
         n = facts.nodes[p.node]
         assert n.source is not None
-        types = (facts.nodes[p.a.value].dtype, facts.nodes[p.b.value].dtype, summed_in(n.source, machine))
+        types = (facts.nodes[p.a.value].dtype, facts.nodes[p.b.value].dtype, accumulator_type(n.source, machine))
         every = [
             *(atoms_for(machine, *types, precision_of(n.source)) if machine.lanes is None else ()),
             *(

@@ -1,4 +1,7 @@
-"""Rule: the tile of every class of dimensions: a grid tile, a loop tile, all of it, or a part of a cluster."""
+"""Rule: the tile of every class of dimensions: a tile of the grid, of a loop, of a cluster, or the whole class.
+
+A class is a set of dimensions with the same role (M, N, K or batch) in every MMA; it is one axis of the schedule.
+"""
 
 from __future__ import annotations
 
@@ -14,29 +17,31 @@ from tilewright.plan.search.halo import HaloWindow, halo_window
 from tilewright.plan.search.orientation import Orientation
 
 GRID, CLUSTER, LOOP, WHOLE = "grid", "cluster", "loop", "whole"
-"""Levels: tasks of a grid, of a cluster that exchanges values, iterations, or one task has all."""
+"""Levels of a tile: a class is split over workgroups of the grid, over workgroups of a cluster (which exchange values),
+over loop iterations, or not at all."""
 RUN, BOX, INNER_RUN = "run", "box", "inner run"
-"""A tile is a run of the axis as one number, a box of its digits, or a run of the digits of its innermost program
-dimension, with one element of the dimensions before."""
+"""Shapes of a tile: a run of contiguous indices of the flattened class; a box (rectangle) of its dimensions; or a run
+within its innermost program dimension, with one element of the dimensions before."""
 ATOMS = (1, 2, 3, 4)
-"""Atoms along M that a wave group may have."""
+"""The numbers of atoms along the atom's rows that a wave group may have."""
 GROUPS = ((1, 1), (2, 1), (3, 1), (1, 2), (1, 3))
-"""Groups of waves along the rows and along the columns of a tile."""
+"""Choices of (wave groups along the rows of a workgroup's tile, wave groups along its columns)."""
 WIDEST_WHOLE, DEEPEST_WHOLE = 768, 512
-"""The most columns that a task may have whole if the grid cannot split them, and the longest K in one step."""
+"""The most columns of a workgroup's tile if the grid cannot split them, and the longest K in one step."""
 COLUMN_BLOCKS = (64, 128, 256)
-"""Columns per iteration of a task with several MMAs that loops over a parallel axis."""
+"""Columns per iteration of a kernel with several MMAs that loops over N although the grid could split it."""
 CLUSTERS = (2, 4, 8)
-"""Tasks of a cluster that share an axis."""
+"""The numbers of workgroups of a cluster that may share an axis."""
 
 
 @dataclass(frozen=True)
 class AxisTile:
-    """A tile of a class of dimensions: its level, its elements, its box (extent by dimension), and how many cover the
-    class.
+    """A tile of a class of dimensions: dimensions with the same role (such as M or K) in every MMA.
 
-    `fold` says whether it is a run (contiguous flat indices), a box (rectangle), or a run within the innermost program
-    dimension. If a loop iterates over it, `tasks` share the class, and each has `count` tiles.
+    `level` says what splits the class: GRID, CLUSTER, LOOP or nothing (WHOLE). The tile has `size` elements; `box` is
+    its extent by dimension. `fold` is its shape: a RUN (contiguous flat indices), a BOX (rectangle), or an INNER_RUN
+    (within the innermost program dimension). `count` tiles cover the class; for a LOOP, `tasks` workgroups share the
+    class, and each iterates over `count` tiles.
     """
 
     level: str
@@ -50,19 +55,20 @@ class AxisTile:
 def tilings(o: Orientation) -> Iterator[tuple[tuple[AxisTile, ...], tuple[int, int]]]:
     """Yield every choice of tiles to try: (an AxisTile per class of dimensions, (wave groups along rows, columns)).
 
-    A class of dimensions (same role in every MMA) is one axis of the schedule. Tiles meet the author's constraints. `o`
-    (an Orientation) says which of M and N lies on the atom's rows. There are several wave groups (such as warpgroups)
-    along columns only if a workgroup or a cluster has all of N.
+    An AxisTile is the tile of a class of dimensions (same role, such as M or K, in every MMA). Tiles meet the author's
+    constraints. `o` (an Orientation) has the classes and says which of M and N lies on the atom's rows. There are
+    several wave groups (such as warpgroups) along columns only if a workgroup or a cluster has all of N.
     """
     unit = o.products[0].atoms[0].shape[0]
-    held = any(p.a_in_registers for p in o.products)
+    a_in_registers = any(p.a_in_registers for p in o.products)
     has_rows = any(ROWS in c.roles for c in o.classes)
     legal: dict[tuple[int, int], list[AxisTile]] = {}
 
     def legal_tiles(n: int, c: DimClass, rows: int) -> list[AxisTile]:
-        """Return the legal tiles of the class `c`, number `n`; only tiles on the atom's rows depend on `rows`.
+        """Return the legal AxisTiles of the class `c` of dimensions, which has the index `n` among all classes.
 
-        `rows` is the M extent of a workgroup's tile. Results are kept for the next call.
+        `rows` is the number of elements of a workgroup's tile along the atom's rows; tiles of other classes do not
+        depend on it. Results are cached.
         """
         key = n, rows if ROWS in c.roles else 0
         if key not in legal:
@@ -73,7 +79,7 @@ def tilings(o: Orientation) -> Iterator[tuple[tuple[AxisTile, ...], tuple[int, i
         rows = unit * down * atoms
         if (
             rows > o.machine.bulk_copy.box_extent
-            or (across > 1 and (atoms > 1 or held))
+            or (across > 1 and (atoms > 1 or a_in_registers))
             or (rows > unit and not has_rows)
         ):
             continue  # a fragment of A would be each group's in part
@@ -96,21 +102,22 @@ def _atom_widths(o: Orientation, c: DimClass) -> tuple[int, ...]:
 
 
 def _legal_tiles(o: Orientation, c: DimClass, rows: int, columns: tuple[int, ...]) -> list[AxisTile]:
-    """Return a list of AxisTiles for the class `c` of dimensions: those that are legal and meet the constraints.
+    """Return the AxisTiles of the class `c` of dimensions that are legal and meet the author's constraints.
 
-    A grid tile that extends past the end of `c` is legal only if writes drop the elements past the end. `rows` is the M
-    extent of a workgroup's tile in elements, `columns` are the N extents of atoms. `o` (an Orientation) says which of M
-    and N lies on the atom's rows.
+    Dimensions of `c` have the same role (such as M or K) in every MMA. A grid tile that extends past the end of `c` is
+    legal only if writes drop the elements past the end. `rows` is the number of elements of a workgroup's tile along
+    the atom's rows, `columns` are the extents of atoms along their columns. `o` (an Orientation) says which of M and N
+    lies on the atom's rows.
     """
     proposed = [tile for tile in _proposed_tiles(o, c, rows, columns) if c.is_batch or _is_as_stated(o.facts, tile)]
     return [tile for tile in proposed if tile.level != GRID or _overhang_is_dropped(o.facts, tile)]
 
 
 def _is_as_stated(facts: Facts, tile: AxisTile) -> bool:
-    """True if a tile agrees with the author's constraints on the number of elements per workgroup.
+    """True if `tile` agrees with the author's constraints on the number of elements per workgroup.
 
-    A grid tile must have exactly the stated number along a constrained dimension; other tiles always agree. `facts` is
-    the analysed program.
+    A grid tile must have exactly the stated number along each constrained dimension; other tiles always agree. `facts`
+    is the analysed program with the constraints.
     """
     for owner, stated in facts.stated_tasks.items():
         digits = facts.digits.get(owner, (owner,))
@@ -123,7 +130,10 @@ def _is_as_stated(facts: Facts, tile: AxisTile) -> bool:
 
 
 def _overhang_is_dropped(facts: Facts, tile: AxisTile) -> bool:
-    """True if a grid tile may be used at the end of its dimensions: it fits exactly, or writes drop the overhang."""
+    """True if tiles fit the extents of their dimensions exactly, or if writes drop the elements past the end.
+
+    `tile` is a grid tile of the analysed program `facts`.
+    """
     past = [d for d, n in tile.box if facts.extents[d] % n]
     if tile.fold == RUN:
         past = [tile.box[0][0]] if prod(facts.extents[d] for d, _ in tile.box) % tile.size else []
@@ -134,12 +144,12 @@ def _overhang_is_dropped(facts: Facts, tile: AxisTile) -> bool:
 
 
 def can_pad(facts: Facts, dim: str) -> bool:
-    """True if a tile may extend past the end of `dim`, because every write drops the elements past the end."""
+    """True if a tile may extend past the end of `dim`, because every write of `facts` drops the elements there."""
     return all(_end_is_out_of_bounds(w.place, dim, facts.extents[dim]) for w in facts.writes)
 
 
 def _end_is_out_of_bounds(access: AccessFacts, dim: str, extent: int) -> bool:
-    """True if elements from `extent` on along `dim` are out of bounds, so that a write by this access drops them."""
+    """True if the index `extent` along `dim` is out of bounds in memory, so that the write `access` drops it."""
     return any(
         dict(form).get(dim, 0) * extent >= shape for form, shape in zip(access.coords, access.shape, strict=False)
     )
@@ -148,10 +158,11 @@ def _end_is_out_of_bounds(access: AccessFacts, dim: str, extent: int) -> bool:
 def _proposed_tiles(o: Orientation, c: DimClass, rows: int, columns: tuple[int, ...]) -> list[AxisTile]:
     """Return a list of AxisTiles to try for the class `c` of dimensions, before constraints and overhang are checked.
 
-    `rows` is the M extent of a workgroup's tile in elements, `columns` are the N extents of atoms. `o` (an Orientation)
+    Dimensions of `c` have the same role (such as M or K) in every MMA. `rows` is the number of elements of a
+    workgroup's tile along the atom's rows, `columns` are the extents of atoms along their columns. `o` (an Orientation)
     says which of M and N lies on the atom's rows.
     """
-    roles, several, extents = set(c.roles), len(o.facts.products) > 1, o.facts.extents
+    roles, has_several_mmas, extents = set(c.roles), len(o.facts.products) > 1, o.facts.extents
     whole = AxisTile(WHOLE, c.extent, tuple((d, extents[d]) for d in c.dims))
     if c.is_batch:
         single = AxisTile(GRID, 1, tuple((d, 1) for d in c.dims), RUN, c.extent)
@@ -164,24 +175,24 @@ def _proposed_tiles(o: Orientation, c: DimClass, rows: int, columns: tuple[int, 
     if COLUMNS in roles and c.is_parallel:
         wide = [n for n in columns if n < c.extent] + _covering_widths(o, c, columns)
         grid = [t for n in wide for t in _tiles_of_size(o, c, n, GRID)]
-        blocks = [n for n in COLUMN_BLOCKS if several and COLUMN_BLOCKS[0] < c.extent and n < c.extent]
+        blocks = [n for n in COLUMN_BLOCKS if has_several_mmas and COLUMN_BLOCKS[0] < c.extent and n < c.extent]
         return [*grid, *(t for n in blocks for t in _tiles_of_size(o, c, n, LOOP))]
     if COLUMNS in roles:
         return [*_tiles_of_unsplit_n(o, c, columns), *([whole] if c.extent <= WIDEST_WHOLE else [])]
     slab = _slab_elements(o, c)
     steps = list(_steps_of_k(o, c, slab)) if c.streams else []
-    shallow = c.extent <= DEEPEST_WHOLE and (several or not c.streams) and len(c.dims) == 1
+    shallow = c.extent <= DEEPEST_WHOLE and (has_several_mmas or not c.streams) and len(c.dims) == 1
     if shallow and c.extent <= slab:
         return [whole]
     return [*steps, *([whole] if shallow else [])]
 
 
 def _covering_widths(o: Orientation, c: DimClass, columns: tuple[int, ...]) -> list[int]:
-    """Return up to two N extents of atoms that cover all of `c` (the dimensions of N); [] if no atom covers it.
+    """Return up to two of the extents `columns` that cover all of `c` (the dimensions of N); [] if none covers it.
 
-    The first is the narrowest; the second is the narrowest for which bulk copies can store rows of the result, if that
-    differs. `columns` are the N extents of atoms, ascending. `o` (an Orientation) says which of M and N lies on the
-    atom's rows.
+    `columns` are the extents of atoms along their columns, ascending. The first result is the narrowest that covers
+    `c`; the second is the narrowest for which bulk copies can store rows of the result, if that differs. `o` (an
+    Orientation) has the program and the machine.
     """
     element = max(w.bytes for w in o.facts.writes)
     covering, least = [n for n in columns if n >= c.extent], o.machine.bulk_copy.row_bytes
@@ -191,9 +202,10 @@ def _covering_widths(o: Orientation, c: DimClass, columns: tuple[int, ...]) -> l
 def _tiles_of_unsplit_n(o: Orientation, c: DimClass, columns: tuple[int, ...]) -> Iterator[AxisTile]:
     """Yield AxisTiles of an N that the grid cannot split: loop tiles, and equal shares for the workgroups of a cluster.
 
-    `o` (an Orientation) says which of M and N lies on the atom's rows, `c` are the dimensions of N, `columns` the N
-    extents of atoms. If the program needs several passes over N, the MMA is computed again in each pass, and the tile's
-    count is the number of iterations of all passes. Yields nothing if the program scans `c`.
+    The grid cannot split N if, for example, the program reduces the MMA's result along it. `c` are the dimensions of N,
+    `columns` the extents of atoms along their columns; `o` (an Orientation) has the MMAs. If the program needs several
+    passes over N, the MMA is computed again in each pass, and the tile's count is the number of iterations of all
+    passes. Yields nothing if the program scans along `c`.
     """
     facts = o.facts
     if set(c.dims) & facts.scanned:
@@ -214,15 +226,19 @@ def _tiles_of_unsplit_n(o: Orientation, c: DimClass, columns: tuple[int, ...]) -
 
 
 def _atom_k(o: Orientation) -> int:
-    """Return the number of K elements that one atom multiplies: the maximum over all MMAs, each with its first atom."""
+    """Return the number of K elements that one atom multiplies: the maximum over all MMAs, each with its first atom.
+
+    `o` (an Orientation) has the MMAs, and the atoms that take their operands.
+    """
     return max(p.atoms[0].shape[2] for p in o.products)
 
 
 def _block_diagonal_tiles(o: Orientation, c: DimClass) -> Iterator[AxisTile]:
     """Yield at most one grid AxisTile that has several GEMMs of a batch, as blocks of a block-diagonal operand.
 
-    `c` are the batch dimensions. It yields one if the program has a single MMA, the K of neighbouring GEMMs are
-    adjacent in memory, and a slab (K elements in a row of shared memory) has room for the K of two or more GEMMs.
+    `c` are the batch dimensions; `o` (an Orientation) has the MMAs. It yields one if the program has a single MMA, the
+    K of neighbouring GEMMs are adjacent in memory, and a slab (the K elements in a row of shared memory) has room for
+    the K of two or more GEMMs.
     """
     facts, inner = o.facts, c.dims[-1]
     if len(o.products) != 1:
@@ -245,8 +261,8 @@ def _block_diagonal_tiles(o: Orientation, c: DimClass) -> Iterator[AxisTile]:
 def _slab_elements(o: Orientation, c: DimClass) -> int:
     """Return the number of K elements in a slab (row of shared memory) of the first MMA that has `c` as K.
 
-    `c` is a class of dimensions (same role in every MMA). `o` (an Orientation) says which of M and N lies on the atom's
-    rows.
+    `c` is a class of dimensions (same role in every MMA). `o` (an Orientation) has the MMAs, and the atoms that take
+    their operands.
     """
     return next(p.atoms[0].slab or 1 for p, role in zip(o.products, c.roles, strict=True) if role == DEPTH)
 
@@ -254,9 +270,9 @@ def _slab_elements(o: Orientation, c: DimClass) -> int:
 def _steps_of_k(o: Orientation, c: DimClass, slab: int) -> Iterator[AxisTile]:
     """Yield up to two loop AxisTiles for the dimensions `c` of K, in steps of `slab` elements (a row of shared memory).
 
-    `o` (an Orientation) says which of M and N lies on the atom's rows. The first is a run (contiguous flat indices)
-    over all of K, if copies can load it. The second, if `c` has several dimensions, steps along the contiguous
-    dimension alone, for one filter tap after the other.
+    Steps of the first are runs (contiguous indices) of K as one flat index; it is yielded only if copies can load such
+    runs. The second, if `c` has several dimensions, steps along the contiguous dimension alone, for one index of the
+    others (such as a filter tap) after the other. `o` (an Orientation) has the MMAs and says how operands are copied.
     """
     facts, extents = o.facts, o.facts.extents
     accesses = [r.place for r in facts.reads if set(c.dims) & r.place.dims]
@@ -270,17 +286,17 @@ def _steps_of_k(o: Orientation, c: DimClass, slab: int) -> Iterator[AxisTile]:
 
 
 def _are_digits_of_one(facts: Facts, dims: tuple[str, ...]) -> bool:
-    """True if all of `dims` are digits (mixed-radix parts) of one program dimension, in its order."""
+    """True if all of `dims` are digits (mixed-radix parts) of one dimension of the program `facts`, in their order."""
     return any(tuple(d for d in digits if d in dims) == dims for digits in facts.digits.values())
 
 
 def _can_copy_run(access: AccessFacts, dims: tuple[str, ...], o: Orientation) -> bool:
-    """True if copies can load a run over `dims` (contiguous indices of the flattened `dims`) through this access.
+    """True if copies can move a run over `dims` (contiguous indices of the flattened `dims`) of a read or write.
 
-    True if the access depends on fewer than two of `dims`. Lanes that copy without bulk copies can load any digits
-    (mixed-radix parts) of one program dimension. Bulk copies can if memory has `dims` as one dimension, or if each of
-    `dims` has a separate memory coordinate, in order (im2col). `o` (an Orientation) says which of M and N lies on the
-    atom's rows.
+    True if `access`, the read or write, depends on fewer than two of `dims`. Lanes can load digits (mixed-radix parts)
+    of one program dimension. Bulk copies can load a run if memory has `dims` as one dimension, or if each of `dims` has
+    a separate memory coordinate, in order (im2col). `o` (an Orientation) says whether lanes or bulk copies load
+    operands.
     """
     used = [d for d in dims if d in access.dims]
     if len(used) < 2 or (o.by_threads and _are_digits_of_one(o.facts, dims)):
@@ -296,15 +312,20 @@ def _can_copy_run(access: AccessFacts, dims: tuple[str, ...], o: Orientation) ->
 
 
 def inner_digits(facts: Facts, dims: tuple[str, ...]) -> tuple[str, ...]:
-    """Return those of `dims` that are digits (mixed-radix parts) of the same program dimension as the last of them."""
+    """Return the names in `dims` that are digits (mixed-radix parts) of the same program dimension as the last name.
+
+    Return only the last name if it is no digit. `facts` is the analysed program.
+    """
     owner = next((digits for digits in facts.digits.values() if dims[-1] in digits), dims[-1:])
     return tuple(d for d in dims if d in owner)
 
 
 def inner_run(facts: Facts, c: DimClass, size: int) -> Iterator[AxisTile]:
-    """Yield at most one grid tile: `size` elements along the innermost program dimension of a class, one along others.
+    """Yield at most one grid AxisTile: `size` elements along the innermost program dimension of `c`, 1 along others.
 
-    It yields nothing if that dimension is the only one of `c`, has a single digit, or has fewer elements than `size`.
+    `c` is a class of dimensions (same role in every MMA). The tile is a run: contiguous indices of the flattened digits
+    (mixed-radix parts) of that program dimension. Yields nothing if that dimension is the only one of `c`, has a single
+    digit, or has fewer elements than `size`. `facts` is the analysed program.
     """
     inner = inner_digits(facts, c.dims)
     if not 1 < len(inner) < len(c.dims) or c.dims[-len(inner) :] != inner or size > facts.size(inner):
@@ -320,8 +341,8 @@ def filled_box(
     """Return the extents of a box (rectangle) of up to `size` elements over `dims`, as ((dimension, extent), ...).
 
     `dims` are its dimensions, outermost first. The innermost dimension is filled first; with `outermost`, the
-    outermost. With `up`, extents are rounded up, so that the box has at least `size` elements. `facts` is the analysed
-    program.
+    outermost: 64 elements of 14 x 28 give 2 x 28. With `up`, extents are rounded up, so that the box has at least
+    `size` elements: 3 x 28. `facts` is the analysed program.
     """
     box: dict[str, int] = {}
     for d in dims if outermost else reversed(dims):
@@ -335,9 +356,8 @@ def _tiles_of_size(o: Orientation, c: DimClass, size: int, level: str) -> Iterat
 
     A box is a rectangle of the dimensions; `level` is GRID or LOOP. If `c` has one dimension, there is only the run. If
     `c` has several, a run shorter than `c` is yielded only if copies can load it, and, if masks depend on `c`, only if
-    `size` divides the innermost dimension. `o` (an Orientation) says which of M and N lies on the atom's rows. If a
-    sliding window reads `c` and `level` is GRID, boxes are only those whose halo tile (input patch) one bulk copy
-    loads.
+    `size` divides the innermost dimension. If a sliding window reads `c` and `level` is GRID, the only boxes are those
+    whose halo tile (input patch) one bulk copy loads. `o` (an Orientation) has the program and its MMAs.
     """
     facts, extents = o.facts, o.facts.extents
     if len(c.dims) == 1 or size >= c.extent:
@@ -365,19 +385,20 @@ def _halo_boxes(o: Orientation, c: DimClass, rows: int, window: HaloWindow) -> I
 
     A box is a rectangle, ((dimension, extent), ...) over the dimensions of `c`. An atom can read the halo tile if
     groups of the atom's rows have one stride. Each extent of a box is less than twice the extent of its dimension.
-    Yields nothing if `c` has one dimension. `o` (an Orientation) says which of M and N lies on the atom's rows.
+    `window` computes the halo tile of a box; `o` (an Orientation) has the MMAs. Yields nothing if `c` has one
+    dimension.
     """
     extents = [o.facts.extents[d] for d in c.dims]
-    unit, together = o.products[0].atoms[0].shape[0], o.machine.shared_memory.atom_rows
+    unit, atom_rows = o.products[0].atoms[0].shape[0], o.machine.shared_memory.atom_rows
     counted = o.machine.bulk_copy.counted_dims - 1  # beside images
     if len(extents) < 2:
         return
-    for last in (together, *range(unit, rows + 1, unit)):
+    for last in (atom_rows, *range(unit, rows + 1, unit)):
         for lines in range(1, rows // last + 1):
             rest = rows // last // lines
             if (
                 rows % (last * lines)
-                or (last == together and lines % (unit // last))
+                or (last == atom_rows and lines % (unit // last))
                 or (rest > 1 and len(extents) < counted)
             ):
                 continue

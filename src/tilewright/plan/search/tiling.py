@@ -1,7 +1,8 @@
 """One choice of tiles: the extent of tasks and iterations along every dimension, and the loops around each value.
 
-A phase is a set of loops. A value is computed in the phase of the loops over its dimensions, and over those that it
-reduces or carries.
+A task is one workgroup's tile of the grid. A class is a set of dimensions with the same role (such as M or K) in every
+MMA; it has one tile. A phase is a loop nest: a value is computed in the loops over the dimensions that it has, reduces
+or carries from one iteration to the next.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ from tilewright.plan.search.orientation import Orientation
 from tilewright.plan.search.tiles import CLUSTER, GRID, LOOP, WHOLE, AxisTile
 
 Loops = frozenset[int]
-"""The loops of a phase, by the indices of their classes."""
+"""The loops of a phase (loop nest): each is the index of the class of dimensions that it iterates over."""
 
 
 class Tiling:
-    """The tiles of all classes (dimensions with one role) under one orientation, and wave groups (along rows, along
-    columns).
+    """One choice of tiles: an AxisTile for each class of dimensions (same role, such as M or K, in every MMA).
+
+    `o` (an Orientation) has the classes and the MMAs. `groups` is (wave groups along the rows of a workgroup's tile,
+    wave groups along its columns), which become `down` and `across`. `looped` are the indices of the classes that a
+    loop iterates over, `tasks` is the number of workgroups.
     """
 
     def __init__(self, o: Orientation, tiles: tuple[AxisTile, ...], groups: tuple[int, int]):
@@ -38,7 +42,7 @@ class Tiling:
 
     @cached_property
     def size(self) -> dict[str, int]:
-        """Return {dimension: extent of this tiling's tile, in elements}.
+        """Return {dimension: number of elements of this tiling's tile along it}.
 
         It is the extent of one iteration if a loop iterates over the dimension, else of a workgroup's tile. A program
         dimension that was split into digits (mixed-radix parts) has one entry per digit.
@@ -52,11 +56,11 @@ class Tiling:
         return prod(tile.size for tile, c in pairs if tile.level == GRID and c.is_batch)
 
     def span(self, dims: Dims) -> int:
-        """Return the number of elements of a tile of a value with the dimensions `dims`, padded to whole tiles.
+        """Return the number of elements of the tile of a value with the dimensions `dims`.
 
-        It is the product over all classes (dimensions of one role) that have any of `dims`; a class counts with all of
-        its dimensions. Along a class that a loop iterates over it is the tile of one iteration, else the tile of a
-        workgroup.
+        It is the product of the tile sizes of all classes (dimensions of one role) that have any of `dims`; a class
+        counts with all of its dimensions. The tile is that of one iteration if a loop iterates over the class, else
+        that of a workgroup.
         """
         if dims not in self._spans:
             class_indices = {self.o.class_of[d] for d in dims}
@@ -64,10 +68,10 @@ class Tiling:
         return self._spans[dims]
 
     def phase(self, n: ValueFacts) -> Loops:
-        """Return the loop nest in which the value `n` is computed, as a set of loops.
+        """Return the loop nest in which the value `n` is computed, as a set of loops; empty if it is in no loop.
 
-        It has the loops over dimensions that the value has, reduces or carries; each loop is the index of its class of
-        dimensions (same role in every MMA). Empty if the value is computed in no loop.
+        It has the loops over dimensions that the value has, reduces or carries from one iteration to the next. A loop
+        is given as the index of its class of dimensions (same role in every MMA).
         """
         return self.loops_over(n.dims | n.reduces | n.carried)
 
@@ -98,11 +102,11 @@ class Tiling:
         return self.tiles[self.o.class_of[dim]]
 
     def steps_between(self, dims: Dims, slab: int) -> int:
-        """Return the number of K steps over the dimension in `dims` that links two MMAs and that a workgroup has whole.
+        """Return the number of K steps of an MMA along a dimension in `dims` that is N of the MMA before it; else 1.
 
-        A step has `slab` elements. Such a dimension is N of one MMA and K of the next. A workgroup has all of it in the
-        first MMA's accumulator; B of the second MMA is loaded one step (a row of shared memory) at a time. 1 if there
-        is no such dimension, if the program loops over it, or if `slab` does not divide it.
+        A workgroup has all of that dimension in the first MMA's accumulator; the second MMA loads its B one step at a
+        time. A step has `slab` elements (a row of shared memory). 1 if there is no such dimension, if the program loops
+        over it, or if `slab` does not divide it or is no shorter.
         """
         for c, tile in self.pairs():
             is_between = (
@@ -113,10 +117,10 @@ class Tiling:
         return 1
 
     def pairs(self) -> tuple[tuple[DimClass, AxisTile], ...]:
-        """Return pairs (DimClass, its AxisTile), one for each class of dimensions (same role in all MMAs)."""
+        """Return pairs (DimClass, its AxisTile): each class of dimensions (same role in all MMAs) with its tile."""
         return self._pairs
 
     @cached_property
     def _pairs(self) -> tuple[tuple[DimClass, AxisTile], ...]:
-        """Return what `pairs` returns, computed once."""
+        """Return pairs (DimClass, its AxisTile), as `pairs` does; they are computed once."""
         return tuple(zip(self.o.classes, self.tiles, strict=True))

@@ -1,4 +1,7 @@
-"""Kernels whose waves all run the same code, without a pipeline: elementwise, or with atoms on register fragments."""
+"""Work and plan of kernels without a pipeline: all waves run the same code, with or without MMAs.
+
+A task is one workgroup's tile of the grid; on a CPU it is one thread's tile, and the lanes are a vector's elements.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from tilewright.plan.addresses import elements_per_load, needs_division
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.facts import Facts, ValueFacts
 from tilewright.plan.general import CHOSEN, DEEPEST, WHOLE, axis_of, only_adds, plan_over_dims
-from tilewright.plan.microkernel import Microkernel, axes_in, products_of, tile_cycles, waves_of
+from tilewright.plan.microkernel import Microkernel, all_tiles_cycles, axes_in, best_microkernels, waves_of
 from tilewright.plan.model import Size
 from tilewright.plan.schedule import REVERSED, ProductUnit, Schedule, Split
 from tilewright.plan.search.core_reads import (
@@ -26,24 +29,27 @@ from tilewright.plan.search.core_rows import again_cycles, vector_cycles
 from tilewright.plan.search.cost import SAME_WAVES, kernel_time
 from tilewright.plan.search.kernel import Parts
 from tilewright.plan.search.ranking import PlanCandidate
-from tilewright.plan.search.resident import start_cycles, with_residence
+from tilewright.plan.search.resident import start_cycles, with_resident_tasks
 from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 from tilewright.plan.search.work import Phase, Work
 
 
 def uniform_candidate(kernel: UniformKernelSchedule, *ties: float) -> PlanCandidate:
-    """Return a kernel without a pipeline as a PlanCandidate with its predicted cycles; `ties` break equal cycles."""
+    """Return a kernel without a pipeline as a PlanCandidate with its predicted cycles.
+
+    `ties` are further numbers that order candidates of equal cycles: smaller is better.
+    """
     cycles = kernel_time(kernel.machine, count_uniform_work(kernel), SAME_WAVES).cycles
     return PlanCandidate(kernel, cycles, (round(cycles), *ties))
 
 
 def loop_tiles(facts: Facts) -> dict[Expr, int]:
-    """Return {loop dimension: elements per iteration} for the loops of the program; while loops are left out.
+    """Return {loop dimension: elements per iteration} for the loops of the program `facts`.
 
-    Loops over dimensions that the grid splits are left out too. The tile is the author's, if stated; else the whole
-    extent for a loop that carries more than an accumulator; else, for a K loop, at most DEEPEST (4096) elements, or the
-    whole extent if that is known only at the call; else the whole extent up to WHOLE (512) elements, and CHOSEN (256)
-    elements beyond.
+    The tile is the author's, if stated; else the whole extent for a loop that carries more than an accumulator; else,
+    for a K loop, at most DEEPEST (4096) elements, or the whole extent if that is known only at the call; else the whole
+    extent up to WHOLE (512) elements, and CHOSEN (256) elements beyond. While loops, and loops over dimensions that the
+    grid splits, are left out.
     """
     size, tiles = numbers_of(facts.sizes), {}
     for op in facts.program.walk():
@@ -67,20 +73,21 @@ def loop_tiles(facts: Facts) -> dict[Expr, int]:
 def microkernels(facts: Facts, machine: Machine, width: Size, lanes: int | None = None) -> dict[Op, Microkernel | None]:
     """Return {MMA: its Microkernel (atom and accumulator tile), or None if no atom fits} for the MMAs of a kernel.
 
-    `width(d)` evaluates the extent of a dimension d in a workgroup's tile (on CPUs a thread's). `lanes` is the number
-    of lanes that an atom must span, None for any. MMAs of the program that another kernel computes are left out.
+    `width(d)` is the extent of a dimension d in a workgroup's tile (on CPUs a thread's). `lanes` is the number of lanes
+    that an atom must span, None for any. `facts` is the analysed program of this kernel: MMAs that another kernel
+    computes are left out.
     """
     own = {facts.nodes[p.node].source for p in facts.products}
-    every = products_of(facts.program, machine, width, numbers_of(facts.sizes), facts.opened, lanes)
+    every = best_microkernels(facts.program, machine, width, numbers_of(facts.sizes), facts.opened, lanes)
     return {op: microkernel for op, microkernel in every.items() if op in own}
 
 
 def count_uniform_work(kernel: UniformKernelSchedule) -> Work:
-    """Count the work of a kernel without a pipeline; return a Work (cycles and bytes).
+    """Count the work of a kernel without a pipeline; return a Work: cycles per task, bytes of memory traffic, waits.
 
-    Loads do not overlap arithmetic, and the cycles of lanes and atoms add up. Without MMAs a core waits once for its
-    reads; with MMAs each workgroup waits for A and for B in every K step of every accumulator tile. If another kernel
-    packs B of an MMA first, the cycles and bytes of the packing are included.
+    A task is one workgroup's tile (on a CPU one thread's). Without MMAs a core waits once for its reads; with MMAs each
+    workgroup waits for A and for B in every K step of every accumulator tile. If another kernel packs B of an MMA
+    first, the cycles and bytes of the packing are included.
     """
     facts, machine, size = kernel.facts, kernel.machine, numbers_of(kernel.facts.sizes)
     counts = {d: ceil(size(d) / n) for d, n in kernel.widths.items()}
@@ -101,9 +108,9 @@ def count_uniform_work(kernel: UniformKernelSchedule) -> Work:
     packed = _bytes_of_packed_b(kernel)
     waits += len(packed) * (machine.limits.following_cycles + machine.limits.copy_latency)
     if machine.lanes is None and kernel.products:
-        alone = task_packing_cycles(kernel) + task_overhead_cycles(kernel)
+        fixed = task_packing_cycles(kernel) + task_overhead_cycles(kernel)
         between = max(lanes / max(1, tasks), task_value_cycles(kernel))  # vectors load values while they compute
-        phase = Phase(1, mma / max(1, tasks), between + alone, gather=task_read_cycles(kernel))
+        phase = Phase(1, mma / max(1, tasks), between + fixed, gather=task_read_cycles(kernel))
     elif machine.lanes is None:
         overhead = machine.costs.vectors.task
         phase = Phase(1, lanes=lanes / max(1, tasks) + overhead, gather=again_cycles(kernel))
@@ -114,20 +121,21 @@ def count_uniform_work(kernel: UniformKernelSchedule) -> Work:
         phase = Phase(1, mma, lanes, shared=2 * copied, copied=copied)  # written to shared memory, and read
     moved = touched_bytes(facts, machine) + 2 * sum(packed)
     work = Work(max(1, tasks), (phase,), moved=moved, waits=waits, starts=start_cycles(machine, tasks, 1))
-    return work if kernel.products else with_residence(kernel, work)
+    return work if kernel.products else with_resident_tasks(kernel, work)
 
 
 def _bytes_of_packed_b(kernel: UniformKernelSchedule) -> list[float]:
     """Return a list with the bytes of each operand B that another kernel packs before this one; [] if none is packed.
 
-    Packing makes the fragments of B that an atom reads contiguous.
+    Packing copies B so that what one atom reads is contiguous. B is packed if its atom multiplies groups of K elements
+    and reads no shared memory, and if B is one read that is never out of bounds.
     """
     facts, packed = kernel.facts, []
-    for op, how in kernel.products.items():
+    for op, microkernel in kernel.products.items():
         axes = axes_in(op, kernel.width)
-        if how is None or how.slab or how.group == 1 or isinstance(axes, str):
+        if microkernel is None or microkernel.slab or microkernel.k_pack == 1 or isinstance(axes, str):
             continue
-        b = axes.factors(op)[1]
+        b = axes.operands(op)[1]
         read = next((n for n in facts.reads if n.source is not None and b in n.source.results), None)
         if read is not None and not read.place.can_leave:
             packed.append(float(prod(read.place.shape) * read.place.bytes))
@@ -135,24 +143,27 @@ def _bytes_of_packed_b(kernel: UniformKernelSchedule) -> list[float]:
 
 
 def _operand_copies(kernel: UniformKernelSchedule) -> tuple[float, float]:
-    """Return (bytes, words) that one workgroup loads for the operands of its MMAs, summed over all iterations.
+    """Return (bytes, loads) of one workgroup for the operands of its MMAs, summed over all loop iterations.
 
-    A word is what a lane loads at once. A is loaded once per accumulator tile along N, B once per accumulator tile
-    along M. MMAs without an atom and computed operands count nothing.
+    A load is a lane's load instruction, of as many bytes as the operand's alignment allows. A is loaded once per
+    accumulator tile along N, B once per accumulator tile along M. MMAs without an atom and computed operands count
+    nothing.
     """
     facts, copied, words = kernel.facts, 0.0, 0.0
     vector = kernel.machine.lane_access.vector_bytes
     for p in facts.products:
         op = facts.nodes[p.node].source
         assert op is not None
-        how, axes = kernel.products[op], axes_in(op, kernel.width)
-        if how is None or isinstance(axes, str):
+        microkernel, axes = kernel.products[op], axes_in(op, kernel.width)
+        if microkernel is None or isinstance(axes, str):
             continue
         rows, columns, depth = axes.sizes(kernel.width)
-        often = ceil(columns / how.columns), ceil(rows / how.rows)
-        padding = ceil(depth / how.slab) * how.slab / depth if how.slab else 1.0  # lanes write zeros past the end of K
+        loads_per_operand = ceil(columns / microkernel.columns), ceil(rows / microkernel.rows)
+        padding = (
+            ceil(depth / microkernel.slab) * microkernel.slab / depth if microkernel.slab else 1.0
+        )  # lanes write zeros past the end of K
         trips = kernel.trips[op]
-        for operand, times in zip(axes.factors(op), often, strict=True):
+        for operand, times in zip(axes.operands(op), loads_per_operand, strict=True):
             elements = padding * prod(kernel.width(d) for d in operand.type.dims)
             read = next((n for n in facts.reads if n.source is not None and operand in n.source.results), None)
             if read is not None:
@@ -166,17 +177,17 @@ def _operand_copies(kernel: UniformKernelSchedule) -> tuple[float, float]:
 def _is_computed_over(facts: Facts, n: ValueFacts, dim: Expr) -> bool:
     """True if the value `n` has or reduces the program dimension `dim`, or if `dim` has one element only.
 
-    If the result is False, all tiles along `dim` compute the same value again.
+    If False, all tiles along `dim` compute the same value again. `facts` is the analysed program.
     """
     names = facts.digits.get(str(dim), (str(dim),))
     return any(name in n.space for name in names) or all(facts.extents.get(name, 1) == 1 for name in names)
 
 
 def _element_cycles(kernel: UniformKernelSchedule, n: ValueFacts) -> float:
-    """Return the cycles of one core for one element of the value `n`.
+    """Return the cycles of one core for one element of the value `n` (a node of the program's graph).
 
-    For a read whose address needs divisions it is the address arithmetic, for an MMA one multiply-add. It is 0 for
-    scans, and for ops that lanes do not compute.
+    For an MMA it is one multiply-add, for a read whose address needs divisions the address arithmetic. It is 0 for
+    scans, and for operations that take no arithmetic.
     """
     facts, machine, size = kernel.facts, kernel.machine, numbers_of(kernel.facts.sizes)
     if n.op == "read" and n.source is not None and needs_division(n.source, size):
@@ -189,46 +200,47 @@ def _element_cycles(kernel: UniformKernelSchedule, n: ValueFacts) -> float:
 def _multiply_add_cycles(kernel: UniformKernelSchedule, op: Op) -> float:
     """Return the cycles of one core for one multiply-add of the MMA `op`: by its atom, or by lanes if it has none.
 
-    M and N of a workgroup's tile are padded to whole atoms, and the cycles of the padding are shared by all
-    multiply-adds. On a machine without lanes (a CPU), loads that feed the atom, and loads and stores of accumulator
-    tiles, count too.
+    M and N of a workgroup's tile are padded to whole atoms; the cycles of the padding are spread over all multiply-adds
+    that are not padding. On a machine without lanes (a CPU), loads that feed the atom, and loads and stores of
+    accumulator tiles, count too.
     """
-    how, axes = kernel.products.get(op), axes_in(op, kernel.width)
-    if how is None or isinstance(axes, str):
+    microkernel, axes = kernel.products.get(op), axes_in(op, kernel.width)
+    if microkernel is None or isinstance(axes, str):
         return 1 / kernel.machine.limits.lane_rate
     sizes = axes.sizes(kernel.width)
     if kernel.machine.lanes is None:
-        return tile_cycles(kernel.machine, how, sizes) / prod(sizes)
+        return all_tiles_cycles(kernel.machine, microkernel, sizes) / prod(sizes)
     rows, columns, _ = sizes
-    whole = ceil(rows / how.atom.shape[0]) * ceil(columns / how.atom.shape[1]) / (rows * columns)
-    return how.atom.cycles * whole / how.atom.shape[2]
+    whole = ceil(rows / microkernel.atom.shape[0]) * ceil(columns / microkernel.atom.shape[1]) / (rows * columns)
+    return microkernel.atom.cycles * whole / microkernel.atom.shape[2]
 
 
 def _operand_waits(kernel: UniformKernelSchedule) -> tuple[int, int]:
-    """Return (how many times one workgroup waits for operands of its MMAs, iterations of the loops around its MMAs).
+    """Return (how often one workgroup waits for operands of its MMAs, iterations of the loops around its MMAs).
 
-    Both are sums over all MMAs. There are K steps for each accumulator tile in each iteration; an MMA without an atom
-    has one step per iteration. A step waits for A and for B, and a third time, for both to be in shared memory, if the
-    atom reads them there.
+    Both are sums over all MMAs. Each accumulator tile of each iteration has its own K steps; an MMA without an atom has
+    one step per iteration. A step waits for A and for B, and, if the atom reads shared memory, a third time until both
+    are stored there.
     """
     total = iterations = 0
-    for op, how in kernel.products.items():
+    for op, microkernel in kernel.products.items():
         axes, steps = axes_in(op, kernel.width), 1
-        if how is not None and not isinstance(axes, str):
+        if microkernel is not None and not isinstance(axes, str):
             rows, columns, depth = axes.sizes(kernel.width)
-            slabs = ceil(depth / how.slab) if how.slab else 1
-            places = prod(kernel.width(d) for d in (*axes.deep, *axes.around))
-            steps = ceil(rows / how.rows) * ceil(columns / how.columns) * slabs * places
-        in_shared = 1 if how is not None and how.slab else 0
-        total += (2 + in_shared) * steps * kernel.trips[op]
+            slabs = ceil(depth / microkernel.slab) if microkernel.slab else 1
+            k_indices = prod(kernel.width(d) for d in (*axes.deep, *axes.around))
+            steps = ceil(rows / microkernel.rows) * ceil(columns / microkernel.columns) * slabs * k_indices
+        reads_shared = 1 if microkernel is not None and microkernel.slab else 0
+        total += (2 + reads_shared) * steps * kernel.trips[op]
         iterations += kernel.trips[op]
     return total, iterations
 
 
 def touched_bytes(facts: Facts, machine: Machine) -> float:
-    """Return the total bytes of all arguments that move to or from memory, each argument counted whole at most.
+    """Return the bytes of memory traffic of a program, at least: each argument counts at most once as a whole.
 
-    Memory moves in sectors, on CPUs in lines: of rows that are shorter, or elements that lie apart, all of it counts.
+    Memory is moved in whole sectors (on CPUs whole cache lines), so that short rows and strided elements count more
+    than their own bytes. `facts` is the analysed program.
     """
     unit = max(machine.limits.sector_bytes, 1 if machine.lanes is not None else machine.limits.line_bytes)
     touched: dict[str, tuple[float, int]] = {}
@@ -245,7 +257,7 @@ def touched_bytes(facts: Facts, machine: Machine) -> float:
 def plan_of_uniform(kernel: UniformKernelSchedule) -> Schedule:
     """Return the plan (a Schedule) of a kernel without a pipeline, whose waves all run the same code.
 
-    If the kernel has `parts`, it is the plan of a reduction whose parts different workgroups reduce.
+    If the kernel splits a reduction into parts, it is the plan in which different workgroups reduce the parts.
     """
     facts, size = kernel.facts, numbers_of(kernel.facts.sizes)
     tiled = [d for d in facts.cut if d in kernel.widths or d in kernel.blocks]
@@ -261,9 +273,9 @@ def plan_of_uniform(kernel: UniformKernelSchedule) -> Schedule:
     names = {facts.nodes[p.node].source: p.name for p in facts.products}
     products = tuple(
         ProductUnit(names[op], None)
-        if how is None
-        else ProductUnit(names[op], how.atom.name, *how.tile, how.transposed)
-        for op, how in kernel.products.items()
+        if microkernel is None
+        else ProductUnit(names[op], microkernel.atom.name, *microkernel.tile, microkernel.transposed)
+        for op, microkernel in kernel.products.items()
     )
     early = True if "programmatic" in kernel.machine.launches else None
     schedule = REVERSED if kernel.backward and plan.grid else "cyclic"
@@ -273,8 +285,9 @@ def plan_of_uniform(kernel: UniformKernelSchedule) -> Schedule:
 def _plan_in_parts(kernel: UniformKernelSchedule, parts: Parts, whole: list[Expr]) -> Schedule:
     """Return the plan (a Schedule) of a kernel with a split reduction or loop; the grid's first axis counts `parts`.
 
-    `parts` are the pieces of the reduced dimension that workgroups reduce. `whole` are the dimensions that the
-    grid does not split; those of the program's results alone are the second kernel's, and get no axis.
+    `parts` are the pieces of the reduced dimension, of which each workgroup reduces one or more. `whole` are the
+    dimensions that the grid does not split. One of them gets an axis only if a reduction has it: other dimensions
+    belong to the second kernel, which combines the partial results.
     """
     size, split = numbers_of(kernel.facts.sizes), f"{parts.dim}_split"
     tasks = [axis_of(str(d), size(d), (Split("task", n),)) for d, n in kernel.widths.items()]

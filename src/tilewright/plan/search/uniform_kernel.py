@@ -18,11 +18,12 @@ from tilewright.plan.search.uniform_loops import loops_around
 
 @dataclass(frozen=True, eq=False)
 class UniformKernelSchedule:
-    """A kernel whose waves all run the same code: task widths, number of waves, loop tiles.
+    """A kernel whose waves all run the same code. A task is one workgroup's tile (on a CPU one thread's).
 
-    `products` has the microkernel of every MMA, None where lanes multiply without an atom; `blocks` are loop tiles
-    within a task. `backward`: tasks run in reverse, as what was written last is still in L2. `parts` describes a split
-    reduction; a task has `parts_of_task` of its parts.
+    `widths` are the elements of a task by dimension, `loops` the elements of an iteration of the program's loops,
+    `blocks` those of loops within a task over a dimension that the grid splits. `products` has the microkernel of every
+    MMA, None if lanes multiply without an atom. `backward`: tasks run in reverse, because data written last is still in
+    L2. `parts` describes a split reduction; a task has `parts_of_task` of its parts.
     """
 
     facts: Facts
@@ -38,7 +39,7 @@ class UniformKernelSchedule:
 
     @property
     def family(self) -> str:
-        """Return a name for this kind of kernel: "parts of a reduction" if a reduction is split, else "no pipeline".
+        """Return a name for this kind of kernel: "parts of a reduction" if it splits a reduction, else "no pipeline".
 
         The lowering tends to refuse all candidates of one kind for the same reason.
         """
@@ -54,9 +55,10 @@ class UniformKernelSchedule:
 
     @cached_property
     def trips(self) -> dict[Op, int]:
-        """{MMA: iterations of the loops around it within one task}, for all MMAs of this kernel's program.
+        """{MMA: number of iterations of the loops around it within one task}, for all MMAs of this kernel's program.
 
-        A loop that this kernel has and the program has not is around the MMAs with its dimension.
+        A task is one workgroup's tile. The kernel may have loops that the program does not have: such a loop is around
+        each MMA with the loop's dimension.
         """
         program, size = self.facts.program, numbers_of(self.facts.sizes)
         written = {op.attrs["axis"] for op in program.walk() if op.name == "iterate"}

@@ -10,7 +10,7 @@ def loops_around(program: Program) -> dict[Op, tuple[Op, ...]]:
     around: dict[Op, tuple[Op, ...]] = {}
 
     def walk(block: Block, loops: tuple[Op, ...]) -> None:
-        """Add the MMAs in a block, and in the blocks within it, to `around`; `loops` are the loops around the block."""
+        """Add all MMAs of a block and of nested blocks to `around`; `loops` are the loops around the block."""
         for op in block.ops:
             if op.name == "mma":
                 around[op] = loops

@@ -1,4 +1,4 @@
-"""Rule: the atom of every MMA, and the M, N and K that a task or an iteration has of it."""
+"""Rule: the atom of every MMA, and the extents M, N and K of its tile in a workgroup or a loop iteration."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from tilewright.plan.search.tiling import Tiling
 
 @dataclass(frozen=True)
 class MmaTile:
-    """An MMA of a task or an iteration: its atom, and M, N and K (`rows`, `columns`, `depth`) padded to whole atoms."""
+    """The tile of an MMA that a workgroup computes in one loop iteration: its atom and its extents.
+
+    `oriented` is the MMA with M or N on the atom's rows. `rows`, `columns` and `depth` (K) are the extents along the
+    atom's rows, columns and K, in elements, padded to whole atoms.
+    """
 
     oriented: OrientedProduct
     atom: MultiplyAtom
@@ -28,17 +32,17 @@ class MmaTile:
 
     @property
     def atoms(self) -> float:
-        """Return the number of atoms (MMA instructions) that cover M and N of this tile, for one K step of an atom."""
+        """Return the number of atoms (MMA instructions) that cover rows and columns of this tile, for one atom's K."""
         return self.rows / self.atom.shape[0] * self.columns / self.atom.shape[1]
 
     @property
     def cycles(self) -> float:
-        """Return the cycles of one core's MMA units for this tile over its whole depth K: the sum over all atoms."""
+        """Return the cycles of one core's MMA units for this tile, over all of its K: the sum over all atoms."""
         return self.atoms * self.depth / self.atom.shape[2] * self.atom.cycles
 
     @property
     def shared_bytes(self) -> float:
-        """Return the number of bytes that all atoms of this tile read from shared memory over its whole depth K.
+        """Return the number of bytes that all atoms of this tile read from shared memory, over all of its K.
 
         Each atom reads its rows of B and, if A is not in registers, its rows of A.
         """
@@ -52,7 +56,10 @@ class MmaTile:
 
 
 def refusal_name(mmas: tuple[MmaTile, ...]) -> str:
-    """Return text that names a kernel in a refusal: each MMA with the rows and columns of its tile of C."""
+    """Return text that names a kernel when it is refused: each MMA with the extents of its tile of C.
+
+    An MMA with 128 rows and 256 columns on its atom gives "mma 128x256".
+    """
     return ", ".join(f"{m.oriented.product.name} {m.rows}x{m.columns}" for m in mmas)
 
 
@@ -61,8 +68,8 @@ def mma_tile(t: Tiling, p: OrientedProduct) -> MmaTile | None:
 
     The atom is the widest that divides the columns of one wave group, else the narrowest that covers them. `t` (a
     Tiling) has the kernel's tile sizes. None also if wave groups do not share the rows evenly, if the K of one
-    iteration does not fill whole slabs (rows of shared memory, as the atom reads K) where it must, or if the K loop is
-    within a loop over tiles of C.
+    iteration must fill whole slabs (rows of shared memory) and does not, or if the K loop is within a loop over tiles
+    of C.
     """
     unit = p.atoms[0].shape[0]
     rows = max(1, ceil(t.span(p.rows) / unit)) * unit
@@ -79,8 +86,8 @@ def mma_tile(t: Tiling, p: OrientedProduct) -> MmaTile | None:
 def _atom_of_columns(o: Orientation, node: int, columns: float) -> MultiplyAtom | None:
     """Return the widest atom whose N divides `columns`, else the narrowest whose N covers them; None if there is none.
 
-    `node` is the node number of an MMA, `o` (an Orientation) has the atoms that take its operands. The result is
-    cached: many tilings have the same columns.
+    `columns` is the number of columns of one wave group's tile. `node` is the node number of an MMA, `o` (an
+    Orientation) has the atoms that take its operands. The result is cached: many tilings have the same columns.
     """
     atoms = next(p.atoms for p in o.products if p.product.node == node)
     dividing = [x for x in atoms if columns % x.shape[1] == 0]
@@ -91,9 +98,10 @@ def _atom_of_columns(o: Orientation, node: int, columns: float) -> MultiplyAtom 
 
 
 def iteration_k(t: Tiling, p: OrientedProduct) -> int:
-    """Return the number of K elements of the MMA `p` per iteration; of one GEMM, if a tile has several of a batch.
+    """Return the number of K elements of the MMA `p` per loop iteration.
 
-    `t` (a Tiling) has the kernel's tile sizes.
+    `t` (a Tiling) has the kernel's tile sizes. If a tile has several GEMMs of a batch (as a block-diagonal B), it is
+    the K of one GEMM.
     """
     facts, k = t.facts, t.span(p.product.k)
     if t.batch == 1:
@@ -103,19 +111,19 @@ def iteration_k(t: Tiling, p: OrientedProduct) -> int:
 
 
 def padded_k(t: Tiling, p: OrientedProduct, atom: MultiplyAtom) -> int:
-    """Return the number of K elements of the MMA `p` per iteration, rounded up to a multiple of the atom's K.
+    """Return the number of K elements of the MMA `p` per loop iteration, rounded up to a multiple of the atom's K.
 
-    `t` (a Tiling) has the kernel's tile sizes.
+    `t` (a Tiling) has the kernel's tile sizes, `atom` multiplies the MMA.
     """
     return ceil(iteration_k(t, p) / atom.shape[2]) * atom.shape[2]
 
 
 def _is_legal_k(t: Tiling, p: OrientedProduct, atom: MultiplyAtom, k: int) -> bool:
-    """True if `k`, the number of K elements per iteration, suits slabs, and if the K loop is innermost.
+    """True if `k`, the number of K elements of the MMA `p` per iteration, is legal for the tiling `t` and `atom`.
 
-    A slab is a row of shared memory, as the atom reads K. `k` must fill whole slabs if B is contiguous along K and
-    either a loop splits K, or the program itself loops over K, or A in registers comes from another MMA. The K loop
-    must not be within a loop over tiles of C: it would have to carry several accumulator tiles.
+    It must fill whole slabs (rows of shared memory, as the atom reads K) if B is contiguous along K and either a loop
+    splits K, or the program itself loops over K, or A in registers comes from another MMA. No loop over tiles of C may
+    be in the same nest as the K loop: the kernel would have to keep several accumulator tiles.
     """
     facts, product = t.facts, p.product
     over_k = t.loops_over(product.k)

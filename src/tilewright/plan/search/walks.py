@@ -1,9 +1,9 @@
-"""Rows that one lane walks alone, element after element: scans that lanes do not share, and the largest few of a row.
+"""Scans and topk that one lane computes alone, one element after another, and the cycles that they wait for loads.
 
     scan x -> running along M       32 columns of 8192 rows: a lane has a column, and waits for each of its elements
 
-Lanes share a scan if they have registers for all of its elements. Otherwise a lane has a row, and each step waits for
-what it loads: nothing runs ahead of a step, because it stores what the next one may load.
+Lanes share a scan if they have registers for all of its elements. Otherwise each lane scans a row of its own, and each
+step waits for its load: no load starts ahead, because the step before may store the same element.
 """
 
 from __future__ import annotations
@@ -19,26 +19,30 @@ from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 TOPK = "topk"
 
 
-def walked(kernel: UniformKernelSchedule) -> list[ValueFacts]:
-    """Return the scans, and searches for the largest few, of a kernel whose rows a single lane walks, each to its end.
+def single_lane_ops(kernel: UniformKernelSchedule) -> list[ValueFacts]:
+    """Return the scan and topk operations of a kernel in which a single lane computes each row from end to end.
 
-    On a machine without lanes (a CPU) these are none: a core's vectors walk all rows.
+    They are each topk (search for the largest few), and each scan whose elements do not fit in the registers of the
+    workgroup's lanes. [] on a machine without lanes (a CPU).
     """
     lanes = kernel.waves * (kernel.machine.lanes or 0)
     most = kernel.machine.register_file.tensor_values * lanes
-    return [n for n in kernel.facts.nodes if n.op in SCANS and lanes and (n.op == TOPK or _elements(kernel, n) > most)]
+    return [
+        n for n in kernel.facts.nodes if n.op in SCANS and lanes and (n.op == TOPK or _input_elements(kernel, n) > most)
+    ]
 
 
-def walk_cycles(kernel: UniformKernelSchedule) -> float:
-    """Return the cycles in which one task waits while its lanes walk rows alone; 0 if they share all rows.
+def single_lane_cycles(kernel: UniformKernelSchedule) -> float:
+    """Return the cycles that one workgroup waits for loads in scans and topk whose rows single lanes compute.
 
-    A step waits for an element in memory, or in shared memory if that holds the task's elements.
+    Each step of a row waits for one element: from shared memory if that holds all elements of the workgroup, else from
+    global memory. A topk (search for the largest few) takes one pass per result. 0 if there are no such operations.
     """
     machine, size, cycles = kernel.machine, numbers_of(kernel.facts.sizes), 0.0
     shared = machine.spaces["shared"].bytes if "shared" in machine.spaces else None
-    for n in walked(kernel):
-        dim = _dim(n)
-        length, elements = kernel.width(dim), _elements(kernel, n)
+    for n in single_lane_ops(kernel):
+        dim = _op_dim(n)
+        length, elements = kernel.width(dim), _input_elements(kernel, n)
         turns = ceil(elements / length / (kernel.waves * (machine.lanes or 1)))
         near = shared is None or elements * machine.register_file.word_bytes <= shared
         step = machine.limits.gather_cycles if near else machine.limits.copy_latency
@@ -47,15 +51,15 @@ def walk_cycles(kernel: UniformKernelSchedule) -> float:
     return cycles
 
 
-def _dim(n: ValueFacts) -> Expr:
-    """Return the dimension that a scan, or a search for the largest few, goes along."""
+def _op_dim(n: ValueFacts) -> Expr:
+    """Return the dimension along which the operation `n` (a scan, or a topk) runs."""
     assert n.source is not None
     dim = n.source.attrs["dim"]
     assert isinstance(dim, Expr)
     return dim
 
 
-def _elements(kernel: UniformKernelSchedule, n: ValueFacts) -> int:
-    """Return the elements that a task has of what a scan goes along."""
+def _input_elements(kernel: UniformKernelSchedule, n: ValueFacts) -> int:
+    """Return the number of elements of the input of the operation `n` (a scan, or a topk) that a workgroup has."""
     assert n.source is not None
     return prod(kernel.width(d) for d in n.source.operands[0].type.dims)

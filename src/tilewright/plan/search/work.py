@@ -1,4 +1,8 @@
-"""Counts of work, without rates: of each iteration, of a task's epilogue, and of memory traffic in all."""
+"""Counts of a kernel's work, from which the cost model predicts its time.
+
+They are counts of each loop iteration, of the epilogue, and of memory traffic in all. A task is one workgroup's tile of
+the grid (on a CPU one thread's); cycles of MMA units and lanes are those of one core, bytes have no rate yet.
+"""
 
 from __future__ import annotations
 
@@ -7,59 +11,59 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Phase:
-    """The work of one iteration of a phase (loop nest) of a task, on one core; `trips` are its iterations per task."""
+    """The work of one iteration of a phase (loop nest) on one core; `trips` is its number of iterations per task."""
 
     trips: float
     mma: float = 0.0
     """Cycles of the core's MMA units."""
     lanes: float = 0.0
-    """Cycles of the core's lanes for elementwise work between MMAs, or that computes operands."""
+    """Cycles of the core's lanes (ALUs) for elementwise work between MMAs, or that computes operands."""
     masked: float = 0.0
-    """Further cycles of lanes, only in iterations over a partly masked tile."""
+    """Additional cycles of lanes in iterations over a partly masked tile."""
     shared: float = 0.0
-    """Bytes of shared memory that are read beyond what the atoms' rate includes."""
+    """Bytes read from shared memory, without reads that the atoms' cycles include."""
     copied: float = 0.0
     """Bytes that are copied to shared memory."""
     l2: float = 0.0
-    """Cycles of the L2 cache for those bytes with all cores at work, longer where rows are misaligned."""
+    """Cycles of L2 for the copied bytes with all cores at work; more if rows are misaligned."""
     alone: float = 0.0
-    """Those of the copied bytes that no other core reads at about the same time."""
+    """Copied bytes that no other core reads at about the same time."""
     strewn: float = 0.0
-    """Copied bytes of a kernel whose workgroups do not begin next to each other."""
+    """Copied bytes of a kernel whose workgroups do not start one after the other, because it is launched early."""
     gather: float = 0.0
     """Cycles of lanes that copy operands themselves, without bulk copies."""
     is_dependent: bool = False
-    """True if an MMA waits for another of the same iteration."""
+    """True if an MMA needs the result of another MMA of the same iteration."""
     first: float = 0.0
     """Cycles of one wave group for its first MMA."""
     is_lone: bool = False
     """True if one wave group issues all MMAs, with few of them in flight."""
     serial: float = 0.0
-    """Cycles that nothing hides."""
+    """Cycles that overlap with no other work."""
     slabs: int = 1
-    """Slabs (rows of shared memory along K) that one stage has."""
+    """Slabs (rows of shared memory along K) per pipeline stage."""
     per_stage: int = 1
-    """Iterations that a stage holds; 0: no operand has stages, beside halo tiles (input patches)."""
+    """Iterations whose operands one pipeline stage holds; 0: only halo tiles (input patches) have stages, if any."""
     per_halo_stage: int = 1
-    """Iterations for which a halo tile is used: its filter taps."""
+    """Iterations that use one halo tile: one per filter tap."""
     is_skipped: bool = False
-    """True if masks skip iterations of its MMA."""
+    """True if masks skip iterations of this phase's MMA."""
 
 
 @dataclass(frozen=True)
 class TaskEnd:
-    """The work of a task's epilogue: results that go through shared memory to global memory."""
+    """The work of a task's epilogue: elementwise work on results, and stores through shared to global memory."""
 
     outputs: float
-    """Elements of the result that a task has."""
+    """Elements of the result per task."""
     lanes: float
     """Cycles of the core's lanes for elementwise work after the MMAs."""
     l2: float
-    """Cycles of the L2 cache for the results."""
+    """Cycles of L2 to store the results."""
     narrow: float = 0.0
-    """Bytes by which rows narrower than the widest store cost more."""
+    """Additional bytes that count because rows of the result are narrower than the widest store."""
     blocks: int = 1
-    """Accumulator tiles of a task, one after the other: MMAs of the next wait for the epilogue of this one."""
+    """Accumulator tiles of a task, one after the other: the MMAs of a tile wait for the epilogue of the tile before."""
     reduces: bool = False
     """True if lanes reduce results before anything is stored."""
     by_lanes: float = 0.0
@@ -68,12 +72,12 @@ class TaskEnd:
 
 @dataclass(frozen=True)
 class Work:
-    """The work of a kernel.
+    """The work of a kernel with `tasks` tasks: its `phases` (loop nests), its epilogue `end`, and its memory traffic.
 
-    `lengths` has (share of the trips, masked trips, tasks): several if masks make tasks uneven. `resident` are bytes
-    that a task loads before its first iteration, `first` those loaded once for all tasks of a core; `moved` are the
-    bytes of memory traffic in all. Tasks at edges load `outside` rows that are out of bounds, and a core has `edges` of
-    them.
+    `lengths` has (share of iterations that masks do not skip, partly masked iterations, number of such tasks), with
+    several entries if masks make tasks uneven. `l2_read` are the cycles of L2 per task. `resident` are the bytes that a
+    task loads before its first iteration, `first` bytes that a core loads once for all its tasks, `moved` the bytes of
+    memory traffic in all. A task at an edge of C loads `outside` out-of-bounds rows; a core has `edges` such tasks.
     """
 
     tasks: int
@@ -87,19 +91,19 @@ class Work:
     outside: float = 0.0
     edges: int = 0
     waits: float = 0.0
-    """Cycles in which a core waits for what it reads and nothing else runs."""
+    """Cycles in which a core waits for loads, and no other work overlaps."""
     latency: float = 0.0
-    """Cycles of a core for all of its waves, with what each waits for, if only some of them run at a time."""
+    """Cycles of a core for all of its waves with their waits for memory, if only some of them run at a time."""
     at_a_time: int = 0
-    """Tasks that a core has at a time, where each waits for memory and for its own waves; 0: that is not counted."""
+    """Tasks (workgroups) that a core runs at a time, each with waits of its own; 0: not counted."""
     exchange: float = 0.0
-    """Cycles of such a task for reductions whose row several waves share."""
+    """Cycles per task in which waves combine their parts of reductions, if several waves share a row."""
     again: float = 0.0
-    """Bytes that are moved again: those of spilled registers, or of rows that lanes do not share evenly."""
+    """Bytes that are moved again: spilled registers, rows that lanes share unevenly, rows that are read again."""
     starts: float = 0.0
     """Cycles in which the machine starts the workgroups of all tasks, one after the other."""
     from_memory: bool = False
-    """True if bytes come from memory, although the L2 cache could hold them."""
+    """True if all bytes come from memory, even if L2 could hold them from an earlier launch."""
 
     @property
     def copied_bytes(self) -> float:

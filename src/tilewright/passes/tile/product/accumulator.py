@@ -117,7 +117,9 @@ def room_for_sums(
         rows <= kernel.rows and columns <= kernel.columns and rows % m == columns % n == 0 if is_known else False
     )
     if has_unit_batch and fits_one_tile and storage.holds_sums:
-        held = storage.writer.registers(wide, (int(rows), int(columns)), f"{kernel.atom.name}.c", "sums", kernel.waves)
+        held = storage.writer.registers(
+            wide, (int(rows), int(columns)), f"{kernel.atom.name}.c", "sums", kernel.group_grid
+        )
         storage.sums[held] = axes.m, axes.n
         if is_zero:
             storage.writer.emit("fill", (held,), value=0)
@@ -125,7 +127,7 @@ def room_for_sums(
             storage.put(held, c, parts, start)
         return held, False
     m, n, _ = kernel.atom.shape
-    units = {axes.m: m, axes.n: n} if kernel.whole and kernel.slab is None and is_known else {}
+    units = {axes.m: m, axes.n: n} if kernel.is_matrix_atom and kernel.slab is None and is_known else {}
     sizes = [parts[d][1] for d in c]
     room = [-(-size // units[d]) * units[d] if d in units else size for size, d in zip(sizes, c, strict=True)]
     held = storage.writer.alloc(wide, room, "acc")

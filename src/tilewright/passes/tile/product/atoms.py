@@ -29,7 +29,7 @@ from tilewright.passes.tile.product.source import OperandSource
 from tilewright.passes.tile.product.steps import AtomStep
 from tilewright.passes.tile.product.tiles import over_tiles
 from tilewright.passes.tile.values import Tile, most, pieces
-from tilewright.plan.tiled import Depth
+from tilewright.plan.tiled import ReductionLoop
 
 STEPS = 4
 """The most K steps by vectors that are unrolled, unless the atom selects from more elements of a vector."""
@@ -60,7 +60,7 @@ def by_atom(
     )
 
 
-def _order(product: AtomProduct, left: OperandSource) -> list[Depth]:
+def _order(product: AtomProduct, left: OperandSource) -> list[ReductionLoop]:
     """Return the K loops of an accumulator tile, outermost first: summed dimensions beside K (taps), then K.
 
     A tap is unrolled if the plan says so, or at an edge if the row decides which taps are in bounds. The latter are
@@ -70,11 +70,11 @@ def _order(product: AtomProduct, left: OperandSource) -> list[Depth]:
     dims = [s.dim for s in low.bound.depth if s.dim in axes.deep] or axes.deep
     unrolled = {d for d, loop in low.bound.summed.items() if loop.unrolled}
     peeled = [d for d in dims if low.bound.depth and d not in unrolled and low.task.edge and left.slides(d)]
-    taps = [Depth(d, 1, d in unrolled or d in peeled) for d in (*peeled, *(d for d in dims if d not in peeled))]
-    return [*taps, Depth(axes.k, 1, left.unrolls or product.how.blocks > 1)]
+    taps = [ReductionLoop(d, 1, d in unrolled or d in peeled) for d in (*peeled, *(d for d in dims if d not in peeled))]
+    return [*taps, ReductionLoop(axes.k, 1, left.unrolls or product.how.blocks > 1)]
 
 
-def _loops(product: AtomProduct, left: OperandSource, order: Sequence[Depth], late: bool) -> list[KLoop]:
+def _loops(product: AtomProduct, left: OperandSource, order: Sequence[ReductionLoop], late: bool) -> list[KLoop]:
     """Return the K loops in the given order, in which K may occur twice: in blocks first, then in steps.
 
     The first block is peeled if the results of the previous accumulator tile are stored during it (`late`).
@@ -87,7 +87,7 @@ def _loops(product: AtomProduct, left: OperandSource, order: Sequence[Depth], la
         runs = [KRun(1, block)] * first + [KRun(count, block, first)] * (count > first)
         block_loops, order, width = [KLoop(k, "k", lambda: runs)], order[1:], block
 
-    def over(loop: Depth) -> KLoop:
+    def over(loop: ReductionLoop) -> KLoop:
         """Return the loop over one dimension."""
         if loop.dim is k:
             return KLoop(k, "e", lambda: _unmasked(product, _k_steps(product, width, loop.unrolled)))
@@ -111,7 +111,7 @@ def _k_steps(product: AtomProduct, width: Size, unrolled: bool) -> list[KRun]:
     """
     kernel = product.how
     depth = kernel.atom.shape[2]
-    if kernel.whole:
+    if kernel.is_matrix_atom:
         step = depth if kernel.slab is None else kernel.k_step_elements(most(width))
         return [KRun(pieces(width, step), step, unroll=unrolled)]
     k_loop = product.low.bound.summed.get(product.axes.k)

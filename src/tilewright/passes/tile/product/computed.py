@@ -47,7 +47,7 @@ class Computed(OperandSource):
         """
         kernel, axes, w, low = product.how, product.axes, product.w, product.low
         step = kernel.k_step_elements(most(product.width(axes.k)))
-        held = w.registers(kernel.atom.a.dtype, (kernel.rows, step), f"{kernel.atom.name}.a", "left", kernel.waves)
+        held = w.registers(kernel.atom.a.dtype, (kernel.rows, step), f"{kernel.atom.name}.a", "left", kernel.group_grid)
         tiles: dict[Load, tuple[Value, int]] = {}
         for each in dict.fromkeys(loads(tile.formula)):
             neighbours = equal_neighbours(each.at, low.scope.coordinate(axes.k), step)
@@ -124,7 +124,7 @@ class Computed(OperandSource):
             row_registers = w.dealt(dtype, shape[:1], name)
             view = w.view(each.tensor, (i,), marked(places, each.tensor.type.shape))
             w.emit("copy", (view, row_registers), otherwise=0)
-            repeated = w.registers(dtype, shape, f"{p.how.atom.name}.a", f"{name}_wide", p.how.waves)
+            repeated = w.registers(dtype, shape, f"{p.how.atom.name}.a", f"{name}_wide", p.how.group_grid)
             w.emit("broadcast", (row_registers, repeated), along=1)
         return repeated
 

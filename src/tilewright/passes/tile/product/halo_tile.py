@@ -34,7 +34,7 @@ from tilewright.passes.tile.product.product import AtomProduct
 from tilewright.passes.tile.product.source import OperandSource
 from tilewright.passes.tile.values import Load, Tile, only_load, pieces
 from tilewright.passes.tile.writer import split
-from tilewright.plan.tiled import Depth, Walk
+from tilewright.plan.tiled import LineLayout, ReductionLoop
 
 UNROLLED = 36
 """The most atoms of a wave group that are unrolled over all taps; if there are more, only the last tap dimension is."""
@@ -94,7 +94,7 @@ class HaloOfA(HaloSource):
     place.
     """
 
-    walk: Walk | None
+    walk: LineLayout | None
     """The image lines of the tile, if rows run on from line to line; None otherwise."""
 
     def __post_init__(self) -> None:
@@ -155,7 +155,7 @@ class HaloOfA(HaloSource):
         self._copy(over, [first + x for first, x in zip(box.first, over, strict=True)], k, held, "halo")
         return held
 
-    def _lines(self, box: Box, k: Expr, walk: Walk) -> Value:
+    def _lines(self, box: Box, k: Expr, walk: LineLayout) -> Value:
         """Emit the copy of the memory `box` of a halo tile, from the K index `k` on; its image lines follow each other
         as rows.
 
@@ -191,7 +191,7 @@ class BesideHalo(HaloSource):
         """Return the dimensions of filter taps for each index of which another part of B is copied."""
         return ()
 
-    def loops(self) -> Sequence[Depth]:
+    def loops(self) -> Sequence[ReductionLoop]:
         """Return the K loops around a halo tile, outermost first: K, the taps for which B is copied, then the other
         taps.
         """
@@ -199,8 +199,8 @@ class BesideHalo(HaloSource):
         inside = [d for d in p.axes.deep if d not in streamed]
         atoms = kernel.rows // kernel.atom.shape[0] // kernel.groups
         are_unrolled = atoms * prod(int(p.width(d)) for d in inside) <= UNROLLED
-        taps = [Depth(d, 1, d in inside and (are_unrolled or d is inside[-1])) for d in (*streamed, *inside)]
-        return [Depth(p.axes.k, self.slab, kernel.blocks > 1), *taps]
+        taps = [ReductionLoop(d, 1, d in inside and (are_unrolled or d is inside[-1])) for d in (*streamed, *inside)]
+        return [ReductionLoop(p.axes.k, self.slab, kernel.blocks > 1), *taps]
 
 
 @dataclass

@@ -13,7 +13,7 @@ from tilewright.passes.tile.inplace import limits
 from tilewright.passes.tile.product.product import MatrixProduct
 from tilewright.passes.tile.product.source import OperandSource
 from tilewright.passes.tile.values import Load
-from tilewright.plan.tiled import Depth
+from tilewright.plan.tiled import ReductionLoop
 
 
 @dataclass
@@ -97,7 +97,7 @@ class Stepped(InPlace):
 
     room: Value
 
-    def loops(self) -> Sequence[Depth]:
+    def loops(self) -> Sequence[ReductionLoop]:
         """Return one loop for each summed dimension, none of them unrolled: edge blocks are rare."""
         return [replace(s, unrolled=False) for s in {s.dim: s for s in self.product.depth}.values()]
 

@@ -26,10 +26,12 @@ class InRegisters(OperandSource):
         deep = most(product.width(axes.k))
         shape = kernel.rows, -(-deep // kernel.k_step_elements(deep)) * kernel.k_step_elements(deep)
         with low.writer.before([product.parts[d][0] for d in a.dims]):
-            held = low.writer.registers(kernel.atom.a.dtype, shape, f"{kernel.atom.name}.a", "left", kernel.waves)
+            held = low.writer.registers(kernel.atom.a.dtype, shape, f"{kernel.atom.name}.a", "left", kernel.group_grid)
             low.storage.sums[held] = axes.m, axes.k
             low.storage.put(held, a.dims, product.parts, converted(a.formula, a.dtype, kernel.atom.a.dtype))
-            if not kernel.at_once or low.bound.blocks:  # its inputs need registers that the K loop then has free
+            if (
+                not kernel.all_of_k_at_once or low.bound.blocks
+            ):  # its inputs need registers that the K loop then has free
                 low.writer.emit("edge", (held,))
         return cls(product, held)
 
@@ -44,7 +46,7 @@ class InRegisters(OperandSource):
 
         `row` and `last` are not used: registers have all rows.
         """
-        if self.product.how.at_once:
+        if self.product.how.all_of_k_at_once:
             return self.tensor
         i, c = self.product.w.axes((rows, deep))
         return self.product.w.columns(self.tensor, (i, c), i, k + c)

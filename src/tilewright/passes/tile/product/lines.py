@@ -18,10 +18,10 @@ from tilewright.passes.tile.accesses import TileAccess, access_of, loose
 from tilewright.passes.tile.lowering import Lowering
 from tilewright.passes.tile.values import Load, pieces
 from tilewright.plan.microkernel import Microkernel
-from tilewright.plan.tiled import Tiled, Walk
+from tilewright.plan.tiled import LineLayout, TileRegisterMma
 
 
-def staged(low: Lowering, plan: Tiled, walk: Walk, read: Op, kernel: Microkernel) -> Load:
+def staged(low: Lowering, plan: TileRegisterMma, walk: LineLayout, read: Op, kernel: Microkernel) -> Load:
     """Emit the copy of a task's rows of A to memory of its own, with zeros out of bounds; return the Load of an
     element.
 

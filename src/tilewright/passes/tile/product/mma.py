@@ -39,7 +39,7 @@ from tilewright.passes.tile.values import (
     rounded,
 )
 from tilewright.plan.microkernel import Axes, Microkernel, axes_of
-from tilewright.plan.sums import summed_in
+from tilewright.plan.sums import accumulator_type
 
 
 def mma(low: Lowering, op: Op) -> tuple[Tile, ...]:
@@ -57,7 +57,7 @@ def mma(low: Lowering, op: Op) -> tuple[Tile, ...]:
         for t in (a, b)
     )
     kind: TileType = op.results[0].type
-    wide = summed_in(op, low.machine)
+    wide = accumulator_type(op, low.machine)
     inner = {d: parts[d] for d in acc.dims}
     of_acc, formula = acc.accumulated
     start = converted(formula, of_acc, wide)

@@ -42,9 +42,9 @@ def _staged_sources(product: AtomProduct, a: Tile, b: Tile) -> tuple[OperandSour
     """Return the sources of A and B for an atom that reads shared memory: staged there, or A in registers."""
     kernel, axes = product.how, product.axes
     left: OperandSource
-    if not kernel.held_a or is_given(a, kernel.atom.a.dtype):
+    if not kernel.a_in_registers or is_given(a, kernel.atom.a.dtype):
         left = Staged.of(product, a, axes.m)
-    elif not kernel.at_once and all(x.is_given for x in loads(a.formula)):
+    elif not kernel.all_of_k_at_once and all(x.is_given for x in loads(a.formula)):
         left = Computed.of(product, a)
     else:
         left = InRegisters.of(product, a)
@@ -123,7 +123,7 @@ def _right(p: AtomProduct, b: Tile) -> OperandSource:
     kernel, axes = p.how, p.axes
     n = kernel.atom.shape[1]
     source = only_load(b.formula) if b.dtype is kernel.atom.b.dtype else None
-    is_unpacked = kernel.group == 1 and not p.low.bound.packed
+    is_unpacked = kernel.k_pack == 1 and not p.low.bound.packed
     is_direct = is_unpacked and source is not None and _is_contiguous_along_n(p, source) and _is_readable(p, source, n)
     if is_direct and source is not None and _is_near(p, source):
         return InPlace(p, source)

@@ -10,7 +10,7 @@ from tilewright.passes.places import Size
 from tilewright.passes.tile.lowering import Lowering
 from tilewright.passes.tile.values import Load, Parts, most
 from tilewright.plan.microkernel import Axes, Microkernel
-from tilewright.plan.tiled import Depth
+from tilewright.plan.tiled import ReductionLoop
 
 
 class TileProduct:
@@ -38,7 +38,7 @@ class MatrixProduct(TileProduct):
         self.axes = axes
 
     @property
-    def depth(self) -> tuple[Depth, ...]:
+    def depth(self) -> tuple[ReductionLoop, ...]:
         """The K loops that the plan states for this MMA, outermost first."""
         return tuple(s for s in self.low.bound.depth if s.dim in (self.axes.k, *self.axes.deep))
 

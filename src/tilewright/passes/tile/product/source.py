@@ -9,7 +9,7 @@ from tilewright.algebra.expr import Expr, as_expr
 from tilewright.ir.core import Value
 from tilewright.ir.formula import Formula
 from tilewright.passes.tile.product.product import TileProduct
-from tilewright.plan.tiled import Depth
+from tilewright.plan.tiled import ReductionLoop
 
 
 @dataclass
@@ -38,7 +38,7 @@ class OperandSource:
     def bring(self, dim: Expr) -> None:
         """Emit the copies at the start of each iteration of the K loop over `dim`, before the loops inside."""
 
-    def loops(self) -> Sequence[Depth]:
+    def loops(self) -> Sequence[ReductionLoop]:
         """Return the K loops that this operand needs, outermost first; (): any order will do."""
         return ()
 

@@ -66,13 +66,13 @@ class Staged(OperandSource):
         assert isinstance(operand_layout, MemoryOperand)
         swizzle = operand_layout.layout.outer if isinstance(operand_layout.layout, ComposedLayout) else None
         count = product.how.rows if dim is product.axes.m else product.how.columns
-        row, along_k = product.how.slab or 1, product.how.along_k[0 if dim is product.axes.m else 1]
+        row, along_k = product.how.slab or 1, product.how.contiguous_along_k[0 if dim is product.axes.m else 1]
         k_step = product.how.k_step_elements(most(product.width(product.axes.k)))
         # slabs of K are contiguous: one copy fills them
         is_one_copy = not along_k and count == row and k_step <= product.low.machine.bulk_copy.box_extent
         step = k_step if is_one_copy else row
         sizes = (count, row) if along_k else (count // row, step, row)
-        if not product.how.at_once:
+        if not product.how.all_of_k_at_once:
             count_of_slabs = prod(product.taps.values()) * k_step // step
             several = [] if count_of_slabs == 1 else [count_of_slabs]
             held = product.w.alloc(operand_layout.dtype, (*several, *sizes), "slabs" if several else "slab", swizzle)
@@ -99,7 +99,7 @@ class Staged(OperandSource):
         i, c = p.w.axes((rows, deep))
         view = p.w.view(self.held, (i, c), self._slab_place(i, c))
         kind = f"{p.how.atom.name}.a"
-        registers = p.w.registers(p.how.atom.a.dtype, (rows, deep), kind, "left", p.how.waves)
+        registers = p.w.registers(p.how.atom.a.dtype, (rows, deep), kind, "left", p.how.group_grid)
         p.w.emit("copy", (view, registers))
         return registers
 
@@ -163,7 +163,7 @@ class Staged(OperandSource):
         """
         if self.registers is not None:
             return self.registers
-        if not self.product.how.at_once:
+        if not self.product.how.all_of_k_at_once:
             self._copy_step(rows, deep, row, k)
         i, c = self.product.w.axes((rows, deep))
         return self.product.w.view(self.held, (i, c), self._slab_place(i, c))
@@ -173,7 +173,7 @@ class Staged(OperandSource):
 
         The copy of the K step to the shared tile is emitted first.
         """
-        if not self.product.how.at_once:
+        if not self.product.how.all_of_k_at_once:
             self._copy_step(columns, deep, column, k)
         e, j = self.product.w.axes((deep, columns))
         return self.product.w.view(self.held, (e, j), self._slab_place(j, e))

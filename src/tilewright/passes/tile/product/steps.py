@@ -50,7 +50,7 @@ class AtomStep:
     def begin(self, dim: Expr) -> None:
         """Allocate registers for the operands in front of the K loop, if the atom takes whole tiles from registers."""
         kernel, tile = self.product.how, self.tile
-        if dim is self.product.axes.k and kernel.whole and kernel.slab is None and self.registers is None:
+        if dim is self.product.axes.k and kernel.is_matrix_atom and kernel.slab is None and self.registers is None:
             self.registers = operand_registers(self.product.w, kernel, tile.rows, tile.columns)
 
     def multiply(self) -> None:

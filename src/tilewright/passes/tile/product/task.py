@@ -31,7 +31,7 @@ from tilewright.passes.tile.product.registers import OperandRegisters, TaskRegis
 from tilewright.passes.tile.rewriting import needed
 from tilewright.passes.tile.values import divided, pieces
 from tilewright.plan.microkernel import Microkernel
-from tilewright.plan.tiled import Tiled
+from tilewright.plan.tiled import TileRegisterMma
 
 
 @dataclass(frozen=True)
@@ -89,19 +89,19 @@ class TiledTask:
                     branches.enter_context(low.branch(each.when))
                 self._blocks(dict(zip(dims, block_ranges, strict=True)))
 
-    def _stage_rows(self, op: Op, plan: Tiled, kernel: Microkernel) -> None:
+    def _stage_rows(self, op: Op, plan: TileRegisterMma, kernel: Microkernel) -> None:
         """Emit the copy of the rows of A of the MMA `op`, if its `plan` stages them; MMAs that read the same rows share
         the copy.
 
         `kernel` has the atom and the accumulator tile.
         """
         low = self.low
-        read = self.makers.get(plan.axes.factors(op)[0])
+        read = self.makers.get(plan.axes.operands(op)[0])
         if read is None or read.name != "read":
             if plan.walk is not None:
                 raise ProgramError("a task stages rows of an argument; the operand A of this mma is computed", op.loc)
             return
-        sharing_product = next((x for x in self.registers if plan.axes.factors(op)[0] in x.operands), None)
+        sharing_product = next((x for x in self.registers if plan.axes.operands(op)[0] in x.operands), None)
         if sharing_product is None:
             low.task.operands[read] = None if plan.walk is None else staged(low, plan, plan.walk, read, kernel)
         elif _staging(self.plans[sharing_product], self.hows[sharing_product]) != _staging(plan, kernel):
@@ -173,7 +173,7 @@ class TiledTask:
             w.blocks[-1].ops += [*body.ops, *end.ops]
 
 
-def _microkernel(low: Lowering, op: Op, plan: Tiled) -> Microkernel:
+def _microkernel(low: Lowering, op: Op, plan: TileRegisterMma) -> Microkernel:
     """Return the Microkernel of an MMA; raise a ProgramError unless its accumulator tile has the size of the task's
     blocks.
     """
@@ -189,6 +189,6 @@ def _microkernel(low: Lowering, op: Op, plan: Tiled) -> Microkernel:
     return kernel
 
 
-def _staging(plan: Tiled, kernel: Microkernel) -> tuple[object, ...]:
+def _staging(plan: TileRegisterMma, kernel: Microkernel) -> tuple[object, ...]:
     """Return a key that is equal for MMAs whose plans stage rows of A in the same layout."""
     return plan.walk, dict(plan.shifts), plan.axes.m, plan.axes.k, kernel.rows, kernel.atom.shape[2]
