@@ -236,3 +236,25 @@ def test_a_split_sum_of_what_the_program_wrote_read_it_too_early():
     assert parted(before, sizes, 4, machine("hopper")) == "x is written before it is read"
     after = parse_tile(text.replace("WRITE", "").replace("AFTER", write))
     assert not isinstance(parted(after, sizes, 4, machine("hopper")), str)
+
+
+def test_lanes_of_other_waves_read_before_a_transposing_map_stores():
+    exact(
+        """tile updated(%x1: global f8e5m2[P, Q], %y2: global f8e5m2[B, C, A], %y3: global i32[B, A, C])
+  symbols A, B, C, P, Q, it0
+{
+  %0 = fill value=1 : i32[A, C, B]
+  %1 = cummax %0 dim=(A) : i32[A, C, B]
+  %2 = read %x1 over=[it0] at=[it0//2, it0%2] : f8e5m2[C]
+  %3 = read %y2 : f8e5m2[B, C, A]
+  %4 = minimum %3, %2 : f8e5m2[B, C, A]
+  write %4, %y2
+  write %1, %y3
+}
+""",
+        {"A": 32, "B": 2, "C": 13, "P": 7, "Q": 2},
+        "xe",
+        x1="small",
+        y2="begin",
+        y3="out",
+    )

@@ -39,6 +39,7 @@ def map_(low: WaveLowering, op: Op) -> None:
     if register_tensor is None:
         _map_in_memory(low, op, handles)
         return
+    in_memory = [h for h in handles[1:] if not isinstance(h, RegisterTensor)]
     for piece in register_tensor.pieces:
         operands = [moving.in_layout_of(low, h, piece, register_tensor.shape) for h in handles[1:]]
         if isinstance(target, RegisterTensor):
@@ -50,7 +51,8 @@ def map_(low: WaveLowering, op: Op) -> None:
         at = tuple(table_expression(c, low.lanes, low.group.wave, lane, v) for c in piece.coordinates)
         _compute(low, op, result, operands, lane, v, at, rare=result in operands and bool(op.attrs.get("rare")))
         if not isinstance(target, RegisterTensor):
-            moving.store(low, result, piece, target)
+            reads_target = any(h.root.buffer is target.root.buffer for h in in_memory)
+            moving.store(low, result, piece, target, reads_target)
 
 
 def _compute(

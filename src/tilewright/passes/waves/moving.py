@@ -219,9 +219,12 @@ def load(low: WaveLowering, memory: InMemory, target: Value, piece: RegisterValu
     low.emit("load", (target, where.buffer), over=(lane, v), at=(where.offset,), **attrs)
 
 
-def store(low: WaveLowering, source: Value, piece: RegisterValues, memory: InMemory) -> None:
-    """Emit the store of the fragment `source` to memory, at the elements of `piece`; an element that several threads
-    hold is stored once.
+def store(
+    low: WaveLowering, source: Value, piece: RegisterValues, memory: InMemory, reads_target: bool = False
+) -> None:
+    """Emit the store of the fragment `source` to memory, at the elements of `piece`. An element that several threads
+    hold is stored once; with `reads_target`, the waves synchronise before that, because the operation also reads this
+    memory.
     """
     lane, v = low.axes(len(piece.columns))
     columns, conditions = threads_that_store(piece, low.lanes, low.group.wave, lane)
@@ -232,6 +235,8 @@ def store(low: WaveLowering, source: Value, piece: RegisterValues, memory: InMem
         lane, v = low.axes(len(columns))
         _, conditions = threads_that_store(piece, low.lanes, low.group.wave, lane)
     _, where = _addresses(low, memory, piece, lane, v)
+    if reads_target and conditions:
+        low.sync_waves()
     condition = conjunction((*conditions, *where.conditions))
     attrs: dict[str, Any] = {} if condition is None else {"when": condition}
     low.emit("store", (source, where.buffer), over=(lane, v), at=(where.offset,), **attrs)

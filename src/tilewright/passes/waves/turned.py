@@ -176,7 +176,11 @@ def _emit_tile(
         low.emit("compute", (result, *operands), over=(lane, v), formula=formula)
     memory = low.handles[target_value]
     address = memory.at(where)
-    condition = conjunction((*conditions, *first(low, tile_out.dims, lane), *address.conditions))
+    first_conditions = first(low, tile_out.dims, lane)
+    sources = (v for place, v in enumerate(op.operands) if place not in (turn.operand, target_operand))
+    if first_conditions and any(low.frames.root(v) is low.frames.root(target_value) for v in sources):
+        low.sync_waves()
+    condition = conjunction((*conditions, *first_conditions, *address.conditions))
     attrs = {} if condition is None else {"when": condition}
     low.emit("store", (result, address.buffer), over=(lane, v), at=(address.offset,), **attrs)
     low.note_stored(memory)
