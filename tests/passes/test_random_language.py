@@ -258,3 +258,20 @@ def test_lanes_of_other_waves_read_before_a_transposing_map_stores():
         y2="begin",
         y3="out",
     )
+
+
+def test_a_window_of_more_elements_than_a_lane_has_registers_is_shared():
+    exact(
+        """tile windows(%x1: global f8e5m2[P], %y4: global f8e5m2[A, B])
+  symbols A, B, P, it0, it1
+{
+  %0 = read %x1 over=[it1, it0] at=[it0 + it1 - 11] otherwise=0 : f8e5m2[A, B]
+  write %0, %y4
+}
+""",
+        {"A": 23, "B": 23, "P": 1},
+        "ampere",
+        "hopper",
+        x1="small",
+        y4="out",
+    )

@@ -127,7 +127,7 @@ class Frames:
 
     def __init__(self, program: Program, chain: Places, threads: int, machine: Machine):
         self._chain, self.threads, self.lanes = chain, threads, machine.lanes or 1
-        self.access, self._registers = machine.lane_access, machine.register_file
+        self.access, self.registers = machine.lane_access, machine.register_file
         self.tensors: dict[Value, tuple[Dim | None, ...]] = {}
         """For each tensor in registers, its dimensions; None for a dimension of extent 1."""
         self.axes: dict[Op, tuple[Dim | None, ...]] = {}
@@ -169,12 +169,12 @@ class Frames:
             axes = tuple(dims.get(classes.find((op, i))) for i in range(len(box(op))))
             uses_registers = any(self._chain.root(v) in self.tensors for v in op.operands)
             if op.name == "scan":
-                if held(tuple(d for d in axes if d is not None)) <= self._registers.tensor_values:
+                if held(tuple(d for d in axes if d is not None)) <= self.registers.tensor_values:
                     self.axes[op] = axes
                 continue
             if op.name == "reduce" and not uses_registers:
                 result_dims = tuple(d for i, d in enumerate(axes) if d is not None and i != op.attrs["along"])
-                if held(result_dims) > self._registers.lane_values:  # no lane has registers for so many results
+                if held(result_dims) > self.registers.lane_values:  # no lane has registers for so many results
                     continue
             turn = None if uses_registers or op.name not in ("map", "copy") else self._find_transpose(op)
             if turn is not None:
@@ -289,7 +289,7 @@ class Frames:
         """
         sizes = {t: held(tuple(d for d in dims if d is not None)) for t, dims in self.tensors.items()}
         registers = (
-            self._registers
+            self.registers
         )  # windows are held as they lie in memory, so that several values of theirs share one
         sizes |= {t: -(-sizes[t] * t.type.dtype.numpy.itemsize // registers.word_bytes) for t in windows}
         budget = min(registers.lane_values, registers.core_values // self.threads)
@@ -542,17 +542,25 @@ class _Classes:
     def windows_across_lanes(self) -> set[Value]:
         """Return the tensors read at shifted coordinates that one lane cannot hold completely: along a class of
         contiguous axes they have more bytes than a lane may own, or the data of adjacent lanes is farther apart than
-        that.
+        that, or an operation that reads them needs more values than a lane has registers.
         """
         votes, extents = self._contiguity(), self._extents()
         own_bytes, distances = self._frames.access.own_bytes, self._lane_distances()
         too_large = {c for c in self._own if c in votes and extents.get(c, 1) * votes[c].least > own_bytes}
         too_large |= {c for c in self._own if distances.get(c, 0) > own_bytes}
+        exceeding = {self._frames.root(v) for op in self._ops if self._exceeds_a_lane(op, extents) for v in op.operands}
         return {
             tensor
             for tensor in self.windows
-            if any(self.find((tensor, i)) in too_large for i in range(len(tensor.type.shape)))
+            if tensor in exceeding or any(self.find((tensor, i)) in too_large for i in range(len(tensor.type.shape)))
         }
+
+    def _exceeds_a_lane(self, op: Op, extents: Mapping[Node, int]) -> bool:
+        """True if the axes of `op` that are not distributed have more elements together than a lane has registers;
+        `extents` are those of the classes of axes.
+        """
+        own_axes = [c for c in self._classes_of(op) if c in self._own]
+        return prod(extents.get(c, 1) for c in own_axes) > self._frames.registers.lane_values
 
     def _lane_distances(self) -> dict[Node, int]:
         """Return for each class of axes along which an argument is contiguous how many bytes the data of adjacent lanes
