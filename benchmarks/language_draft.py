@@ -192,6 +192,8 @@ class Draft:
         self.inside: list[Any] = []
         """The axes of the loops around."""
         self.constraints: list[Any] = []
+        self.indexed: set[str] = set()
+        """The dimensions of tiles of which one element is taken: no grid divides them."""
         self.fixed: set[str] = set()
         """Sizes that the program's meaning needs as they are: they are not left open."""
         self.units: dict[str, float] = {}

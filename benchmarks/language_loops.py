@@ -290,7 +290,8 @@ def _hints(draft: Draft) -> None:
     """Constraints that say nothing of what is meant."""
     rng = draft.rng
     if rng.random() < 0.25:
-        for grid, d in enumerate(rng.sample(draft.dims, min(len(draft.dims), rng.choice((1, 2))))):
+        dims = [d for d in draft.dims if d.name not in draft.indexed]
+        for grid, d in enumerate(rng.sample(dims, min(len(dims), rng.choice((1, 2))))):
             draft.constraints.append(tkw.WorkgroupConstraint(d, rng.choice((1, 4, 8, 32)), grid))
             if rng.random() < 0.5:
                 draft.constraints.append(tkw.WaveConstraint(d, rng.choice((1, 4, 16))))

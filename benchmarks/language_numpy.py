@@ -324,6 +324,8 @@ class Evaluator:
             del self.known[str(axis)]
         else:
             carried = [self.values[v] for v in op.operands]
+            if any(r.name == "workgroup" and r.attrs["dim"] is axis for r in self.program.records):
+                raise Unsaid("iterate over a dimension of the grid")
             tiles = [r.attrs["tile"] for r in self.program.records if r.name == "tiling" and r.attrs["dim"] is axis]
             size = self.number(axis)
             tile = self.number(tiles[0]) if tiles else max(1, size)

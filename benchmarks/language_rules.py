@@ -455,5 +455,7 @@ def numbers(draft: Draft) -> Known:
         return draft.keep(tkw.scalar(2 * d - 1, tkl.i32), -1, 4 * draft.size(d))
     x = draft.pick(lambda k: bool(k.dims))
     at = [rng.randrange(draft.size(d)) for d in x.dims]
-    draft.fixed |= {s.name for d in x.dims for s in d.symbols}
+    names = {s.name for d in x.dims for s in d.symbols}
+    draft.fixed |= names
+    draft.indexed |= names
     return draft.keep(x.tile[tuple(at)] if len(at) > 1 else x.tile[at[0]], x.low, x.high, x.step)

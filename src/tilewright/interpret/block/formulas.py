@@ -44,7 +44,7 @@ def _compute(
         return evaluated(f.value, coordinates), dtypes.index
     if f.name == "cast":
         value, kind = _compute(f.parts[0], leaf, coordinates, None)
-        return _cast(value, kind, f.value), f.value
+        return _cast(value, f.value), f.value
     if f.name == "select":
         condition, _ = _compute(f.parts[0], leaf, coordinates, None)
         (a, b), kind = _in_common_type(f.parts[1:], leaf, coordinates, default_type)
@@ -74,11 +74,11 @@ def _in_common_type(
     return [np.asarray(v, dtype=literal_type) if k is None else v for v, k in typed_values], kind
 
 
-def _cast(value: Any, kind: DType | None, to: DType) -> Array:
-    """Return `value`, of type `kind`, as elements of type `to`: floats become integers towards zero."""
+def _cast(value: Any, to: DType) -> Array:
+    """Return `value` as elements of type `to`: floats become integers towards zero."""
     array = np.asarray(value)
     if array.dtype.kind == "f" and not to.is_float and to.kind != "bool":
         array = np.trunc(array.astype(np.float64))
-    if kind is not None and kind.is_narrow and to.is_narrow:  # numpy does not know all pairs of them
+    if array.dtype.isbuiltin != 1 and to.is_narrow:  # numpy does not know all pairs of its extension types
         array = array.astype(np.float32)
     return array.astype(to.numpy)

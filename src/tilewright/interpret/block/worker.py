@@ -32,8 +32,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 Steps = Generator["Waiting | None", None, Any]
 Handle = Any  # TensorMemory | TensorWindow | Registers | Channel
 
-WAVES = 32
-"""The largest number of waves of a workgroup."""
+WAVES = 64
+"""The largest number of waves of a workgroup: 1024 lanes in waves of 16."""
 
 
 @dataclass
