@@ -288,9 +288,7 @@ class Frames:
         registers. `windows` are the tensors read at shifted coordinates; lanes hold them packed as in memory.
         """
         sizes = {t: held(tuple(d for d in dims if d is not None)) for t, dims in self.tensors.items()}
-        registers = (
-            self.registers
-        )  # windows are held as they lie in memory, so that several values of theirs share one
+        registers = self.registers  # windows are held as they lie in memory, so that several values of theirs share one
         sizes |= {t: -(-sizes[t] * t.type.dtype.numpy.itemsize // registers.word_bytes) for t in windows}
         budget = min(registers.lane_values, registers.core_values // self.threads)
 
