@@ -35,6 +35,7 @@
 | kernels     | the block programs of a bound plan: one kernel, or several                    |
 | parts       | a program as two kernels, with a value in memory between                      |
 | launching   | when a launch starts: after the one before it, or while that one ends         |
+| scratch     | shared memory with the scratch memory of operations, before a plan is taken   |
 | reusing     | tensors that are never needed at the same time share shared memory            |
 | loop_fusion | K loops over the same steps as one, which loads common operands once          |
 | outside     | shared tensors that do not fit, in workspaces                                 |

@@ -30,6 +30,7 @@ from tilewright.passes.notes import notes_on
 from tilewright.passes.parts import choices_of_parts
 from tilewright.passes.request import CompileOptions, Request
 from tilewright.passes.request_facts import facts_of_request
+from tilewright.passes.scratch import scratch_overflow
 from tilewright.passes.tile.general import Lowered
 from tilewright.plan.facts import Facts
 from tilewright.plan.general import GeneralChoice
@@ -174,8 +175,9 @@ def _over_shared_memory(bound: BoundPlan, lowered: Lowered) -> str:
     request = bound.request
     if request.opened or not isinstance(bound.kernels, OneKernel | MergedParts):
         return ""
-    overflow = past_shared_memory(lowered.program, request.machine)
-    return "" if overflow is None else overflow.what
+    if overflow := past_shared_memory(lowered.program, request.machine):
+        return overflow.what
+    return scratch_overflow(lowered.program, request.machine) if bound.plan.pipeline is not None else ""
 
 
 def _plan_name(candidate: PlanCandidate, plan: Schedule) -> str:
