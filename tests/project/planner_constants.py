@@ -73,6 +73,7 @@ ALLOWED = {
     "plan/search/repack.py: MOST_COPIED": _SHARE,
     "passes/tile/loop_parts.py: NEUTRAL": _MEANING,
     "passes/tile/looping.py: LOWEST": _MEANING,
+    "passes/tile/softmax_loops.py: TILE_SIZE": "the tile of a loop before a plan chooses its own",
     "plan/search/candidates.py: GAIN_BY_OTHER_TILE": _SHARE,
     "plan/search/candidates.py: GAIN_BY_PARTS": _SHARE,
     "plan/search/search.py: CLEARLY_FASTER": _SHARE,

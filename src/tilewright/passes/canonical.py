@@ -9,8 +9,10 @@ from tilewright.passes.request import Request, SizedProgram
 from tilewright.passes.tile.dim_order import in_dim_order
 from tilewright.passes.tile.equal_reads import with_equal_reads_once
 from tilewright.passes.tile.fission import with_sums_apart
+from tilewright.passes.tile.mask_values import with_mask_values_in_loops
 from tilewright.passes.tile.merging import Sized, least_rows, merged
 from tilewright.passes.tile.phases import in_phases
+from tilewright.passes.tile.softmax_loops import with_softmax_loops
 from tilewright.passes.tile.unit_taps import without_unit_taps
 from tilewright.plan.general import dims_of
 from tilewright.plan.schedule import Schedule
@@ -20,14 +22,18 @@ def canonical(request: Request) -> Request:
     """Return the request with its program rewritten to a canonical form, so that programs with the same meaning get the
     same plan. Grid programs (whose workgroups the author states) and programs with logs keep the author's dimensions.
 
-    Equal reads are merged. MMAs with an operand that is zero except at every s-th index (strided transposed
-    convolutions) are split into phases. Dimensions of tiles are put into one order: on CPUs with window taps first. On
-    GPUs a loop with several accumulators is split if an MMA after it needs only some of them, and windows of one
-    element are removed. Dimensions of MMAs and reductions are merged if they are contiguous in memory.
+    Equal reads are merged. A softmax between two MMAs becomes a loop on GPUs, and loops compute the constants of their
+    masks. MMAs with an operand that is zero except at every s-th index (strided transposed convolutions) are split
+    into phases. Dimensions of tiles are put into one order: on CPUs with window taps first. On GPUs a loop with several
+    accumulators is split if an MMA after it needs only some of them, and windows of one element are removed. Dimensions
+    of MMAs and reductions are merged if they are contiguous in memory.
     """
     if request.logs or request.workgroups is not None:
         return request
     request = request.rewritten(*with_equal_reads_once(request.program, request.free))
+    if request.machine.lanes is not None:
+        request = request.rewritten(*with_softmax_loops(request.program, request.free))
+    request = request.rewritten(*with_mask_values_in_loops(request.program, request.free))
     is_sized = not request.opened and request.longer() is None
     if is_sized:
         request = _in_phases(request)

@@ -40,6 +40,8 @@
 | flat          | elementwise programs over one dimension, if rows are no whole vectors                 |
 | apart         | two kernels with a value between MMAs in memory                                       |
 | looping       | a loop over the dimension between chained MMAs                                        |
+| softmax_loops | a softmax between two MMAs as a loop over its dimension                               |
+| mask_values   | constants of masking selects, copied into the loops of the selects                    |
 | dissolving    | a loop whose carried values can be merged, in one iteration                           |
 | stepping      | a loop over the steps of a dimension that MMAs sum at once                            |
 | splitting     | split-K: a program with one MMA as two                                                |
