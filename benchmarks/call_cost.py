@@ -58,7 +58,8 @@ import tilewright
 exec(sys.argv[1])
 end = time.process_time()
 parts = [n for n in sys.modules if n.startswith("tilewright")]
-planner = [n for n in parts if n.startswith(("tilewright.plan", "tilewright.passes"))]
+folders = ("plan", "rewrite", "lower", "transform", "driver")
+planner = [n for n in parts if n.startswith(tuple(f"tilewright.{folder}" for folder in folders))]
 print(json.dumps({"others": others - start, "ours": end - others, "modules": len(parts), "planner": len(planner)}))
 """
 
@@ -279,7 +280,7 @@ def show_imports(samples: int) -> None:
         others, ours = (1e3 * median(h[part] for h in hits) for part in ("others", "ours"))
         counts = f"{hits[0]['modules']:>9.0f}{hits[0]['planner']:>9.0f}"
         print(f"{name:<24}{1e3 * cold['ours']:>9.0f}{others:>9.0f}{ours:>9.0f}{counts}{BAR_MS:>9.0f}")
-    print("others: importing numpy and llvmlite; planner: modules of plan/ and passes/ that a hit imports")
+    print("others: importing numpy and llvmlite; planner: modules of plan/ and of the lowering that a hit imports")
 
 
 def measured(text: str, folder: str) -> dict[str, float]:

@@ -9,10 +9,10 @@ from typing import Any
 from corpus_problems import Problem
 
 from tilewright.compiler import native
+from tilewright.driver import pipeline
+from tilewright.driver.request import Request
 from tilewright.errors import TilewrightError
 from tilewright.machine import Machine
-from tilewright.passes import pipeline
-from tilewright.passes.request import Request
 from tilewright.plan.schedule import Schedule
 from tilewright.plan.search import Ranking, Rejected, as_plan
 

@@ -230,7 +230,7 @@ def _of_tests(number: int, seed: int) -> Case:
 def find_tests() -> None:
     """Makes what the tests are made with known to Python."""
     tests = Path(__file__).parents[1] / "tests"
-    sys.path[:0] = [path for path in (str(tests / "ir"), str(tests / "passes")) if path not in sys.path]
+    sys.path[:0] = [path for path in (str(tests / "ir"), str(tests / "lower")) if path not in sys.path]
 
 
 def kernel(number: int, seed: int) -> Case:

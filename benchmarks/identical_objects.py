@@ -26,7 +26,7 @@ HERE = Path(__file__).parent
 
 def random_kernel(number: int, seed: int = 0) -> tuple[str, Callable[[], tuple[bytes, str]]]:
     """(name, what compiles it and gives its object code and block text)."""
-    sys.path[:0] = [str(HERE), str(HERE.parent / "tests" / "ir"), str(HERE.parent / "tests" / "passes")]
+    sys.path[:0] = [str(HERE), str(HERE.parent / "tests" / "ir"), str(HERE.parent / "tests" / "lower")]
     from random_convolutions import random_workload
 
     rng = np.random.default_rng((seed, number))

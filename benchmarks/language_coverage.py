@@ -17,7 +17,17 @@ import tilewright
 from tilewright.ir.tile import TILE
 
 ROOT = Path(tilewright.__file__).parent
-FOLDERS = ("plan/search", "plan", "passes/tile", "passes/tile/product", "passes", "passes/waves")
+FOLDERS = (
+    "plan/search",
+    "plan",
+    "rewrite",
+    "lower/block",
+    "lower/block/mma",
+    "lower/cpu",
+    "lower/gpu",
+    "transform",
+    "driver",
+)
 """Whose functions are rules: a function of theirs that no program entered was not tried."""
 SHOWN = 60
 

@@ -15,8 +15,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from tilewright.analysis.distribution import _placement
 from tilewright.check.block import check
-from tilewright.check.distribution import _placement
 from tilewright.compiler.device import machine_of
 from tilewright.compiler.text import compile_text
 from tilewright.ir.binding import bind

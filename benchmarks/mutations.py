@@ -86,7 +86,7 @@ def _text_program(text: str, trial: Trial) -> None:
     from tilewright.compiler.device import machine_of
     from tilewright.compiler.text import LEVELS, compile_text
     from tilewright.ir.parser import parse_programs
-    from tilewright.passes.lower import lower
+    from tilewright.lower.cpu.lower import lower
     from tilewright.targets.registry import native
 
     programs = parse_programs(text, LEVELS)

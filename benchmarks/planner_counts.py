@@ -2,17 +2,16 @@
 
     python benchmarks/planner_counts.py [--names] [--source]
 
-Each count has a rule; names are printed with `--names`, so that a reader can judge them. P is `plan/` and `passes/`
-without their folders below `passes/tile` and `passes/waves`. The GPU probes are compiles for Hopper of a product, a
-split sum, a halo convolution, a 7x7 stem, grouped and depthwise convolutions, attention, two products, two kernels, a
-softmax, a sum in parts.
+Each count has a rule; names are printed with `--names`, so that a reader can judge them. P is `plan/` and `driver/`.
+The GPU probes are compiles for Hopper of a product, a split sum, a halo convolution, a 7x7 stem, grouped and depthwise
+convolutions, attention, two products, two kernels, a softmax, a sum in parts.
 
 planners of GPU kernels
     Modules of P with a function that returns a ranking of plans (a dataclass with candidates and what was rejected) and
     that ran in a GPU probe.
 places that bind a kernel to its plan
     Modules of P with a function that constructs what the lowering of tiles takes of a plan (`BoundKernel`). All modules
-    of binding, `bind*` and `passes/halo_tiles`, are one place: each binds one kind of plans.
+    of binding, `bind*` and `driver/bind_halo_tiles`, are one place: each binds one kind of plans.
 ways to match a pinned plan
     Functions of P with a parameter for a pinned plan (called `given`, or `said` of a type of plans) that compare it
     with a plan that was chosen (an attribute `plan`, `best` or `candidates`). Functions that word a refusal
@@ -29,22 +28,22 @@ tile enumerations, cost evaluations
     Calls, in one compile, of the functions that list tiles (those that build candidates in a loop: ENUMERATIONS), and
     of the functions that return a time (COSTS); caches are emptied before. A name that is gone is said.
 flags and except clauses that steer planning
-    `except` clauses of passes/{pipeline,choosing,realising,given,kernels}.py that go on (those that raise a better
-    message steer nothing), and fields of the request (passes/request.py) that a function there gives another value by
-    `replace`. The program and the pinned plan are no flags, and functions that word a refusal (they return an
-    ArgumentError) steer nothing. A refusal of binding or of the lowering becomes a
-    value in `plan/refusals.result_or_refusal`; the next plan of the ranking is then taken.
+    `except` clauses of driver/{pipeline,choose_plan,realise,pinned_plans,kernels}.py that go on (those that raise a
+    better message steer nothing), and fields of the request (driver/request.py) that a function there gives another
+    value by `replace`. The program and the pinned plan are no flags, and functions that word a refusal (they return an
+    ArgumentError) steer nothing. A refusal of binding or of the lowering becomes a value in
+    `plan/refusals.result_or_refusal`; the next plan of the ranking is then taken.
 fields of the compile state
-    The fields of the request, which passes hand on; a field whose type is a dataclass of passes/*.py counts as the
+    The fields of the request, which passes hand on; a field whose type is a dataclass of driver/*.py counts as the
     fields of that one. What passes find besides is returned by one and taken by the next.
 fields of what a compile gives
-    The fields of `Realised` (passes/bound_plan.py).
+    The fields of `Realised` (driver/bound_plan.py).
 values that passes change
-    Dataclasses of passes/request.py and passes/bound_plan.py that are not frozen.
+    Dataclasses of driver/request.py and driver/bound_plan.py that are not frozen.
 lowering parameters beside the schedule, types of choices, tests for one product, files of the largest import circle,
 lowerings of products, lists of tiles, lines that decide plans
     The functions of `structure_counts.py` have their rules. The search's own list of tiles and that of blocks of one
-    product on a CPU are two lists today. Tests for one product are counted in plan/ and passes/ with all folders.
+    product on a CPU are two lists today. Tests for one product are counted in plan/ and all folders of the lowering.
 constants that describe one machine
     Numbers at module level of plan, passes, check and machine whose docstring or comment speaks of bytes, registers,
     lanes, cycles, lines, rows of shared memory or what a copy brings; and numeric defaults of dataclasses in machine/
@@ -76,14 +75,15 @@ sys.path[:0] = [str(Path(__file__).parents[1] / "tests" / "project")]
 from planner_constants import ALLOWED  # noqa: E402
 
 ROOT = Path(tilewright.__file__).parent
-STEERING = ("pipeline.py", "choosing.py", "realising.py", "given.py", "kernels.py")
-"""The files of passes/ in which a GPU kernel is planned, bound and lowered."""
+STEERING = ("pipeline.py", "choose_plan.py", "realise.py", "pinned_plans.py", "kernels.py")
+"""The files of driver/ in which a GPU kernel is planned, bound and lowered."""
 NOTHING = ast.Constant(None)
 ENUMERATIONS = ("candidates.all_tilings",)
 """Functions that list the tiles of one state of the program."""
 COSTS = ("cost.kernel_time",)
 """Functions that evaluate the cost of one candidate."""
-FOLDERS = ("plan", "plan/facts", "plan/search", "passes")
+FOLDERS = ("plan", "plan/facts", "plan/search", "driver")
+LOWERING = ("rewrite", "lower", "lower/block", "lower/block/mma", "lower/cpu", "lower/gpu", "transform")
 PROBES = (
     *(
         "gemm nt",
@@ -162,7 +162,7 @@ def _name(path: Path, node: ast.FunctionDef) -> str:
 
 
 def watched(make: Callable[[], Any], sizes: dict[str, int]) -> Counter[str]:
-    """How often each function of plan/ and passes/ is called in a compile for Hopper: `plan/rings.plan_with_roles`."""
+    """How often each function is called in a compile for Hopper: `search/search.search_facts`."""
     codes: Counter[Any] = Counter()
 
     def profile(frame: Any, event: str, _: Any) -> None:
@@ -192,9 +192,11 @@ class _Traced:
 
 
 def _forget() -> None:
-    """Empties the caches of functions of plan/ and passes/: a compile is watched as the first one."""
+    """Empties the caches of functions: a compile is watched as the first one."""
     for name, module in list(sys.modules.items()):
-        if name.startswith(("tilewright.plan", "tilewright.passes")):
+        if name.startswith(
+            ("tilewright.plan", "tilewright.rewrite", "tilewright.lower", "tilewright.transform", "tilewright.driver")
+        ):
             for value in vars(module).values():
                 if hasattr(value, "cache_clear"):
                     value.cache_clear()
@@ -307,15 +309,15 @@ def _reads(node: ast.AST, field: str) -> bool:
 
 def steering() -> tuple[list[str], list[str]]:
     """(flags, except clauses) that steer planning."""
-    passes = Sources("passes")
-    trees = {path.name: tree for path, tree in passes.trees.items()}
+    driver = Sources("driver")
+    trees = {path.name: tree for path, tree in driver.trees.items()}
     clauses = [
         f"{name}:{x.lineno}"
         for name in STEERING
         for x in ast.walk(trees[name])
         if isinstance(x, ast.ExceptHandler) and not isinstance(x.body[-1], ast.Raise)
     ]
-    request = next(_fields(node) for _, node in passes.classes() if node.name == "Request")
+    request = next(_fields(node) for _, node in driver.classes() if node.name == "Request")
     replaced = {
         word.arg
         for name in STEERING
@@ -330,7 +332,7 @@ def steering() -> tuple[list[str], list[str]]:
 
 def compile_state() -> list[str]:
     """The fields of the request, those of a dataclass in it one by one."""
-    classes = {node.name: _fields(node) for _, node in Sources("passes").classes() if _is_dataclass(node)}
+    classes = {node.name: _fields(node) for _, node in Sources("driver").classes() if _is_dataclass(node)}
 
     def leaves(name: str) -> Iterator[str]:
         for field, kind in classes[name].items():
@@ -345,7 +347,7 @@ def _is_dataclass(node: ast.ClassDef) -> bool:
 
 def changing_values() -> list[str]:
     """Dataclasses that passes hand on and may change."""
-    handed_on = ((path, node) for path, node in Sources("passes").classes() if path.stem in ("request", "bound_plan"))
+    handed_on = ((path, node) for path, node in Sources("driver").classes() if path.stem in ("request", "bound_plan"))
     return [
         f"{path.stem}.{node.name}"
         for path, node in handed_on
@@ -356,7 +358,7 @@ def changing_values() -> list[str]:
 def constants() -> list[str]:
     """Numbers that describe one machine."""
     found = []
-    for folder in (*FOLDERS, "passes/tile", "passes/waves", "check", "machine"):
+    for folder in (*FOLDERS, *LOWERING, "analysis", "check", "machine"):
         for path, tree in Sources(folder).trees.items():
             text = path.read_text().splitlines()
             for node, after in zip(tree.body, [*tree.body[1:], None], strict=True):
@@ -423,7 +425,7 @@ def main() -> int:
     row("flags that steer planning", "0", flags)
     row("except clauses that steer planning", "0", clauses)
     row("fields of the compile state", "10", compile_state())
-    row("fields of what a compile gives", "5", list(_fields_of(Sources("passes"), "Realised")))
+    row("fields of what a compile gives", "5", list(_fields_of(Sources("driver"), "Realised")))
     row("values that passes change", "0", changing_values())
     row("constants that describe one machine", "0", constants())
     row("lowering parameters beside the schedule", "0", structure_counts.lowering_parameters())

@@ -25,9 +25,9 @@ from rich.console import Console
 from rich.table import Table
 
 from tilewright.compiler import native
+from tilewright.driver import pipeline
+from tilewright.driver.request import Request
 from tilewright.errors import TilewrightError
-from tilewright.passes import pipeline
-from tilewright.passes.request import Request
 
 LONGEST = 8
 """Problems to list by name."""

@@ -31,8 +31,8 @@ from deletions import SCHEDULES, Subject, path_of, subjects  # noqa: E402
 
 from tilewright.algebra import Layout, rank, size  # noqa: E402
 from tilewright.algebra.inttuple import leaves  # noqa: E402
+from tilewright.analysis.distribution import interleaved_layout, operand_layout  # noqa: E402
 from tilewright.block import BlockKernel, Mma  # noqa: E402
-from tilewright.check.distribution import interleaved_layout, operand_layout  # noqa: E402
 from tilewright.compiler.text import TextExecutable  # noqa: E402
 from tilewright.errors import ProgramError  # noqa: E402
 from tilewright.ir.core import Program  # noqa: E402

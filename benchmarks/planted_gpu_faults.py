@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-NVIDIA, GPU, WAVES = ("src/tilewright/targets/nvidia", "src/tilewright/targets/gpu", "src/tilewright/passes/waves")
+NVIDIA, GPU, WAVES = ("src/tilewright/targets/nvidia", "src/tilewright/targets/gpu", "src/tilewright/lower/gpu")
 QUICK = [
     f"tests/targets/nvidia/test_{x}.py"
     for x in ("emission", "addresses", "ptx", "driver", "products", "kept", "fma", "askew")
@@ -29,12 +29,12 @@ TESTS = [
     [
         *QUICK,
         "tests/machine/test_atoms.py::test_lane_maps_are_those_of_the_manuals",
-        "tests/passes/waves/test_waves_lanes.py",
-        "tests/passes/waves/test_waves_lane_copies.py",
+        "tests/lower/gpu/test_waves_lanes.py",
+        "tests/lower/gpu/test_waves_lane_copies.py",
     ],
     ["tests/targets/nvidia/test_programs.py", "-k", "both_levels and not _hopper"],
     ["tests/targets/nvidia/test_programs.py", "-k", "assembled and not _hopper and not wgmma"],
-    ["tests/passes/waves/test_waves_random.py"],
+    ["tests/lower/gpu/test_waves_random.py"],
 ]
 """Tests in the order in which they are tried."""
 ROLES, PRODUCTS, LANES = "roles", "products", "one role"
@@ -120,14 +120,14 @@ FAULTS = [
     ),
     Fault(
         "bytes: half of a box is expected",
-        f"{WAVES}/moving.py",
+        f"{WAVES}/copies.py",
         "count = prod(near.extents) * near.dtype.numpy.itemsize",
         "count = prod(near.extents) * near.dtype.numpy.itemsize // 2",
         ROLES,
     ),
     Fault(
         "fence: none before what waves stored is read by itself",
-        f"{WAVES}/waves.py",
+        f"{WAVES}/wave_lowering.py",
         'self.emit("fence")',
         "pass",
         PRODUCTS,
@@ -148,21 +148,21 @@ FAULTS = [
     ),
     Fault(
         "waves do not meet where one reads what another wrote",
-        "src/tilewright/check/meetings.py",
+        "src/tilewright/analysis/needless_barriers.py",
         "                if not unmet:\n",
         "                if True:\n",
         LANES,
     ),
     Fault(
         "lanes do not meet",
-        f"{WAVES}/lanes.py",
+        f"{WAVES}/lane_sync.py",
         'self.low.emit("together")',
         "pass",
         LANES,
     ),
     Fault(
         "products are not waited for",
-        f"{WAVES}/flying.py",
+        f"{WAVES}/mmas_in_flight.py",
         'self.low.emit("settle", finished, pending=len(self.groups))',
         'self.low.emit("settle", finished, pending=len(self.groups) + 1)',
         PRODUCTS,

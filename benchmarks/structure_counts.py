@@ -16,16 +16,20 @@ import tilewright
 ROOT = Path(tilewright.__file__).parent
 PRODUCTS = re.compile(r"\b(products|mmas|mmas_by_name|mma_axes)\b")
 """The names by which the source speaks of the products of a program."""
-PLANNING = ("choosing", "realising", "binding", "bind_blocks", "parts", "repacking", "launching", "rating")
-"""The files of passes/ that decide plans."""
+FOLDERS = ("plan", "rewrite", "lower", "transform", "driver")
+PLANNING = (
+    *("choose_plan", "realise", "bind", "bind_blocks", "two_kernels", "repack", "rating"),
+    *("bind_halo_tiles", "bind_simt", "pinned_plans"),
+)
+"""The files of driver/ that decide plans."""
 OF_PLAN = ("Schedule", "KernelProgram")
 """The types of a schedule and of the program to which it is bound."""
 
 
 @cache
 def trees() -> dict[str, ast.Module]:
-    """{path below the package: its syntax tree} of plan/ and passes/ with their folders."""
-    paths = (path for folder in ("plan", "passes") for path in sorted((ROOT / folder).rglob("*.py")))
+    """{path below the package: its syntax tree} of FOLDERS with the folders below."""
+    paths = (path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py")))
     return {str(path.relative_to(ROOT).with_suffix("")): ast.parse(path.read_text()) for path in paths}
 
 
@@ -140,7 +144,7 @@ def _unpacks_one(node: ast.AST) -> bool:
 
 
 def largest_circle() -> list[str]:
-    """The files of the largest circle of imports in plan/ and passes/, imports for types counted."""
+    """The files of the largest circle of imports in FOLDERS, imports for types counted."""
     imported = {name: _imported(tree) - {name} for name, tree in trees().items()}
 
     @cache
@@ -158,7 +162,7 @@ def largest_circle() -> list[str]:
 
 
 def _imported(tree: ast.Module) -> set[str]:
-    """The files of plan/ and passes/ that a file imports."""
+    """The files of FOLDERS that a file imports."""
     found: set[str] = set()
     for node in ast.walk(tree):
         if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("tilewright."):
@@ -170,11 +174,11 @@ def _imported(tree: ast.Module) -> set[str]:
 
 
 def product_lowerings() -> list[str]:
-    """Functions of passes/tile that write the loops of a product: they call `write_nest`, which is in nest.py."""
+    """Functions of lower/block that write the loops of a product: they call `write_nest`, which is in k_loops.py."""
     return [
         f"{name}.{node.name}"
         for name, node in functions()
-        if not name.endswith("/nest")
+        if not name.endswith("/k_loops")
         and any(isinstance(x, ast.Call) and ast.unparse(x.func) == "write_nest" for x in _own_nodes(node))
     ]
 
@@ -190,7 +194,7 @@ def blocking_lists() -> list[str]:
 
 
 def planning_lines() -> int:
-    """Lines of plan/ and of the files of passes/ that decide plans, without blank ones and comments."""
-    names = [name for name in trees() if name.startswith("plan/") or name in {f"passes/{x}" for x in PLANNING}]
+    """Lines of plan/ and of the files of driver/ that decide plans, without blank ones and comments."""
+    names = [name for name in trees() if name.startswith("plan/") or name in {f"driver/{x}" for x in PLANNING}]
     texts = ((ROOT / f"{name}.py").read_text().splitlines() for name in names)
     return sum(1 for text in texts for line in text if line.strip() and not line.strip().startswith("#"))

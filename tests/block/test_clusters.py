@@ -16,7 +16,7 @@ from tilewright.ir.binding import bind
 from tilewright.ir.block import parse_block
 from tilewright.ir.core import Program
 from tilewright.ir.loop import parse_loop
-from tilewright.passes.waves.lower import lower_waves
+from tilewright.lower.gpu.lower import lower_waves
 from tilewright.targets.registry import machine
 
 HOPPER = machine("hopper")

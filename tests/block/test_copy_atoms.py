@@ -12,7 +12,7 @@ from tilewright.compiler.device import machine_of
 from tilewright.compiler.text import compile_text
 from tilewright.ir.binding import bind
 from tilewright.ir.block import parse_block
-from tilewright.passes.lower import lower
+from tilewright.lower.cpu.lower import lower
 from tilewright.targets.registry import machine
 
 # 64 lanes, eight to a row of 64; each has eight neighbours

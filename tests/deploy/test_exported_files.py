@@ -42,7 +42,8 @@ import tilewright
 loaded = tilewright.load(sys.argv[1])
 out = loaded(np.ones((4, 6), np.float32), np.ones((6, 5), np.float32))
 assert (out == 6).all()
-parts = ("llvmlite", "tilewright.compiler", "tilewright.plan", "tilewright.passes", "tilewright.targets.cpu.native")
+parts = ("compiler", "plan", "rewrite", "lower", "transform", "driver", "targets.cpu.native")
+parts = ("llvmlite", *(f"tilewright.{part}" for part in parts))
 print([name for name in sys.modules if name.startswith(parts)])
 """
 

@@ -13,7 +13,7 @@ from tilewright.ir.core import Block
 from tilewright.ir.dtypes import f32, i32
 from tilewright.ir.location import author_location
 from tilewright.ir.tensors import TensorType
-from tilewright.passes.lower import lower
+from tilewright.lower.cpu.lower import lower
 from tilewright.targets.registry import machine
 
 

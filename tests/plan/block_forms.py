@@ -25,7 +25,7 @@ import numpy as np
 
 from tilewright.algebra.expr import Expr, Symbol, as_expr, symbol
 from tilewright.algebra.expr_use import Substitution, evaluate
-from tilewright.check.distribution import placement
+from tilewright.analysis.distribution import placement
 from tilewright.ir.attrs import Range, kind_of
 from tilewright.ir.binding import bind, inlined
 from tilewright.ir.core import Block, Op, Program, Value

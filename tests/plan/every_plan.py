@@ -5,8 +5,8 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from tilewright.driver.request_facts import facts_of_request
 from tilewright.machine import Machine
-from tilewright.passes.request_facts import facts_of_request
 from tilewright.plan.schedule import Schedule
 from tilewright.plan.search import Rejected, as_plan, search_facts
 

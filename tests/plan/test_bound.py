@@ -7,7 +7,7 @@ from tilewright.ir.tile import parse_tile
 from tilewright.plan.bound import BoundKernel
 from tilewright.plan.kernel import KernelProgram
 from tilewright.plan.text import parse_plan
-from tilewright.plan.tiled import LineLayout, ReductionLoop
+from tilewright.plan.tile_register_tasks import LineLayout, ReductionLoop
 from tilewright.targets.registry import machine
 
 sys.path[:0] = [str(Path(__file__).parents[2] / "benchmarks")]

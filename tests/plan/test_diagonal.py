@@ -15,10 +15,10 @@ import tilewright.lang as tkl
 import tilewright.wave as tkw
 from tilewright import kernels
 from tilewright.compiler.native import kernel_for
+from tilewright.driver import kernels as lowering
+from tilewright.driver import repack
+from tilewright.driver.request_facts import facts_of_request
 from tilewright.errors import ArgumentError, DimensionMismatch, ExecutionError, ProgramError
-from tilewright.passes import kernels as lowering
-from tilewright.passes import repacking
-from tilewright.passes.request_facts import facts_of_request
 from tilewright.plan.microkernel import mmas_by_name
 from tilewright.plan.schedule import Schedule, Split
 from tilewright.plan.search import as_plan, search_facts
@@ -32,7 +32,7 @@ Sizes = dict[str, int]
 def planned(kernel: Any, sizes: Sizes, count: int) -> str:
     """The best plan with `count` blocks on a diagonal, whatever others should take."""
     request = request_of(Problem("test", "kernel", lambda: kernel, sizes), HOPPER)
-    repacked = repacking.repacked(request, None, f"block-diagonal {count}")
+    repacked = repack.repacked(request, None, f"block-diagonal {count}")
     assert not isinstance(repacked, str), repacked
     (product,) = mmas_by_name(repacked.main.program).values()
     n = product.result.type.dims[-1]

@@ -16,11 +16,11 @@ import tilewright.lang as tkl
 import tilewright.wave as tkw
 from tilewright.compiler.kernels import resolve
 from tilewright.compiler.native import NativeExecutable
+from tilewright.driver import pipeline
 from tilewright.errors import ArgumentError, FastPathLost, NoAtoms
 from tilewright.ir.tile import parse_tile
 from tilewright.kernels.gemm import gemm
 from tilewright.kernels.softmax import softmax
-from tilewright.passes import pipeline
 from tilewright.targets.cpu.host import host_machine
 from tilewright.targets.registry import machine
 

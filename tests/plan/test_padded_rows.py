@@ -14,8 +14,8 @@ import tilewright
 from tilewright import kernels
 from tilewright.compiler.native import kernel_for
 from tilewright.errors import ArgumentError
-from tilewright.passes.tile.aligning import Reading
 from tilewright.plan.search.cost import row_cycles
+from tilewright.rewrite.align_rows import Reading
 from tilewright.targets.registry import machine
 
 HOPPER = machine("hopper")

@@ -13,7 +13,7 @@ from tilewright import kernels
 from tilewright.compiler.native import kernel_for
 from tilewright.errors import ArgumentError
 from tilewright.ir.tile import parse_tile
-from tilewright.passes.tile.splitting import sum_of
+from tilewright.rewrite.split_k import sum_of
 from tilewright.targets.registry import machine
 
 HOPPER = machine("hopper")

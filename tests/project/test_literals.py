@@ -1,4 +1,4 @@
-"""Numbers in planner and passes: each above 2 has a reason, and none is a measured cost: rows of machines have those.
+"""Numbers in planner and lowering: each above 2 has a reason, and none is a measured cost: rows of machines have those.
 
 A number at the top of a module has its reason below it, as the docstring of its name. Some explain themselves: places
 in a sequence, powers of two, bits of a byte. The rest stand in the table here.
@@ -16,10 +16,16 @@ import pytest
 import tilewright
 
 PACKAGE = Path(tilewright.__file__).parent
-SOURCES = [p for part in ("plan", "analysis", "passes") for p in sorted((PACKAGE / part).rglob("*.py"))]
+SOURCES = [
+    p
+    for part in ("plan", "analysis", "rewrite", "lower", "transform", "driver")
+    for p in sorted((PACKAGE / part).rglob("*.py"))
+]
 MEASURED = re.compile(r"\b(cycles?|measured|fitted|of the time)\b", re.IGNORECASE)
 
 REASONS = {
+    "analysis/distribution.py: placed": "cached distributions",
+    "analysis/distribution.py: _placement": "cached distributions",
     "plan/boxes.py: Room": "what is enough for a machine that says nothing: rows give others (`room_of`)",
     "plan/boxes.py: _widths_without_products": "where two dimensions are innermost in memory, runs of each are longer",
     "plan/boxes.py: _best_width": "beyond some blocks of rows a smaller one at the end weighs little",
@@ -32,33 +38,33 @@ REASONS = {
     "plan/text.py: _parse_size": "digits of the largest number a plan may hold",
     "plan/planner.py: bytes_text": "bytes in a kilobyte",
     "plan/planner.py: Choice.explain": "candidates that are shown; per cent",
-    "plan/tiles.py: _accumulator_tiles": "tiles of a block along each side: more do not fit any register file of tiles",
-    "plan/tiles.py: tile_unit": "parts of the rows worth a thought",
+    "plan/tile_registers.py: _accumulator_tiles": "tiles of a block along each side: more fit no tile registers",
+    "plan/tile_registers.py: tile_unit": "parts of the rows worth a thought",
     "plan/vectors.py: _row_choices": "blocks of a line worth a thought beyond the fewest",
     "plan/vectors.py: vector_unit": "parts of the rows worth a thought: workers times powers of two",
-    "passes/along.py: _Walk": "totals that do not wait for each other",
-    "passes/defer.py: woven": "an end is spread a twelfth of the body ahead of where it is even",
-    "passes/elementwise.py: _Loops.run": "rounds that are written out",
-    "passes/elementwise.py: _Loops._vectors": "vectors that are written out",
-    "passes/joined.py: _member": "bytes of the smallest vector",
-    "passes/loop_lowering.py: LoopLowering.__init__": "bytes of a vector where a row does not say",
-    "passes/loop_lowering.py: LoopLowering.vectors": "vectors that are written out",
-    "passes/lower.py: _registers": "vector registers that a distributed row may take",
-    "passes/products.py: _loops": "the operands of a formula",
-    "passes/roles.py: _Split._stage_strides": "bits of a byte",
-    "passes/storage.py: as_vectors": "threads of a distribution that vectors stand for",
-    "passes/tabulate.py: tabulated": "rows of a table whose length only a call tells",
-    "passes/tile/product/mma.py: _as_tf32": "the bits that tf32 drops, half of the last one kept, and its mask",
-    "passes/tile/scans.py: _larger": "index, value and whether it is there, of each side",
-    "passes/tile/digits.py: _Digits._steps": "1, at least one divisor more, and the extent: a chain that leaves digits",
-    "passes/tile/forming.py: _tiles": "operations up to which a formula may be computed several times",
-    "passes/tile/forming.py: reshape": "operations from which on a formula is computed once and kept",
-    "passes/tile/forming.py: bitcast": "bits of a byte",
-    "passes/tile/forming.py: _WORDS": "bits of words",
-    "passes/tile/forming.py: _as_f4_pairs": "masks and bits of numbers of four bits",
-    "passes/tile/memory.py: _is_loop_over_elements": "bits of floats that have no lanes of their own",
-    "passes/tile/values.py: weight": "what a function costs beside an addition, when it is asked what to keep",
-    "passes/tile/writer.py: BlockWriter._strides": "bits of a byte",
+    "lower/cpu/reduce.py: _Walk": "totals that do not wait for each other",
+    "lower/cpu/delayed_epilogue.py: woven": "an end is spread a twelfth of the body ahead of where it is even",
+    "lower/cpu/elementwise.py: _Loops.run": "rounds that are written out",
+    "lower/cpu/elementwise.py: _Loops._vectors": "vectors that are written out",
+    "lower/cpu/loop_fusion.py: _member": "bytes of the smallest vector",
+    "lower/loop_lowering.py: LoopLowering.__init__": "bytes of a vector where a row does not say",
+    "lower/loop_lowering.py: LoopLowering.vectors": "vectors that are written out",
+    "lower/cpu/lower.py: _registers": "vector registers that a distributed row may take",
+    "lower/cpu/mma.py: _loops": "the operands of a formula",
+    "transform/warp_specialize.py: _Split._stage_strides": "bits of a byte",
+    "lower/cpu/register_forms.py: as_vectors": "threads of a distribution that vectors stand for",
+    "lower/cpu/address_tables.py: tabulated": "rows of a table whose length only a call tells",
+    "lower/block/mma/rule.py: _as_tf32": "the bits that tf32 drops, half of the last one kept, and its mask",
+    "lower/block/scans.py: _larger": "index, value and whether it is there, of each side",
+    "rewrite/digits.py: _Digits._steps": "1, at least one divisor more, and the extent: a chain that leaves digits",
+    "lower/block/elementwise.py: _tiles": "operations up to which a formula may be computed several times",
+    "lower/block/elementwise.py: reshape": "operations from which on a formula is computed once and kept",
+    "lower/block/elementwise.py: bitcast": "bits of a byte",
+    "lower/block/elementwise.py: _WORDS": "bits of words",
+    "lower/block/elementwise.py: _as_f4_pairs": "masks and bits of numbers of four bits",
+    "lower/block/memory.py: _is_loop_over_elements": "bits of floats that have no lanes of their own",
+    "lower/block/lazy_tiles.py: weight": "what a function costs beside an addition, when it is asked what to keep",
+    "lower/block/writer.py: BlockWriter._strides": "bits of a byte",
 }
 """Of numbers inside functions and classes: why they are what they are."""
 

@@ -12,8 +12,9 @@ SOURCE = Path(__file__).parents[2] / "src" / "tilewright"
 
 
 PACKAGES = [
-    *("algebra", "interpret/block", "ir", "kernels", "machine", "passes", "passes/tile", "plan", "plan/search"),
-    *("passes/tile/product", "runtime", "targets/calls", "targets/cpu", "torch", "wave", "codegen/entry", "deploy"),
+    *("algebra", "interpret/block", "ir", "kernels", "machine", "plan", "plan/search"),
+    *("analysis", "rewrite", "lower", "lower/block", "lower/cpu", "lower/gpu", "transform", "driver"),
+    *("lower/block/mma", "runtime", "targets/calls", "targets/cpu", "torch", "wave", "codegen/entry", "deploy"),
 ]
 
 

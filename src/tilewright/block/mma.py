@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from tilewright.algebra import size
+from tilewright.analysis.distribution import interleaved_layout
 from tilewright.block.moving import copy, registers
 from tilewright.block.partition import partition
 from tilewright.block.tensor import Tensor, tensor_of
 from tilewright.block.tracing import number, trace
-from tilewright.check.distribution import interleaved_layout
 from tilewright.errors import LayoutError, ProgramError
 from tilewright.ir.location import author_location
 from tilewright.ir.tensors import Distribution, numbers

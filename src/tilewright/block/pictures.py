@@ -11,8 +11,8 @@ import numpy as np
 from tilewright.algebra import Layout
 from tilewright.algebra.picture import layout_svg, layout_table, partition_svg, partition_table
 from tilewright.algebra.picture.panels import LARGEST_AREA, LARGEST_SIDE
-from tilewright.check.distribution import placement
-from tilewright.check.places import Places
+from tilewright.analysis.distribution import placement
+from tilewright.analysis.views import Places
 from tilewright.errors import ProgramError
 from tilewright.ir.core import Program, Value
 from tilewright.ir.tensors import RegisterType, TensorType, numbers

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.check.distribution import Placement
+from tilewright.analysis.distribution import Placement
 from tilewright.machine import MultiplyAtom, RegisterOperand
 
 Origin = tuple[int, int]

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 
 from tilewright.algebra import ComposedLayout
+from tilewright.analysis.distribution import Placement, operand_layout, placed, placement
+from tilewright.analysis.thread_layout import frames_of
+from tilewright.analysis.views import Places, written
 from tilewright.check.arrangement import misarranged
 from tilewright.check.cluster import check_cluster
 from tilewright.check.copies import answer, never_runs
-from tilewright.check.distribution import Placement, operand_layout, placed, placement
-from tilewright.check.frames import frames_of
-from tilewright.check.once import check_written_once
-from tilewright.check.places import Places, written
+from tilewright.check.single_writes import check_written_once
 from tilewright.check.symbolic import check_open
 from tilewright.errors import LayoutError, ProgramError
 from tilewright.ir.binding import open_parameters

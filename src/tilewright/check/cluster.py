@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from tilewright.algebra.expr import Const
-from tilewright.check.places import Places
+from tilewright.analysis.views import Places
 from tilewright.errors import ProgramError
 from tilewright.ir.core import Op, Program, Value
 from tilewright.ir.tensors import numbers

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from tilewright.algebra import index
 from tilewright.algebra.expr import Const, Symbol
-from tilewright.check.places import Places
+from tilewright.analysis.views import Places
 from tilewright.errors import ProgramError
 from tilewright.ir.core import Op, Program, Value, walk_block
 from tilewright.ir.printer import op_text

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from tilewright.algebra.expr import Const, Exact, Expr, FloorDiv, Mod, Symbol
 from tilewright.algebra.expr_prove import is_nonneg
 from tilewright.algebra.expr_use import Substitution
-from tilewright.check.inside import fails, holds, shown
+from tilewright.analysis.in_bounds import fails, holds, shown
 from tilewright.errors import ProgramError
 from tilewright.ir.attrs import kind_of
 from tilewright.ir.binding import open_parameters

@@ -20,8 +20,8 @@ if TYPE_CHECKING:  # a kernel from the cache needs no planner
     from tilewright.compiler.planned import PlannedKernel
     from tilewright.ir.core import Program
     from tilewright.ir.module import Module
+    from tilewright.lower.block.reports import Log
     from tilewright.machine import Machine
-    from tilewright.passes.tile.reports import Log
     from tilewright.plan.schedule import Schedule
     from tilewright.runtime.host import HostExecutor
 

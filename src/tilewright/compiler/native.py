@@ -39,12 +39,12 @@ from tilewright.targets.names import CPU, INTERPRETER, is_gpu, is_native
 from tilewright.targets.registry import gpu_machine, native
 
 if TYPE_CHECKING:  # a kernel from the cache needs no planner
+    from tilewright.analysis.flat_memory import Size
     from tilewright.compiler.planned import PlannedKernel
+    from tilewright.driver.bound_plan import Realised
+    from tilewright.driver.request import Request
+    from tilewright.lower.block.symbolic_shapes import OpenSizes
     from tilewright.machine import Machine
-    from tilewright.passes.bound_plan import Realised
-    from tilewright.passes.places import Size
-    from tilewright.passes.request import Request
-    from tilewright.passes.tile.opened import OpenSizes
     from tilewright.plan.schedule import Schedule
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -137,8 +137,8 @@ class NativeExecutable(Executable):
 
         With `logs` the kernel keeps what `debug_log` records.
         """
-        from tilewright.passes.request import CompileOptions, Request, SizedProgram
-        from tilewright.passes.tile.opened import CLOSED
+        from tilewright.driver.request import CompileOptions, Request, SizedProgram
+        from tilewright.lower.block.symbolic_shapes import CLOSED
 
         free_loops = {op for op in self._free_loops if not (logs and _logs_show_tile_size(self.program, op))}
         derived = {s: e for s, e in self.known.items() if s not in extents} if self._grid else None
@@ -182,7 +182,7 @@ class NativeExecutable(Executable):
     def _run_passes(self, make_request: Callable[[], Request]) -> PlannedKernel:
         """Plan and lower the kernel of the request that `make_request` returns, and report its plan."""
         from tilewright.compiler.planned import PlannedKernel
-        from tilewright.passes.pipeline import run
+        from tilewright.driver.pipeline import run
 
         request = make_request()
         realised = run(request, Dump.of(self.name).write)
@@ -251,7 +251,7 @@ class NativeExecutable(Executable):
 
         The typical value of a dynamic size is that in a given plan, or the one in `symbols`, at least 2.
         """
-        from tilewright.passes.tile.opened import opened as opened_sizes
+        from tilewright.lower.block.symbolic_shapes import opened as opened_sizes
 
         extents, names = opened_sizes(symbols, self.program.bindings, self.dynamic)
         planned_extents = (

@@ -12,11 +12,11 @@ from tilewright.compiler.device import (
     NativeProgram,
 )
 from tilewright.compiler.module_executor import NativeExecutor, executor_of
+from tilewright.driver.bound_plan import Realised
+from tilewright.driver.request import Request
 from tilewright.ir.core import Program
-from tilewright.passes.bound_plan import Realised
-from tilewright.passes.lower import lower
-from tilewright.passes.request import Request
-from tilewright.passes.waves.lower import lower_waves
+from tilewright.lower.cpu.lower import lower
+from tilewright.lower.gpu.lower import lower_waves
 from tilewright.targets.cpu.entry import EntryMember
 from tilewright.targets.names import GPU, is_gpu, is_native
 

@@ -9,12 +9,12 @@ import warnings
 from collections.abc import Mapping
 
 from tilewright.compiler.required import Required
+from tilewright.driver.bound_plan import Realised
 from tilewright.errors import FastPathLost, NoAtoms, SlowPlan, SlowPlanWarning
 from tilewright.ir.core import Op, Program
 from tilewright.ir.location import Location, author_location
 from tilewright.ir.printer import op_text
 from tilewright.machine import Machine
-from tilewright.passes.bound_plan import Realised
 from tilewright.plan import microkernel
 
 

@@ -29,8 +29,8 @@ from tilewright.plan.legality import groups_of, rows_in_k_step
 from tilewright.plan.microkernel import Axes, LaneKernel, Microkernel, axes_in
 from tilewright.plan.refusals import refused
 from tilewright.plan.schedule import PACKED, STREAM, STRIP, Axis, ProductUnit, Schedule, ValuePlacement
-from tilewright.plan.term_boxes import max_unrolled_steps
-from tilewright.plan.tiled import LineLayout, ReductionLoop, TileRegisterMma, lines_of_task, tap_shifts
+from tilewright.plan.simt_boxes import max_unrolled_steps
+from tilewright.plan.tile_register_tasks import LineLayout, ReductionLoop, TileRegisterMma, lines_of_task, tap_shifts
 
 
 @dataclass(frozen=True, eq=False)

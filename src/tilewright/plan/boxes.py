@@ -20,7 +20,7 @@ from tilewright.algebra.expr_use import Substitution, evaluate, linear_form
 from tilewright.ir.core import MemoryType, Op, Program, TileType
 from tilewright.ir.tile import REDUCTIONS, SCANS, access_form, accessed
 from tilewright.plan.model import Size
-from tilewright.plan.written import TABLED, coordinates_by_digits
+from tilewright.plan.writes import TABLED, coordinates_by_digits
 
 WRITES = ("write", "atomic_add", "atomic_min", "atomic_max")
 RUN = 16

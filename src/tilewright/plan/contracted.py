@@ -19,9 +19,9 @@ from tilewright.ir.formula import BINARY, COMPARISONS, UNARY, Formula
 from tilewright.ir.tile import accessed
 from tilewright.ir.tile_functions import elementwise
 from tilewright.machine import Machine
+from tilewright.plan.accumulator_type import accumulator_type
 from tilewright.plan.contraction import Contraction, Operand
 from tilewright.plan.facts import AccessFacts, Facts, ProductFacts, ValueFacts
-from tilewright.plan.sums import accumulator_type
 
 LONGEST = 1000
 """The largest number of steps of an epilogue; a value that is used twice counts twice."""

@@ -11,7 +11,7 @@ from tilewright.plan.contraction import Contraction, Operand, merged_digit_table
 from tilewright.plan.lanes import peeled_blocks
 from tilewright.plan.schedule import Axis, Digit, ProductUnit, Schedule, Split
 from tilewright.plan.sliding import halo_of
-from tilewright.plan.tiled import LineLayout
+from tilewright.plan.tile_register_tasks import LineLayout
 
 
 def in_lines(contraction: Contraction, blocking: Blocking) -> Contraction:

@@ -20,7 +20,7 @@ from tilewright.algebra.expr_use import linear_form
 from tilewright.ir.core import Op, Program
 from tilewright.plan.microkernel import Axes, Microkernel
 from tilewright.plan.model import Size
-from tilewright.plan.tiled import LineLayout
+from tilewright.plan.tile_register_tasks import LineLayout
 
 
 @dataclass(frozen=True)

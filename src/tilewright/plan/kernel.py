@@ -13,7 +13,7 @@ from tilewright.plan.boxes import Opened, cut_dims, numbers_of
 from tilewright.plan.fixed import tiles_of
 from tilewright.plan.general import dims_of, words_for
 from tilewright.plan.microkernel import mmas_by_name
-from tilewright.plan.term_boxes import SimtProduct
+from tilewright.plan.simt_boxes import SimtProduct
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,11 +16,11 @@ from tilewright.algebra.expr import Expr, Symbol
 from tilewright.ir.core import MemoryType, Op, Program, Value
 from tilewright.ir.dtypes import DType
 from tilewright.machine import Machine, MemoryOperand, MultiplyAtom, OpaqueOperand, RegisterOperand
-from tilewright.plan import tiles, vectors
+from tilewright.plan import tile_registers, vectors
+from tilewright.plan.accumulator_type import accumulator_type
 from tilewright.plan.model import Size, element_bytes
 from tilewright.plan.schedule import ProductUnit
 from tilewright.plan.sliding import stride_along
-from tilewright.plan.sums import accumulator_type
 
 Dims = tuple[Expr, ...]
 MOST_VECTORS = 4
@@ -325,7 +325,7 @@ def registers_of(microkernel: Microkernel, machine: Machine) -> tuple[int, int]:
     m, n, _ = microkernel.atom.shape
     row_atoms, column_atoms = microkernel.rows // m, microkernel.columns // n
     if isinstance(microkernel.atom.c, OpaqueOperand):
-        return tiles.registers(row_atoms, column_atoms), machine.limits.tile_registers
+        return tile_registers.registers(row_atoms, column_atoms), machine.limits.tile_registers
     if microkernel.slab is not None:
         return microkernel.accumulator_registers, machine.limits.registers - 1
     if m > 1:  # a lane has so many values of each
@@ -486,7 +486,7 @@ def _legal_tiles(machine: Machine, atom: MultiplyAtom) -> Iterator[Microkernel]:
         limit = machine.limits.tile_registers
         for a in range(1, limit):
             for b in range(1, limit):
-                if tiles.registers(a, b) <= limit:
+                if tile_registers.registers(a, b) <= limit:
                     yield Microkernel(atom, a * m, b * n)
         return
     if atom.slab is not None:

@@ -7,7 +7,7 @@ from math import ceil
 
 from tilewright.plan.blocking import Blocking, required_lane_digit, round_up, single_digits
 from tilewright.plan.contraction import Contraction, size
-from tilewright.plan.tiles import task_rows
+from tilewright.plan.tile_registers import task_rows
 
 
 @dataclass(frozen=True)

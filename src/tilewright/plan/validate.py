@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tilewright.algebra.expr import Symbol
 from tilewright.errors import ArgumentError
 from tilewright.machine import Machine, MultiplyAtom, OpaqueOperand, RegisterOperand
-from tilewright.plan import lanes, tiles, vectors
+from tilewright.plan import lanes, tile_registers, vectors
 from tilewright.plan.bind_contraction import bind_contraction
 from tilewright.plan.block_size import why_too_large
 from tilewright.plan.blocking import LANES, Blocking, LaneUnit, round_up
@@ -82,7 +82,7 @@ def _why_bad_tiles(contraction: Contraction, blocking: Blocking, machine: Machin
     """Return text: why a blocking in tile registers is illegal (registers, staging of A, splits of K); else None."""
     m, _, depth = blocking.atom.shape
     last, row_tiles, column_tiles = contraction.depth[-1], blocking.rows // m, blocking.vectors
-    needed, available = tiles.registers(row_tiles, column_tiles), machine.limits.tile_registers
+    needed, available = tile_registers.registers(row_tiles, column_tiles), machine.limits.tile_registers
     if needed > available:
         taken = f"{needed} tile registers of {available}"
         return f"{row_tiles} x {column_tiles} accumulator tiles and their operands take {taken}"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.plan.search import cost, parts, rate_plan
+from tilewright.plan.search import cost, rate_plan, split_k
 from tilewright.plan.search.kernel import KernelSchedule, work_of
 from tilewright.plan.search.launch import share_read_alone
 from tilewright.plan.search.work import Phase, TaskEnd, Work
@@ -97,5 +97,5 @@ def test_the_least_cycles_of_split_k_are_no_more_than_its_cycles(program):
     kernel = kernel_of(program, tile=128, raster=1)
     work = work_of(kernel)
     assert work is not None
-    for pieces in parts._split_k_choices(kernel.tiling):
-        assert parts._least_cycles(kernel, work, pieces) <= parts._split_candidate(kernel, work, pieces).cycles
+    for pieces in split_k._split_k_choices(kernel.tiling):
+        assert split_k._least_cycles(kernel, work, pieces) <= split_k._split_candidate(kernel, work, pieces).cycles

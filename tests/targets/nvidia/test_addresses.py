@@ -8,7 +8,7 @@ from programs import CASES
 
 from tilewright.ir.binding import bind
 from tilewright.ir.block import parse_block
-from tilewright.passes.waves.lower import lower_waves
+from tilewright.lower.gpu.lower import lower_waves
 from tilewright.targets.nvidia.backend import BACKEND
 from tilewright.targets.registry import machine
 

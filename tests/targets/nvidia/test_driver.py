@@ -16,7 +16,7 @@ from tilewright.check.block import check
 from tilewright.errors import TargetError
 from tilewright.ir.binding import bind
 from tilewright.ir.block import parse_block
-from tilewright.passes.waves.lower import lower_waves
+from tilewright.lower.gpu.lower import lower_waves
 from tilewright.runtime.device_arrays import DeviceArray, packed_steps
 from tilewright.targets.gpu.emit import Emitted
 from tilewright.targets.nvidia import driver, launch, starting

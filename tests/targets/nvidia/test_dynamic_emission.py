@@ -11,7 +11,7 @@ from tilewright.check.block import check
 from tilewright.errors import ProgramError
 from tilewright.ir.binding import bind
 from tilewright.ir.block import parse_block
-from tilewright.passes.waves.lower import lower_waves
+from tilewright.lower.gpu.lower import lower_waves
 from tilewright.targets.gpu.emit import Emitted
 from tilewright.targets.nvidia.backend import BACKEND
 from tilewright.targets.registry import machine

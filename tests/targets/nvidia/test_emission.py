@@ -13,7 +13,7 @@ from tilewright.errors import ProgramError
 from tilewright.ir.binding import bind
 from tilewright.ir.block import parse_block
 from tilewright.ir.loop import parse_loop
-from tilewright.passes.waves.lower import lower_waves
+from tilewright.lower.gpu.lower import lower_waves
 from tilewright.targets.nvidia.backend import BACKEND
 from tilewright.targets.registry import machine
 

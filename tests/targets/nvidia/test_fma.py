@@ -14,11 +14,11 @@ import tilewright.lang as tkl
 import tilewright.wave as tkw
 from tilewright import kernels
 from tilewright.algebra.expr_use import evaluate
+from tilewright.analysis.flat_memory import swizzled
 from tilewright.compiler.native import kernel_for
 from tilewright.ir.block import parse_block
 from tilewright.ir.core import Op, Value
-from tilewright.passes.places import swizzled
-from tilewright.passes.waves.lower import lower_waves
+from tilewright.lower.gpu.lower import lower_waves
 from tilewright.targets.nvidia import fma
 from tilewright.targets.registry import machine
 

@@ -12,7 +12,7 @@ import tilewright
 from tilewright import compile_text, kernels
 from tilewright.algebra.expr import index, symbol
 from tilewright.algebra.expr_rules import minimum
-from tilewright.check.inside import holds, shown
+from tilewright.analysis.in_bounds import holds, shown
 from tilewright.compiler.kernels import resolve
 from tilewright.compiler.native import kernel_for
 from tilewright.errors import ProgramError

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from programs import in_registers
 
-from tilewright.passes.waves.lower import lower_waves
+from tilewright.lower.gpu.lower import lower_waves
 from tilewright.targets.gpu.emit import Emitter
 from tilewright.targets.nvidia import eights, matrices
 from tilewright.targets.nvidia.dialect import Ptx

@@ -15,7 +15,7 @@ from tilewright.interpret.loop import HANDLERS
 from tilewright.ir import block as block_level
 from tilewright.ir.loop import parse_loop
 from tilewright.ir.loop_waves import SPECS
-from tilewright.passes.waves.lower import lower_waves
+from tilewright.lower.gpu.lower import lower_waves
 from tilewright.runtime.codegen import HELPER
 from tilewright.targets.gpu.dialect import Dialect
 from tilewright.targets.nvidia.backend import BACKEND, architecture

@@ -7,7 +7,7 @@ from programs import EXAMPLES, early
 from tilewright.check.block import check
 from tilewright.ir.binding import bind
 from tilewright.ir.block import parse_block
-from tilewright.passes.waves.lower import lower_waves
+from tilewright.lower.gpu.lower import lower_waves
 from tilewright.runtime.codegen import HELPER
 from tilewright.targets.nvidia.backend import BACKEND
 from tilewright.targets.nvidia.im2col import Im2colMap

@@ -16,7 +16,7 @@ from tilewright.interpret.block.memory import box, full
 from tilewright.interpret.evaluation import evaluated
 from tilewright.ir.block import parse_block
 from tilewright.ir.core import Block, Op, Program
-from tilewright.passes.waves.lower import lower_waves
+from tilewright.lower.gpu.lower import lower_waves
 from tilewright.targets.nvidia.boxes import boxes
 from tilewright.targets.nvidia.im2col import Im2colMap
 from tilewright.targets.registry import machine

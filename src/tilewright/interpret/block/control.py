@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.algebra.expr import Const
-from tilewright.check.lifetimes import uses_task_memory
+from tilewright.analysis.lifetimes import uses_task_memory
 from tilewright.errors import OutOfBoundsFault, ProgramError, ProtocolFault
 from tilewright.interpret.block.channels import Channel, Fill, Hold
 from tilewright.interpret.block.memory import at_line, grid

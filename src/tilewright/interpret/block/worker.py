@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.check.distribution import placement
+from tilewright.analysis.distribution import placement
 from tilewright.errors import DeadlockFault, ExecutionError, ProgramError, ProtocolFault
 from tilewright.interpret.block.accesses import EVERYONE, Watch
 from tilewright.interpret.block.channels import Channel

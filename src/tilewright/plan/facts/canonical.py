@@ -25,7 +25,7 @@ from tilewright.plan.contraction import chain
 from tilewright.plan.facts.access import AccessFacts, Dims, LinearForm
 from tilewright.plan.facts.graph import Facts
 from tilewright.plan.facts.loops import MAXIMUM, RESCALED, LoopFacts, monoid_of
-from tilewright.plan.facts.online import OnlineSoftmax, online_softmax
+from tilewright.plan.facts.online_softmax import OnlineSoftmax, online_softmax
 from tilewright.plan.facts.values import STATE, ValueFacts
 from tilewright.plan.fixed import tiles_of, wave_parts
 from tilewright.plan.general import ALIKE, dims_of

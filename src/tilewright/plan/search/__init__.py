@@ -19,7 +19,7 @@ A candidate is one way to run the program; a task is one workgroup's tile of the
 | uniform            | kernels whose waves all run the same code: work and plan           |
 | uniform_kernel     | schedule of such a kernel: tiles, waves, microkernels              |
 | resident           | such kernels: several workgroups on a core at a time               |
-| walks              | scans and topk whose rows one lane processes alone                 |
+| single_lane_scans  | scans and topk whose rows one lane processes alone                 |
 | blocked            | rule: one MMA on a CPU in accumulator tiles that stay in registers |
 | block_choice       | the blockings of every CPU unit, ranked                            |
 | block_work         | the work and time of a blocking                                    |
@@ -31,12 +31,12 @@ A candidate is one way to run the program; a task is one workgroup's tile of the
 | lanes              | rule: GPU kernels without MMAs                                     |
 | fragments          | rule: GPU kernels with MMAs and no pipeline                        |
 | simt               | rule: SIMT products: lanes multiply, without atoms                 |
-| term_plan          | the plan of a SIMT kernel                                          |
+| simt_plan          | the plan of a SIMT kernel                                          |
 | partition          | rule: split a program into two kernels                             |
 | repack             | rule: copy operands to another layout first                        |
 | diagonal           | rule: several GEMMs of a batch as one, with block-diagonal B       |
 | paired_rows        | rule: neighbouring rows as one row of several GEMMs                |
-| parts              | rule: split-K                                                      |
+| split_k            | rule: split-K                                                      |
 | partial_reductions | rule: split a reduction over tasks                                 |
 | loop_splits        | rule: split a loop without MMAs over tasks                         |
 | row_copies         | copies of operands before a kernel, and their cost                 |

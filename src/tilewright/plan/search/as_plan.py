@@ -10,7 +10,7 @@ from tilewright.plan.search.kernel import KernelSchedule
 from tilewright.plan.search.kernel_plan import LACKS, KernelPlan
 from tilewright.plan.search.ranking import PlanCandidate, Rejected
 from tilewright.plan.search.simt import SimtKernelSchedule
-from tilewright.plan.search.term_plan import plan_of_simt
+from tilewright.plan.search.simt_plan import plan_of_simt
 from tilewright.plan.search.uniform import plan_of_uniform
 from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 

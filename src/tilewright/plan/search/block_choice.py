@@ -14,7 +14,7 @@ from tilewright.plan.lanes import lane_block_unit, lane_unit, why_no_lanes
 from tilewright.plan.model import roofline
 from tilewright.plan.planner import Candidate, Choice, Refusal
 from tilewright.plan.search.block_work import block_cost
-from tilewright.plan.tiles import tile_unit
+from tilewright.plan.tile_registers import tile_unit
 from tilewright.plan.validate import why_illegal, why_not_atom
 from tilewright.plan.vectors import vector_unit
 

@@ -11,8 +11,8 @@ from tilewright.plan.search.halo import why_no_halo
 from tilewright.plan.search.kernel import candidates_of_tiling
 from tilewright.plan.search.lowered import LACKING, why_not_lowered, why_not_oriented, why_not_split
 from tilewright.plan.search.orientation import orientations
-from tilewright.plan.search.parts import split_k_candidates
 from tilewright.plan.search.ranking import PlanCandidate, Ranking
+from tilewright.plan.search.split_k import split_k_candidates
 from tilewright.plan.search.tiles import tilings
 from tilewright.plan.search.tiling import Tiling
 from tilewright.plan.search.work import Work

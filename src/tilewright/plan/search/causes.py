@@ -21,13 +21,13 @@ from tilewright.plan.search.core_rows import vector_cycles
 from tilewright.plan.search.cost import SAME_WAVES, kernel_time
 from tilewright.plan.search.kernel import KernelSchedule, time_of, work_of
 from tilewright.plan.search.partial_reductions import work_in_parts
-from tilewright.plan.search.parts import split_work
 from tilewright.plan.search.ranking import CandidateKernel, PlanCandidate
 from tilewright.plan.search.simt import SimtKernelSchedule, count_simt_work
+from tilewright.plan.search.single_lane_scans import TOPK, single_lane_ops
+from tilewright.plan.search.split_k import split_work
 from tilewright.plan.search.uniform import count_uniform_work
 from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 from tilewright.plan.search.unit import MmaTile
-from tilewright.plan.search.walks import TOPK, single_lane_ops
 from tilewright.plan.search.work import Phase, Work
 from tilewright.plan.slow import Cause
 

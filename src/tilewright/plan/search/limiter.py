@@ -9,9 +9,9 @@ from tilewright.plan.limiting import cycles_alone
 from tilewright.plan.search.cost import SAME_WAVES, kernel_time
 from tilewright.plan.search.kernel import KernelSchedule, time_of, work_of
 from tilewright.plan.search.partial_reductions import work_in_parts
-from tilewright.plan.search.parts import plain_launch_cycles, split_work
 from tilewright.plan.search.ranking import CandidateKernel, PlanCandidate
 from tilewright.plan.search.simt import SimtKernelSchedule, count_simt_work
+from tilewright.plan.search.split_k import plain_launch_cycles, split_work
 from tilewright.plan.search.tiling import Tiling
 from tilewright.plan.search.uniform import count_uniform_work
 from tilewright.plan.search.uniform_kernel import UniformKernelSchedule

@@ -10,12 +10,12 @@ from itertools import product as combinations
 from tilewright.ir.core import Op
 from tilewright.ir.dtypes import DType
 from tilewright.machine import Machine, MultiplyAtom
+from tilewright.plan.accumulator_type import accumulator_type
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.facts import AccessFacts, Dims, Facts, OperandFacts, ProductFacts
 from tilewright.plan.microkernel import axes_in, precision_of, shared_atoms
 from tilewright.plan.search.axes import COLUMNS, ROWS, DimClass, classes_of
 from tilewright.plan.search.ranking import Ranking
-from tilewright.plan.sums import accumulator_type
 
 
 @dataclass(frozen=True)

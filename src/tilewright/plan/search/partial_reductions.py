@@ -16,8 +16,8 @@ from tilewright.plan.model import line_bytes, moving_cycles
 from tilewright.plan.rows import task_widths_and_waves, tasks_of, widths_across_rows
 from tilewright.plan.search.cost import SAME_WAVES, kernel_time, launch_cycles
 from tilewright.plan.search.kernel import CROWDED, Parts
-from tilewright.plan.search.parts import has_dimension
 from tilewright.plan.search.ranking import PlanCandidate, Ranking
+from tilewright.plan.search.split_k import has_dimension
 from tilewright.plan.search.uniform import count_uniform_work
 from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 from tilewright.plan.search.work import Phase, Work

@@ -10,11 +10,11 @@ from tilewright.plan.facts import Facts
 from tilewright.plan.schedule import Pipeline, ProductUnit, Schedule
 from tilewright.plan.search.kernel import KernelSchedule, candidate_of, work_of
 from tilewright.plan.search.orientation import Orientation, OrientedProduct, orient
-from tilewright.plan.search.parts import split_work
 from tilewright.plan.search.pipeline import KernelPipeline
 from tilewright.plan.search.plan_axes import PlanAxes
 from tilewright.plan.search.ranking import PlanCandidate, Ranking
 from tilewright.plan.search.rate_tiles import PlanTiles, program_dims_of
+from tilewright.plan.search.split_k import split_work
 from tilewright.plan.search.tiling import Tiling
 from tilewright.plan.search.unit import MmaTile, padded_k
 

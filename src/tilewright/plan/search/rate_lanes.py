@@ -15,7 +15,7 @@ from tilewright.plan.search.partial_reductions import candidate_in_parts
 from tilewright.plan.search.plan_axes import PlanAxes
 from tilewright.plan.search.ranking import PlanCandidate
 from tilewright.plan.search.simt import SimtKernelSchedule, SimtProgram, simt_candidate, terms_of_box, with_box_dims
-from tilewright.plan.search.term_plan import name_of_k_axis
+from tilewright.plan.search.simt_plan import name_of_k_axis
 from tilewright.plan.search.uniform import loop_tiles, microkernels, uniform_candidate
 from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import gcd, inf, prod
 
 from tilewright.machine import Machine
+from tilewright.plan.accumulator_type import accumulator_type
 from tilewright.plan.facts import AccessFacts, Facts, ProductFacts, ValueFacts
 from tilewright.plan.microkernel import precision_of, shared_atoms
 from tilewright.plan.schedule import ALIGNED, K_ROWS, PADDED, PANELS
@@ -15,7 +16,6 @@ from tilewright.plan.search.orientation import bulk_pitch, why_not_bulk
 from tilewright.plan.search.paired_rows import paired_rows
 from tilewright.plan.search.ranking import Ranking, Rewrite
 from tilewright.plan.search.row_copies import Repacked, RowCopy, copy_cycles, row_copy_of, strides, with_accesses
-from tilewright.plan.sums import accumulator_type
 
 ROWS = ALIGNED
 """The name of a layout whose row strides bulk copies can read."""

@@ -12,8 +12,8 @@ from math import ceil, prod
 from tilewright.machine import Machine
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.kept_rows import RowRead, reused_reads
+from tilewright.plan.search.single_lane_scans import single_lane_cycles
 from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
-from tilewright.plan.search.walks import single_lane_cycles
 from tilewright.plan.search.work import Work
 
 

@@ -11,6 +11,7 @@ from tilewright.algebra.expr import Expr, Symbol
 from tilewright.ir import dtypes
 from tilewright.ir.core import Op, Program
 from tilewright.machine import Machine
+from tilewright.plan.accumulator_type import accumulator_type
 from tilewright.plan.facts import Facts, facts_of
 from tilewright.plan.facts.values import UNTIMED
 from tilewright.plan.microkernel import atoms_for, precision_of, shared_atoms
@@ -31,7 +32,6 @@ from tilewright.plan.search.ranking import PlanCandidate, Ranking, Rewrite
 from tilewright.plan.search.repack import repackings
 from tilewright.plan.search.row_copies import Repacked, with_copies
 from tilewright.plan.search.simt import simt_candidates
-from tilewright.plan.sums import accumulator_type
 
 KEPT, KEPT_OF_FAMILY = 8, 16
 """The number of candidates that a ranking keeps, and the number of each family that it keeps besides.

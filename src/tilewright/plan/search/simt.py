@@ -13,6 +13,7 @@ from math import ceil, prod
 
 from tilewright.algebra.expr import Expr, symbol
 from tilewright.machine import Machine
+from tilewright.plan.accumulator_type import accumulator_type
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.facts import AccessFacts, Facts
 from tilewright.plan.model import Size, element_bytes
@@ -22,8 +23,7 @@ from tilewright.plan.search.ranking import PlanCandidate, Ranking
 from tilewright.plan.search.resident import start_cycles
 from tilewright.plan.search.uniform import touched_bytes
 from tilewright.plan.search.work import Phase, Work
-from tilewright.plan.sums import accumulator_type
-from tilewright.plan.term_boxes import SimtProduct, box_tasks, max_unrolled_steps, resident_waves
+from tilewright.plan.simt_boxes import SimtProduct, box_tasks, max_unrolled_steps, resident_waves
 
 LONGEST, SLIDING = 16, 2
 """The longest box of a lane that is tried along a digit (mixed-radix part) of M, and the number of innermost digits

@@ -9,10 +9,10 @@ import numpy as np
 
 from tilewright.algebra.expr import Expr, Symbol, as_expr
 from tilewright.algebra.expr_use import Substitution
+from tilewright.analysis.flat_memory import at_start, linear_factor, linear_step
 from tilewright.codegen.text import element, literal
 from tilewright.ir import dtypes
 from tilewright.ir.core import Op, Value
-from tilewright.passes.places import at_start, linear_factor, linear_step
 from tilewright.targets.cpu import tails
 from tilewright.targets.cpu.products import WORD
 

@@ -16,8 +16,8 @@ from tilewright.ir.core import Program
 from tilewright.ir.loop import LOOP
 from tilewright.ir.tensors import TensorType, numbers
 from tilewright.limits import WORKERS
+from tilewright.lower.cpu.lower import LoweredLoops, lower
 from tilewright.machine import Machine
-from tilewright.passes.lower import LoweredLoops, lower
 from tilewright.runtime.codegen import HELPER
 from tilewright.runtime.dump import Dump
 from tilewright.runtime.overlap import require_apart

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from tilewright.algebra.expr import Const, Expr, Symbol
 from tilewright.algebra.expr_use import Substitution
+from tilewright.analysis.flat_memory import at_start
 from tilewright.codegen.text import element
 from tilewright.ir.core import Value
-from tilewright.passes.places import at_start
 from tilewright.targets.cpu import memory
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from typing import Any
 from tilewright.algebra.expr import Const, Expr, Symbol, as_expr
 from tilewright.algebra.expr_rules import maximum
 from tilewright.algebra.expr_use import Substitution
+from tilewright.analysis.flat_memory import Size, sizes
 from tilewright.check.cluster import cluster_of
 from tilewright.codegen.text import element, literal
 from tilewright.errors import ProgramError
@@ -25,7 +26,6 @@ from tilewright.ir.formula import Formula
 from tilewright.ir.loop_types import BarrierType, FragmentType, VectorType
 from tilewright.ir.tensors import TensorType, numbers
 from tilewright.machine import Machine
-from tilewright.passes.places import Size, sizes
 from tilewright.targets.gpu import dealing, memory
 from tilewright.targets.gpu.dialect import Dialect
 from tilewright.targets.gpu.formulas import LaneFormula, is_coarse

@@ -14,8 +14,8 @@ from tilewright.interpret.evaluation import evaluated
 from tilewright.ir.binding import inlined, open_parameters
 from tilewright.ir.core import Program
 from tilewright.ir.loop import LOOP
+from tilewright.lower.gpu.lower import lower_waves
 from tilewright.machine import Condition, Machine
-from tilewright.passes.waves.lower import lower_waves
 from tilewright.runtime import cache as disk
 from tilewright.runtime.codegen import HELPER
 from tilewright.runtime.device_arrays import common_device

@@ -9,10 +9,10 @@ import numpy as np
 
 from tilewright.algebra.expr import Const, Expr
 from tilewright.algebra.expr_rules import linear
+from tilewright.analysis.flat_memory import swizzled
 from tilewright.codegen.text import element, literal
 from tilewright.ir.core import Op, Value
 from tilewright.ir.tensors import TensorType
-from tilewright.passes.places import swizzled
 
 if TYPE_CHECKING:
     from tilewright.targets.gpu.emit import Emitter

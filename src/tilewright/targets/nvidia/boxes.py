@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.algebra import linear_form
 from tilewright.algebra.expr import Const, Expr, as_expr
-from tilewright.check.inside import holds
+from tilewright.analysis.in_bounds import holds
 from tilewright.errors import ProgramError
 from tilewright.interpret.evaluation import evaluated
 from tilewright.ir.core import Op

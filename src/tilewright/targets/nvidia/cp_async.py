@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tilewright.algebra.expr import Const
+from tilewright.analysis.flat_memory import swizzled
 from tilewright.ir.core import Op
-from tilewright.passes.places import swizzled
 from tilewright.targets.gpu.memory import pointer
 
 if TYPE_CHECKING:

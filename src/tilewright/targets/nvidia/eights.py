@@ -12,9 +12,9 @@ import numpy as np
 
 from tilewright.algebra.expr import Expr
 from tilewright.algebra.expr_use import Substitution, evaluate
+from tilewright.analysis.flat_memory import swizzled
 from tilewright.codegen.text import element
 from tilewright.ir.core import Op
-from tilewright.passes.places import swizzled
 
 if TYPE_CHECKING:
     from tilewright.targets.gpu.emit import Emitter

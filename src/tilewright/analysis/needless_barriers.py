@@ -1,0 +1,102 @@
+"""Find workgroup barriers that are not needed: since the one before, no memory was accessed that another wave may
+write.
+
+A block program has a barrier after every operation on shared memory. Tensors that end up in registers
+(`analysis/thread_layout`) are a lane's own. A tensor that a task loads first, by one operation with a barrier
+behind it, and only reads afterwards needs no further barrier: it is written again in the next task, before which
+the waves synchronise anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from itertools import zip_longest
+
+from tilewright.analysis.views import Places, written
+from tilewright.ir.core import Block, Op, Program, Value, walk_block
+from tilewright.ir.tensors import TensorType
+
+NAMING = ("alloc", "view", "bitcast", "let", "barrier")
+"""Operations that access no element."""
+
+
+def needless(program: Program, chain: Places, dealt: Collection[Value]) -> set[Op]:
+    """Return the barriers of `program` that may be left out if the tensors in `dealt` are distributed over registers.
+    `chain` resolves a view to its tensor.
+    """
+    removable: set[Op] = set()
+    for op in program.body.ops:
+        if op.name == "tasks":
+            _Meetings(op.blocks[0], chain, dealt, removable).visit(op.blocks[0], True)
+    return removable
+
+
+class _Meetings:
+    """The search for needless barriers in one task; they are added to `found`."""
+
+    def __init__(self, task: Block, chain: Places, dealt: Collection[Value], found: set[Op]):
+        self._chain, self._dealt, self.found = chain, dealt, found
+        self._writing = [v for op in walk_block(task) for v in {chain.root(v) for v in written(op)}]
+        self._brought = self._loaded_once_first(task)
+
+    def _loaded_once_first(self, block: Block) -> set[Value]:
+        """Return the memory that one operation of the task writes, with a barrier directly behind it, before any other
+        operation accesses it. In `if` blocks, which handle the edges of a dimension, such memory counts too.
+        """
+        touched: set[Value] = set()
+        loaded_first: set[Value] = set()
+        for op, following in zip_longest(block.ops, block.ops[1:]):
+            if op.name == "if":
+                loaded_first |= {
+                    tensor for inner_block in op.blocks for tensor in self._loaded_once_first(inner_block)
+                } - touched
+            for value in {self._chain.root(tensor) for tensor in written(op)} - touched:
+                is_written_once = (
+                    isinstance(value.type, TensorType) and value.type.role is None and self._writing.count(value) == 1
+                )
+                if is_written_once and following is not None and following.name == "barrier":
+                    loaded_first.add(value)
+            accesses = [access for access in (op, *_nested_ops(op)) if access.name not in NAMING]
+            touched |= {self._chain.root(tensor) for access in accesses for tensor in access.operands}
+        return loaded_first
+
+    def visit(self, block: Block, unmet: bool) -> bool:
+        """Add the needless barriers of `block` to `found`. `unmet` says whether shared memory was accessed between the
+        last barrier and the block; return the same for the end of the block.
+        """
+        for op in block.ops:
+            if op.name == "barrier":
+                if not unmet:
+                    self.found.add(op)
+                unmet = False
+            elif not op.blocks:
+                unmet |= self._touches(op)
+            elif any(self._touches(nested) for nested in _nested_ops(op)):
+                for inner_block in op.blocks:
+                    self.visit(inner_block, True)
+                unmet = True
+            else:
+                self.found |= {nested for nested in _nested_ops(op) if nested.name == "barrier"}
+        return unmet
+
+    def _touches(self, op: Op) -> bool:
+        """True if `op` accesses memory that barriers must protect: not in registers, not a read-only argument, and not
+        loaded once and only read here.
+        """
+        if op.name in NAMING or op.blocks:
+            return False
+        written_tensors = {self._chain.root(v) for v in written(op)}
+        for value in {self._chain.root(v) for v in op.operands}:
+            is_read_only = isinstance(value.type, TensorType) and value.type.role == "in"
+            if (
+                value not in self._dealt
+                and not is_read_only
+                and (value in written_tensors or value not in self._brought)
+            ):
+                return True
+        return False
+
+
+def _nested_ops(op: Op) -> list[Op]:
+    """Return all operations in the blocks of `op`, nested ones included."""
+    return [nested for block in op.blocks for nested in walk_block(block)]

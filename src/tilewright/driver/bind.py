@@ -1,0 +1,243 @@
+"""Binding: a plan is replayed on a program. First the program is rewritten as the plan says; then its kernel is bound.
+
+| line of the plan                                     | rewrite                                                     |
+|------------------------------------------------------|-------------------------------------------------------------|
+| `whole N`                                            | the author's loop over N in one iteration, before all others |
+| `split kernel after mma`, `split kernel before mma`  | two kernels, with a value in memory between them            |
+| `repack x: aligned rows`, `repack w: block-diagonal 4` | kernels that repack operands first, and the kernel on these |
+| `parts K 4`                                          | a kernel over parts of K, and one that merges them          |
+| `task p 8, task q 16`, `x halo at K`                 | rows as boxes of their digits                               |
+| `unit q 4`                                           | rows as boxes of lanes                                      |
+| `axis F: loop 64` between products                   | a loop over the dimension between two MMAs                  |
+| `axis S: loop 128`, of a loop that merges            | the loop in the plan's tiles                                |
+| `axis D: loop 32`, without a pipeline                | a loop around MMAs that sum all of D at once                |
+
+Nothing is searched, except for kernels of which the plan says nothing: those that repack, those that merge parts, and
+a second kernel without lines of its own. These are planned like any other program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from tilewright.algebra.expr import Expr, Symbol
+from tilewright.algebra.expr_use import Substitution
+from tilewright.driver.bind_blocks import bind_blocks
+from tilewright.driver.bind_halo_tiles import bind_halo
+from tilewright.driver.bind_simt import LaneRows
+from tilewright.driver.bound_plan import ChoosePlan, Kernels, MergedParts, OneKernel, RequestForms
+from tilewright.driver.repack import bind_repacked
+from tilewright.driver.request import Request, SizedProgram
+from tilewright.driver.two_kernels import bind_two, part_of
+from tilewright.ir.core import Op, Program
+from tilewright.lower.block.memory import is_ordered
+from tilewright.plan.bind import bind
+from tilewright.plan.bind_grid import bind_grid
+from tilewright.plan.bind_lane_boxes import lane_box_of
+from tilewright.plan.boxes import numbers_of
+from tilewright.plan.chained import adds_products
+from tilewright.plan.facts.loops import monoid_of
+from tilewright.plan.general import dims_of
+from tilewright.plan.kernel import KernelProgram
+from tilewright.plan.microkernel import mmas_by_name
+from tilewright.plan.refusals import refused
+from tilewright.plan.schedule import LAUNCH, Schedule
+from tilewright.plan.simt import match_simt_product
+from tilewright.plan.stepping import unlooped_mmas
+from tilewright.rewrite.drop_loop import dissolved
+from tilewright.rewrite.k_loop import in_steps
+from tilewright.rewrite.split_k import halves, step_of, sum_of
+from tilewright.rewrite.split_loop import loop_halves
+from tilewright.rewrite.split_reduction import parted
+from tilewright.rewrite.tile_between_gemms import has_only_tile, in_a_loop, summed_between, with_tile
+
+
+def bind_plan(forms: RequestForms, plan: Schedule, choose: ChoosePlan) -> tuple[Request, Kernels]:
+    """Return (the request with its program rewritten as the plan says, the kernels that the plan is bound to). `forms`
+    are the request over digits and over whole dimensions; `choose` plans the kernels of which the plan says nothing.
+    """
+    request = forms[0]
+    if plan.whole is not None:
+        return bind_plan((_without_loop(request, plan),), replace(plan, whole=None), choose)
+    if plan.atom is not None and plan.split_at is None:
+        return request, bind_blocks(request, plan)
+    plan = plan.with_open(()) if plan.split_at is not None else replace(plan.with_open(()), early=None)
+    if request.workgroups is not None:
+        kernel = replace(kernel_of(request, request.program, request.sizes, request.free), in_grid=True)
+        return request, OneKernel(request.sized, bind_grid(kernel, plan))
+    if plan.split_at is not None:
+        return request, bind_two(request, plan, choose)
+    if any(line.at == LAUNCH for line in plan.values):
+        return request, bind_repacked(request, plan, choose)
+    if plan.parts is not None:
+        return request, _bind_parts(request, plan, choose, *plan.parts)
+    if plan.pipeline is not None and plan.pipeline.halo_stages:
+        return request, bind_halo(request, plan)
+    return _bind_one(forms, plan)
+
+
+def _without_loop(request: Request, plan: Schedule) -> Request:
+    """Return the request with its program rewritten without a loop: the one that the plan's line `whole` does in one
+    iteration. Refuse the line if there is no such loop.
+    """
+    program = dissolved(request.program)
+    if isinstance(program, str):
+        raise refused(f"whole {plan.whole}", program)
+    loop = next(op for op in request.program.walk() if op.name == "iterate")
+    if str(loop.attrs["axis"]) != plan.whole:
+        raise refused(f"whole {plan.whole}", f"the loop is over {loop.attrs['axis']}")
+    return request.rewritten(program, ())
+
+
+def kernel_of(request: Request, program: Program, sizes: Mapping[Symbol, int], free: Collection[Op]) -> KernelProgram:
+    """Return a KernelProgram of `program` with these extents and free loops (the same result for every tile size); the
+    machine, open sizes and logs are those of `request`.
+    """
+    opened, typical = request.open_extents, request.typical
+    return KernelProgram(program, sizes, request.machine, free, opened, typical, request.logs, is_ordered(program))
+
+
+def _bind_parts(request: Request, plan: Schedule, choose: ChoosePlan, name: str, count: int) -> MergedParts:
+    """Return the kernel that reduces `count` parts of the dimension `name` (split-K), bound to the plan, and the
+    planned kernel that merges the parts. Refuse the plan's line `parts` if the program cannot be split so.
+    """
+    line, program, machine = f"parts {name} {count}", request.program, request.machine
+    part = next((a for a in plan.axes if a.name == f"{name}_part"), None)
+    loop = None if part is None else part.split("loop")
+    reduction = sum_of(program, request.free, request.sizes) if mmas_by_name(program) else "it has no product"
+    if not mmas_by_name(program) and loop is None:
+        split = parted(program, request.sizes, count, machine)
+    elif isinstance(reduction, str):
+        if loop is None:
+            raise refused(line, reduction)
+        split = loop_halves(program, request.sizes, count, loop.size)
+    else:
+        axis = next((d for d in reduction.axes if str(d) == name), None)
+        if axis is None:
+            raise refused(line, f"the reduced dimensions are {', '.join(map(str, reduction.axes))}")
+        split = halves(program, request.sizes, request.free, axis, count, step_of(program, machine))
+    if isinstance(split, str):
+        raise refused(line, split)
+    if split.parts != count:
+        raise refused(line, f"in whole steps there are {split.parts} parts")
+    parts = [a for a in plan.axes if a.name == f"{name}_split"]
+    if [x.extent for a in parts for x in a.digits] != [count]:
+        expected = f"`axis {name}_split = ({name}_split {count}): task 1` and `axis {name}_part`"
+        raise refused((line, *parts), f"its axes are {expected}")
+    merge = choose((part_of(request, split, split.second),))
+    sizes, shapes = {**request.sizes, **split.sizes}, {**request.sized.shapes, **split.memories}
+    bound = bind(kernel_of(request, split.first, sizes, ()), replace(plan, parts=None))
+    return MergedParts(OneKernel(SizedProgram(split.first, sizes, shapes), bound), merge)
+
+
+def _bind_one(forms: RequestForms, plan: Schedule) -> tuple[Request, OneKernel]:
+    """Bind a plan of one kernel and return (request, kernel). Loops that the plan adds are inserted into the program
+    first, and rows become boxes if each lane computes a box of results.
+    """
+    request = _named_form(forms, plan)
+    if plan.pipeline is not None:
+        program = _with_loop_tiles(request, plan, _with_loop_between(request, plan))
+        bound = bind(kernel_of(request, program, request.sizes, request.free), plan)
+        return request, OneKernel(replace(request.sized, program=program), bound)
+    request = _with_k_loops(request, plan)
+    by_lanes = _bind_lanes(request, (request, *forms[1:])[-1], plan)
+    if by_lanes is not None:
+        return request, by_lanes
+    bound = bind(kernel_of(request, request.program, request.sizes, request.free), plan)
+    return request, OneKernel(request.sized, bound)
+
+
+def _named_form(forms: RequestForms, plan: Schedule) -> Request:
+    """Return the request, among its forms over digits (mixed-radix parts) and over whole dimensions, whose dimensions
+    the plan's axes name.
+    """
+    over_digits, over_whole = forms[0], forms[-1]
+    names = {axis.name for axis in plan.axes}
+    whole_names, digit_names = ({str(d) for d in dims_of(form.program)} for form in (over_whole, over_digits))
+    return (
+        over_whole if names & (whole_names - digit_names) and not names & (digit_names - whole_names) else over_digits
+    )
+
+
+def _with_k_loops(request: Request, plan: Schedule) -> Request:
+    """Return the request with its program rewritten to have the loops of the plan that it lacks: each goes around MMAs
+    that sum a whole dimension at once. Refuse an axis along which that is impossible.
+    """
+    for axis in plan.axes:
+        program = request.program
+        d = next((d for d in dims_of(program) if str(d) == axis.name), None)
+        loop = axis.split("loop")
+        if d is None or loop is None or loop.size >= request.size(d) or not unlooped_mmas(program, d):
+            continue
+        if any(op.name == "iterate" and op.attrs["axis"] is d for op in program.walk()):
+            continue  # it is the tile of that loop
+        stepped = in_steps(program, request.free, d)
+        if isinstance(stepped, str):
+            raise refused(axis, stepped)
+        request = request.rewritten(*stepped)
+    return request
+
+
+def _bind_lanes(request: Request, whole_form: Request, plan: Schedule) -> OneKernel | None:
+    """Return the kernel of a plan in which lanes compute the only MMA without an atom (SIMT); None for other plans.
+    Each lane computes one result, or a box of results if the plan says so; `whole_form` is the request over whole
+    dimensions.
+    """
+    program, machine = request.program, request.machine
+    by_loops = bool(plan.products) and all(line.atom is None for line in plan.products)
+    if machine.lanes is None or request.opened or request.logs or not by_loops or is_ordered(program):
+        return None
+    sizes = request.sizes
+    product = match_simt_product(program, request.free, numbers_of(sizes), Substitution(sizes), machine)
+    if isinstance(product, str):
+        return None
+    box = lane_box_of(plan, str(product.rows[0])) if len(product.rows) == 1 else None
+    if box is None:
+        kernel = replace(kernel_of(request, program, sizes, request.free), simt=product.terms)
+        return OneKernel(request.sized, bind(kernel, plan))
+    rows = LaneRows.of(whole_form, product)
+    if isinstance(rows, str):
+        raise refused(plan.axis(str(product.rows[0])), rows)
+    terms, patched, inner = rows.bound(plan, box)
+    kernel = replace(kernel_of(request, patched.program, patched.sizes, patched.free), simt=terms)
+    sized = SizedProgram(patched.program, {**sizes, **patched.sizes}, request.sized.shapes, patched.free)
+    return OneKernel(sized, bind(kernel, inner), in_boxes=True)
+
+
+def _with_loop_between(request: Request, plan: Schedule) -> Program:
+    """Return the request's program with a loop over the dimension between two MMAs (N of the first, K of the second) if
+    the plan has such a loop; otherwise the program as it is.
+    """
+    for d in summed_between(request.program):
+        axis = next((a for a in plan.axes if a.name == str(d)), None)
+        loop = None if axis is None else axis.split("loop")
+        looped = any(op.name == "iterate" and op.attrs["axis"] is d for op in request.program.walk())
+        if axis is None or loop is None or looped or loop.size not in _columns_along(request, plan, d):
+            continue  # else it is a K step of the second product
+        program = in_a_loop(request.program, d, loop.size)
+        if isinstance(program, str):
+            raise refused(axis, program)
+        return program
+    return request.program
+
+
+def _with_loop_tiles(request: Request, plan: Schedule, program: Program) -> Program:
+    """Return `program` with the tile sizes that the plan gives to loops whose result does not depend on the tile size.
+    Loops that only accumulate MMAs stay: their tile size is the K step of the plan.
+    """
+    for loop in [op for op in program.walk() if op.name == "iterate"]:
+        dim = loop.attrs["axis"]
+        axis = next((a for a in plan.axes if a.name == str(dim)), None)
+        split = None if axis is None else axis.split("loop")
+        is_free = not adds_products(loop) if loop in request.free else monoid_of(loop) is not None
+        if split is not None and is_free and has_only_tile(program, dim):
+            program = with_tile(program, dim, split.size)
+    return program
+
+
+def _columns_along(request: Request, plan: Schedule, d: Expr) -> list[int]:
+    """Return the N tile sizes that the plan gives to the MMAs whose accumulator has `d` as its last dimension."""
+    products = mmas_by_name(request.program)
+    lines = [(line, products[line.name]) for line in plan.products if line.name in products]
+    return [line.columns for line, op in lines if op.result.type.dims[-1:] == (d,)]

@@ -1,0 +1,287 @@
+"""Binding of plans with halo tiles: input pixels of a box of outputs are copied once for all filter taps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+from tilewright.algebra.expr import Expr, Symbol
+from tilewright.driver.bound_plan import OneKernel
+from tilewright.driver.request import Request, SizedProgram
+from tilewright.ir.core import Op, Program
+from tilewright.machine import MultiplyAtom
+from tilewright.plan.bind_axes import loop_tile_size
+from tilewright.plan.bound import BoundKernel
+from tilewright.plan.boxes import may_overrun, numbers_of
+from tilewright.plan.general import dims_of
+from tilewright.plan.halo_windows import SlidingWindow, image_rows, operand_reads, sliding_window
+from tilewright.plan.kernel import KernelProgram
+from tilewright.plan.legality import check_blocks, check_pipeline, check_registers, check_sharing, groups_of
+from tilewright.plan.microkernel import Axes, Microkernel, axes_in, mmas_by_name
+from tilewright.plan.pipelined import atoms_of, pipelined_mma
+from tilewright.plan.refusals import refused, tasks_line
+from tilewright.plan.schedule import Axis, Digit, ProductUnit, Schedule, Split, ValuePlacement
+from tilewright.plan.tile_register_tasks import LineLayout
+from tilewright.rewrite.box_tile import Patched, in_patches
+from tilewright.rewrite.digits import digits_of
+from tilewright.rewrite.tile_between_gemms import without_k_loops
+
+
+def bind_halo(request: Request, plan: Schedule) -> OneKernel:
+    """Return the kernel of a plan with halo tiles: the request's program with M (its rows) in boxes of output pixels,
+    bound to the plan over these boxes.
+    """
+    patched, boxed = HaloKernel.of(request, plan).over_boxes()
+    extents = {**request.sizes, **patched.sizes}
+    sized = SizedProgram(patched.program, extents, request.sized.shapes, patched.free)
+    kernel = KernelProgram(patched.program, extents, request.machine, patched.free)
+    return OneKernel(sized, BoundKernel(kernel, boxed), in_boxes=True)
+
+
+@dataclass(frozen=True)
+class HaloKernel:
+    """A plan with a halo tile, and the request's program with M (its rows) split into digits, such as image, row and
+    column.
+    """
+
+    request: Request
+    plan: Schedule
+    program: Program
+    sizes: dict[Symbol, int]
+    digits: tuple[Symbol, ...]
+    line: ProductUnit
+    """The plan's `mma` line."""
+    op: Op
+    axes: Axes
+    rows: Axis
+
+    @classmethod
+    def of(cls, request: Request, plan: Schedule) -> HaloKernel:
+        """Return the HaloKernel of a request and its plan: the program with M split into digits (mixed-radix parts).
+        Refuse a program without exactly one MMA, or one whose M has no digits.
+        """
+        without_loops, _ = without_k_loops(
+            request.program, request.free
+        )  # loops over taps stay, because the plan has them
+        products = mmas_by_name(without_loops)
+        for other in (x for x in plan.products if x.name not in products):
+            raise refused(other, f"there is no product {other.name}; there is {', '.join(products)}")
+        if len(products) != 1 or len(plan.products) != 1:
+            raise refused(plan.pipeline, "lowering lacks halo tiles of several products")
+        (line,) = plan.products
+        axes = axes_in(products[line.name], numbers_of(request.sizes))
+        if isinstance(axes, str):
+            raise refused(plan.pipeline, axes)
+        counted = digits_of(without_loops, request.sizes, (), axes.m)
+        if counted is None:
+            raise refused(plan.pipeline, f"{axes.m} does not count in digits")
+        program, sizes, digits, _ = counted
+        product = pipelined_mma(program, numbers_of(sizes), ())
+        if isinstance(product, str):
+            raise refused(plan.pipeline, product)
+        return cls(request, plan, program, sizes, digits, line, *product, plan.axis(str(axes.m)))
+
+    def over_boxes(self) -> tuple[Patched, Schedule]:
+        """Return (the program with M in boxes of output pixels, the plan of that program). Refuse a line of the plan
+        that does not fit the program.
+        """
+        line = self.line
+        if line.atom is None:
+            raise refused(line, "a pipeline needs an atom for the product")
+        operands = self._line(0), self._line(1)
+        for other in (p for p in self.plan.values if p not in operands):
+            raise refused(other, f"the operands of a halo tile are {operands[0].name} and {operands[1].name}")
+        self._check_axes()
+        atom = self._atom(line)
+        window = self.window()
+        assert self.plan.pipeline is not None
+        roles, machine = self.plan.pipeline, self.request.machine
+        check_pipeline(roles, machine)
+        microkernel = Microkernel(
+            atom, line.rows, line.columns, groups_of(roles, line, atom, machine), blocks=self.op.attrs.get("blocks", 1)
+        )
+        size = numbers_of(self.sizes)
+        check_blocks(line, microkernel, size(self.axes.n), size(self.axes.k))
+        check_sharing(roles, line, microkernel)
+        check_registers(roles, (line,), {self.op: microkernel}, machine)
+        box, walk = self.box(window, microkernel)
+        line_shape = None if walk is None else (image_rows(walk, microkernel), walk.pitch)
+        patched = in_patches(self.program, self.sizes, self.rows.name, self.digits, box, line_shape)
+        self._check_copies()
+        return replace(patched, sizes={**self.sizes, **patched.sizes}), self._boxed_plan(patched, box, walk)
+
+    def _boxed_plan(self, patched: Patched, box: tuple[int, ...], walk: LineLayout | None) -> Schedule:
+        """Return the plan with two axes in place of the axis of M: one counts boxes, one the rows within a `box`
+        (extents per digit). With a `walk` (rows run on from image line to image line), the second axis has one digit
+        per extent of the box, the last with the padding of a line.
+
+        The axis within a box comes first in `grid` and has one task, so that raster groups are of the last two axes.
+        """
+        (inner,), statement = map(str, patched.inner), self.line
+        outer, count = str(patched.outer), patched.sizes[patched.outer]
+        places = [Digit(inner, statement.rows, statement.rows)]
+        if walk is not None:
+            places = [Digit(str(d), n, n) for d, n in zip(self.digits, box, strict=True)]
+            places[-1] = replace(places[-1], padded_extent=walk.pitch)
+        inner_axis = Axis(inner, tuple(places), (Split("task", statement.rows),))
+        outer_axis = Axis(outer, (Digit(outer, count, count),), (Split("task", 1),))
+        axes = [x for axis in self.plan.axes for x in ((outer_axis, inner_axis) if axis is self.rows else (axis,))]
+        grid = (inner, *(outer if name == self.rows.name else name for name in self.plan.grid))
+        return replace(self.plan, axes=tuple(axes), grid=grid)
+
+    def _check_axes(self) -> None:
+        """Refuse a plan unless each dimension has an axis of its extent, split as halo tiles need: a task has the N
+        tile of the MMA and one element of the other dimensions of C; filter taps and K are loops.
+        """
+        plan, size = self.plan, numbers_of(self.sizes)
+        named = {axis.name: axis for axis in plan.axes}
+        tasks = [d for d in self.op.operands[2].type.dims if d not in self.digits]
+        others = [d for d in dims_of(self.program) if d not in self.digits and d in self.sizes]
+        for d in others:
+            axis = named.pop(str(d), None)
+            if axis is None:
+                raise refused(plan.pipeline, f"no line says how {d} is split: `axis {d} = ({d} {size(d)}): whole`")
+            if [x.extent for x in axis.digits] != [size(d)]:
+                raise refused(axis, f"plans are for sizes: here {d} has {size(d)}")
+            levels = [cut.level for cut in axis.splits]
+            if d in tasks and (levels != ["task"] or axis.splits[0].size != self._width(d)):
+                lines = (axis, *plan.products) if d is self.axes.n else axis
+                raise refused(lines, f"a task has {self._width(d)} of {d}")
+            if d not in tasks and levels not in (["loop"], []):
+                raise refused(axis, "taps and K are loops")
+        named.pop(self.rows.name, None)
+        for axis in named.values():
+            raise refused(axis, f"there is no dimension {axis.name}")
+        grid = [self.rows.name, *map(str, tasks)]
+        if sorted(plan.grid) != sorted(grid):
+            raise refused(tasks_line(plan), f"the axes with a task are {', '.join(grid)}: `grid` orders these")
+        order = (self.axes.k, *self.axes.deep)
+        if plan.loops != tuple(map(str, order)):
+            loops = ", ".join(map(str, order))
+            raise refused(plan.line("loops"), f"a halo tile serves all taps of a K step: `loops {loops}`")
+        if [x.name for x in self.rows.digits] != list(map(str, self.digits)) or [
+            x.extent for x in self.rows.digits
+        ] != [self.sizes[d] for d in self.digits]:
+            digits = ", ".join(f"{d} {self.sizes[d]}" for d in self.digits)
+            raise refused(self.rows, f"plans are for sizes: here `axis {self.rows.name} = ({digits})`")
+        if plan.overlap != "none" or plan.waves > 1:
+            raise refused(plan.lines()[-1], "a kernel with halo tiles has no such line")
+
+    def _width(self, d: Expr) -> int:
+        """Return how many elements of dimension `d` of C a task has: the N tile of the MMA if `d` is N, else 1."""
+        return self.line.columns if d is self.axes.n else 1
+
+    def _atom(self, line: ProductUnit) -> MultiplyAtom:
+        """Return the atom that the plan's `mma` line names. Refuse one that cannot read a halo tile, or a K step other
+        than the atom's.
+        """
+        atoms = atoms_of(self.program, self.request.machine, self.op, self.axes)
+        if isinstance(atoms, str):
+            raise refused(line, atoms)
+        atom = next((x for x in atoms if x.name == line.atom), None)
+        if atom is None or not atom.asynchronous or atom.slab is None:
+            raise refused(line, f"atoms that read a halo tile are {', '.join(x.name for x in atoms[:6])}")
+        if line.transposed:
+            raise refused(line, "rows of a halo tile are the atom's rows")
+        axis = self.plan.axis(str(self.axes.k))
+        if (loop_tile_size(axis) or numbers_of(self.sizes)(self.axes.k)) != atom.slab:
+            raise refused((axis, line), f"a K step is one row of shared memory: {atom.slab}")
+        return atom
+
+    def window(self) -> SlidingWindow:
+        """Return the SlidingWindow by which operand A is read: how its coordinates follow from the rows and the filter
+        taps. Refuse an operand that is computed, or that is not read by a sliding window.
+        """
+        reads = operand_reads(self.op, self.axes, self.program)
+        if reads is None:
+            raise refused(self.plan.pipeline, "an operand is computed")
+        slides = sliding_window(reads[0], self.axes, self.digits, numbers_of(self.sizes))
+        if isinstance(slides, str):
+            raise refused(self._line(0), slides)
+        return slides
+
+    def _line(self, side: int) -> ValuePlacement:
+        """Return the plan's line of operand A (side 0, a halo) or B (side 1, a panel). Refuse a plan
+        without that line.
+        """
+        reads = operand_reads(self.op, self.axes, self.program)
+        assert reads is not None
+        name = reads[side].operands[0].name or "ab"[side]
+        form = ("halo", "panel")[side]
+        line = next((p for p in self.plan.values if p.name == name), None)
+        if line is None or line.form != form or line.hint != "keep":
+            others = tuple(p for p in self.plan.values if p.form not in ("halo", "panel"))
+            raise refused(others or line or self.plan.pipeline, f"a halo tile needs `{name} {form} at ...`")
+        return line
+
+    def box(self, window: SlidingWindow, microkernel: Microkernel) -> tuple[tuple[int, ...], LineLayout | None]:
+        """Return (extents of a task's box, one per digit of M; a LineLayout if its rows run on from line to line, else
+        None). Refuse a box that does not match the MMA's M tile `microkernel.rows`, or whose overhang would be
+        written inside the result.
+        """
+        rows, size = self.rows, numbers_of(self.sizes)
+        sizes = {cut.digit: cut.size for cut in rows.splits if cut.level == "task"}
+        extents = [self.sizes[d] for d in self.digits]
+        is_padded = [digit.padded_extent != digit.extent for digit in rows.digits]
+        runs_on = any(is_padded)
+        if len(sizes) != len(rows.splits) or None in sizes:
+            raise refused(rows, "a box has a task for each of its digits")
+        box = tuple(sizes.get(str(d), self.sizes[d] if runs_on else 1) for d in self.digits)
+        walk = window.image_lines(extents) if runs_on else None
+        if walk is not None:
+            if (
+                is_padded[:-1] != [False] * (len(is_padded) - 1)
+                or rows.digits[-1].padded_extent != walk.pitch
+                or len(box) < 2
+            ):
+                raise refused(rows, f"rows run on from line to line of {walk.pitch}")
+            if window.digits[-2:] != ((len(box) - 2,), (len(box) - 1,)) or box[-2:] != tuple(extents[-2:]):
+                raise refused(rows, "rows run on in whole images only")
+        count = prod(box) if walk is None else prod(box[:-2]) * image_rows(walk, microkernel)
+        if count != microkernel.rows:
+            raise refused(rows, f"a box of {count} rows; `{self.line}` has {microkernel.rows}")
+        for d, n in zip(self.digits, box, strict=True):
+            if self.sizes[d] % n and not may_overrun(d, self.program, size):
+                raise refused(rows, f"{d} ends within a box, and what lies past it is not outside the result")
+        batched = prod(size(d) for d in self.axes.around if d not in self.digits) > 1
+        if batched and size(self.axes.n) % microkernel.columns and not may_overrun(self.axes.n, self.program, size):
+            raise refused(self.line, f"{self.axes.n} ends within a tile, and the next group lies behind it")
+        return box, walk
+
+    def _check_copies(self) -> None:
+        """Refuse a plan unless A is copied once per K step, and B at the start or in one of the two innermost loops. An
+        iteration may have one filter tap, or all taps of the innermost dimension.
+        """
+        a, b = self._line(0), self._line(1)
+        order = [str(d) for d in (self.axes.k, *self.axes.deep)]
+        if a.at != order[0]:
+            raise refused(a, f"a halo tile is copied for a K step: `halo at {order[0]}`")
+        loops = {
+            d: loop_tile_size(self.plan.axis(str(d))) or self.sizes[d] for d in self.axes.deep if isinstance(d, Symbol)
+        }
+        last = self.axes.deep[-1] if self.axes.deep else None
+        for d, n in loops.items():
+            allowed = (1, self.sizes[d]) if d is last else (1,)
+            if n not in allowed:
+                raise refused(self.plan.axis(str(d)), f"a stage has one tap of {d}, or all of the last")
+        if b.at == "start":
+            self._check_start(b, loops)
+            return
+        if b.at not in order[-2:]:
+            raise refused(b, f"B is a panel at start, {', '.join(order[-2:])}")
+        if not isinstance(last, Symbol):
+            return
+        taps = 1 if b.at == order[-1] else self.sizes[last]
+        if loops[last] != taps:
+            raise refused((b, self.plan.axis(str(last))), f"at {b.at} a stage has {taps} of {last}: `loop {taps}`")
+
+    def _check_start(self, b: ValuePlacement, loops: dict[Symbol, int]) -> None:
+        """Refuse an operand B that stays in shared memory for all tasks if tasks read different parts of it, or several
+        filter taps at a time. `b` is its line in the plan, `loops` is {dimension of taps: taps per iteration}.
+        """
+        for d in (self.axes.n, *(d for d in self.axes.around if d not in self.digits)):
+            if self._width(d) < numbers_of(self.sizes)(d):
+                raise refused((b, self.plan.axis(str(d))), "all of it stays only where every task reads the same part")
+        for tap, count in loops.items():
+            if count > 1:
+                raise refused((b, self.plan.axis(str(tap))), "taps of what stays are read one by one: `loop 1`")

@@ -1,0 +1,77 @@
+"""The pass that rewrites programs with the same meaning to the same form, so that they get the same plan."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright.driver.request import Request, SizedProgram
+from tilewright.ir.core import Program
+from tilewright.plan.general import dims_of
+from tilewright.plan.schedule import Schedule
+from tilewright.rewrite.dim_order import in_dim_order
+from tilewright.rewrite.join_reads import with_equal_reads_once
+from tilewright.rewrite.loop_fission import with_sums_apart
+from tilewright.rewrite.mask_values import with_mask_values_in_loops
+from tilewright.rewrite.merge_dims import Sized, least_rows, merged
+from tilewright.rewrite.phases import in_phases
+from tilewright.rewrite.softmax_loop import with_softmax_loops
+from tilewright.rewrite.unit_taps import without_unit_taps
+
+
+def canonical(request: Request) -> Request:
+    """Return the request with its program rewritten to a canonical form, so that programs with the same meaning get the
+    same plan. Grid programs (whose workgroups the author states) and programs with logs keep the author's dimensions.
+
+    Equal reads are merged. A softmax between two MMAs becomes a loop on GPUs, and loops compute the constants of their
+    masks. MMAs with an operand that is zero except at every s-th index (strided transposed convolutions) are split
+    into phases. Dimensions of tiles are put into one order: on CPUs with window taps first. On GPUs a loop with several
+    accumulators is split if an MMA after it needs only some of them, and windows of one element are removed. Dimensions
+    of MMAs and reductions are merged if they are contiguous in memory.
+    """
+    if request.logs or request.workgroups is not None:
+        return request
+    request = request.rewritten(*with_equal_reads_once(request.program, request.free))
+    if request.machine.lanes is not None:
+        request = request.rewritten(*with_softmax_loops(request.program, request.free))
+    request = request.rewritten(*with_mask_values_in_loops(request.program, request.free))
+    is_sized = not request.opened and request.longer() is None
+    if is_sized:
+        request = _in_phases(request)
+    along = request.machine.lanes is None  # vectors go along the last dimension of a tile
+    request = request.rewritten(*in_dim_order(request.program, request.free, taps_first=along))
+    if request.machine.lanes is not None:
+        request = request.rewritten(*with_sums_apart(request.program, request.free))
+        request = request.rewritten(*without_unit_taps(request.program, request.sized.extents, request.free))
+    if not is_sized:
+        return request
+    shapes = {a: tuple(int(n) for n in shape) for a, shape in request.sized.shapes.items()}
+    divides = request.machine.lanes is not None  # on CPUs dimensions that accesses divide are split into digits again
+    rows = least_rows(request.machine)
+    form = merged(Sized(request.program, request.sizes, shapes, request.free, rows), divides=divides)
+    if request.pinned is not None and _names_dims(request.pinned, request.program, form.program):
+        return request
+    return replace(request, sized=SizedProgram(form.program, form.sizes, form.shapes, form.free))
+
+
+def _in_phases(request: Request) -> Request:
+    """Return the request with MMAs split into phases if an operand is zero except at every s-th index, as in strided
+    transposed convolutions. Sums over dimensions that a pinned plan names are not split.
+    """
+    named = set() if request.pinned is None else {axis.name for axis in request.pinned.axes}
+    # A CPU's task packs operands that need bounds checks itself: phases with fewer taps cost more than they save.
+    on_cpu = request.machine.lanes is None
+    program, sizes, free = in_phases(request.program, request.sizes, request.free, named=named, only_even=on_cpu)
+    return request.rewritten(program, free, sizes)
+
+
+def _names_dims(plan: Schedule, program: Program, rewritten: Program) -> bool:
+    """True if the axes of a pinned plan are dimensions of the author's `program`, so that none may be merged. A CPU
+    plan with axes `rows`, `columns` and `depth` names digits (mixed-radix parts) of dimensions: it must not name digits
+    that only the `rewritten` program has.
+    """
+    if plan.atom is None:
+        named = {axis.name for axis in plan.axes}
+        return bool(named) and {str(d) for d in dims_of(program)} <= named
+    merged_names = tuple(f"{d}_".lower() for d in dims_of(rewritten) if d not in dims_of(program))
+    digits = [digit.name for axis in plan.axes for digit in axis.digits]
+    return bool(merged_names) and not any(digit.startswith(merged_names) for digit in digits)

@@ -1,0 +1,53 @@
+"""The pass that chooses a plan: the pinned one, the best that the search ranks, or that of an author's grid."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright.driver.bind import bind_plan
+from tilewright.driver.bound_plan import BoundPlan, RequestForms
+from tilewright.driver.notes import notes_on
+from tilewright.driver.pinned_plans import better_refusal, bind_pinned, known_plan, without_plan
+from tilewright.driver.realise import rank_plans
+from tilewright.driver.request import Request
+from tilewright.errors import ArgumentError
+from tilewright.plan.grids import plan_of_grid
+from tilewright.transform.launch_order import with_launch
+
+
+def choose_plan(forms: RequestForms, between: str = "") -> BoundPlan:
+    """Return the plan of a request bound to its kernels: the pinned plan, or the best one. `forms` are the request over
+    digits and over whole dimensions. `between` names the argument that the preceding kernel writes (empty: there is
+    none).
+
+    A refusal of a pinned plan names its lines. A request with logs is planned anew, because its tasks show in the logs.
+    """
+    pinned_plan = forms[0].pinned
+    if pinned_plan is None:
+        return _best_plan(forms, between)
+    try:
+        pinned_plan = known_plan(pinned_plan, forms[0])
+        if forms[0].logs:
+            return _best_plan(without_plan(forms), between)
+        pinned_forms = tuple(replace(form, pinned=pinned_plan) for form in forms)
+        return bind_pinned(pinned_forms, pinned_plan, between, choose_plan)
+    except ArgumentError as fault:
+        raise better_refusal(fault, forms, pinned_plan, between, _best_plan) from None
+
+
+def _best_plan(forms: RequestForms, between: str = "") -> BoundPlan:
+    """Return the best plan that the search finds, or the plan of an author's grid, bound to its kernels. `between`
+    names the argument that the preceding kernel writes (empty: there is none).
+    """
+    request = forms[0]
+    return rank_plans(forms, between, choose_plan) if request.workgroups is None else _plan_of_grid(request)
+
+
+def _plan_of_grid(request: Request) -> BoundPlan:
+    """Return the plan of a grid program (whose workgroups the author states), bound to its kernel."""
+    opened = request.open_extents
+    choice = with_launch(plan_of_grid(request.program, request.sizes, request.machine, request.free, opened), None)
+    plan = choice.plan if not opened else choice.plan.with_open({str(s) for s in opened})
+    request, kernels = bind_plan((request,), plan, choose_plan)
+    notes = (*choice.notes, *notes_on(request, kernels, plan))
+    return BoundPlan(request, plan, replace(choice, plan=plan, notes=notes), kernels)

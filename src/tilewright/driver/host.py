@@ -1,0 +1,283 @@
+"""The pass that writes the host program: what runs when a kernel's arguments are bound, and at every launch.
+
+Before: a request and its block programs. After: one module, whose host program takes the arguments as the caller
+passes them, and launches the block programs on arguments in the form that these programs take:
+
+host gemm_host(%a: in global f32 (5, 8), %b: in global f32 (8, 3), %c: out global f32 (5, 3))
+{
+  bind {                                                      # if %b is constant; else at every launch
+    %packed_b = workspace global f32 (1, 8, 1, 1, 16, 1)
+    launch pack_b(%b, %packed_b) workers 1
+  }
+  launch gemm(%a, %c, %packed_b) workers 2
+}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+from tilewright.algebra.expr import Const, Expr, as_expr, index, symbol
+from tilewright.algebra.expr_rules import minimum
+from tilewright.driver.request import Request
+from tilewright.ir.attrs import Range
+from tilewright.ir.binding import open_parameters
+from tilewright.ir.block import BLOCK
+from tilewright.ir.builder import Builder
+from tilewright.ir.core import Program, Value
+from tilewright.ir.dtypes import DType, i32
+from tilewright.ir.formula import Formula
+from tilewright.ir.host import HOST
+from tilewright.ir.module import Module, named_apart
+from tilewright.ir.tensors import TensorType
+from tilewright.limits import ELEMENTS
+from tilewright.lower.block.lower import Lowered
+
+
+def write_host(request: Request, lowered: Lowered) -> Module:
+    """Return the module of a request's block programs, with a host program that takes the arguments as the caller
+    passes them. Logs become arguments; faults are checked after the program has run.
+    """
+    block = lowered.program
+    roles = {a.name or "": program_arg.type.role for a, program_arg in zip(lowered.arguments, block.args, strict=False)}
+    for name in _only_written(request.program):
+        roles[name] = "out"  # callers may leave it out: elements that are not written stay as allocated
+    host = _Host(request, block, roles)
+    for each in lowered.before:
+        with host.once(all(a.name in request.constant for a in each.arguments if a.name in host.args)):
+            _launch_with_packs(host, request, each)
+    _launch_with_packs(host, request, lowered)
+    return host.module()
+
+
+class _Host:
+    """A host program that is being written, and the block programs that it launches."""
+
+    def __init__(self, request: Request, main: Program, roles: Mapping[str, str]):
+        self.b, self.main, self.programs = Builder(HOST), main, list[Program]()
+        self.name = f"{main.name}_host"
+        self.cores = request.machine.limits.cores or 1
+        self.written_out = request.opened.written_out
+        self.args: dict[str, Value] = {}
+        self.bound = False
+        """True while operations are emitted that run when arguments are bound, not at every launch."""
+        if request.opened:
+            self.b.record("param", {"parameters": tuple((s, None) for s in request.opened.parameters)})
+        for arg in request.program.args:
+            name, shape = arg.name or "", tuple(self.written_out(as_expr(n)) for n in request.sized.shapes[arg])
+            kind = TensorType("global", arg.type.dtype, shape, role=roles.get(name, "in"))
+            self.args[name] = self.b.argument(name, kind)
+        self.of_caller = frozenset(self.args)
+
+    def is_new(self, name: str, kind: TensorType) -> bool:
+        """True if a launch needs a new workspace for an argument of this name and type: because no launch so far has
+        memory of that name, or because it writes its own and the known workspace has another size. The latter happens
+        if kernels that a program was split into are split again.
+        """
+        known = self.args.get(name)
+        if known is None or name in self.of_caller or kind.role != "out":
+            return known is None
+        room = [prod(map(self.written_out, shape), start=as_expr(1)) for shape in (known.type.shape, kind.shape)]
+        return room[0] is not room[1] or known.type.dtype is not kind.dtype
+
+    def workspace(self, dtype: DType, shape: Sequence[Any], name: str) -> Value:
+        """Emit a workspace of the host program with this type and shape, and return it."""
+        kind = TensorType("global", dtype, tuple(self.written_out(as_expr(e)) for e in shape))
+        return self.b.emit("workspace", attrs={"type": kind}, names=(name,)).result
+
+    def shaped(self, value: Value, shape: Sequence[Any]) -> Value:
+        """Return a tensor reshaped to `shape`; `value` itself if it has this shape."""
+        extents = tuple(self.written_out(as_expr(e)) for e in shape)
+        if value.type.shape == extents:
+            return value
+        return self.b.emit("reshape", (value,), {"shape": extents}, names=(f"{value.name}_shaped_",)).result
+
+    def as_taken(self, name: str, kind: TensorType) -> Value:
+        """Return an argument in the form that a block program takes, of type `kind`: with other strides, padded with
+        zeros, reshaped, or converted to a wider type.
+        """
+        argument = self.args[name]
+        if kind.strides is not None:
+            attrs = {"type": replace(kind, role=None)}
+            return self.b.emit("restride", (argument,), attrs, names=(f"{name}_seen_",)).result
+        if (place := self._padded_dim(argument.type, kind)) is not None:
+            return self._padded(name, argument, kind, place)
+        if argument.type.dtype is kind.dtype:
+            return self.shaped(argument, kind.shape)
+        wide = self.workspace(kind.dtype, kind.shape, f"{name}_wide_")
+        rows, columns = self._as_rows([self.written_out(e) for e in kind.shape])
+        flat = [self.shaped(value, (rows, columns)) for value in (argument, wide)]
+        self.launch(_widening(name, argument.type.dtype, kind.dtype, rows, columns), flat, ROWS=rows, COLUMNS=columns)
+        return wide
+
+    def is_copied(self, name: str, kind: TensorType) -> bool:
+        """True if a block program takes an argument only after it was converted, or padded with zeros, to the type
+        `kind`.
+        """
+        argument_type = self.args[name].type
+        return argument_type.dtype is not kind.dtype or self._padded_dim(argument_type, kind) is not None
+
+    def _padded_dim(self, argument_type: TensorType, kind: TensorType) -> int | None:
+        """Return the dimension, counted from the last (-1), along which a block program takes more elements (`kind`)
+        than the argument has. None if both have equally many, perhaps in another shape, or if `kind` has strides.
+        """
+        before, after = argument_type.shape, tuple(map(self.written_out, kind.shape))
+        if kind.strides is not None or prod(before, start=as_expr(1)) is prod(after, start=as_expr(1)):
+            return None
+        return next(-1 - n for n, (a, b) in enumerate(zip(before[::-1], after[::-1], strict=False)) if a is not b)
+
+    def _padded(self, name: str, argument: Value, kind: TensorType, dim: int) -> Value:
+        """Return a workspace with an argument padded with zeros along the dimension `dim` to the type `kind`, and emit
+        the launch that writes it.
+        """
+        padded = self.workspace(kind.dtype, kind.shape, f"{name}_padded_")
+        outer, inner = ([self.written_out(e) for e in part] for part in (kind.shape[:dim], kind.shape[dim:][1:]))
+        rows, columns = self._as_rows(outer)
+        inner_size = prod(inner, start=as_expr(1))
+        short, long = argument.type.shape[dim], kind.shape[dim]
+        flat = [self.shaped(x, (rows, columns, n, inner_size)) for x, n in ((argument, short), (padded, long))]
+        self.launch(_padding(name, kind.dtype, (rows, columns, short, inner_size), long), flat)
+        return padded
+
+    def _as_rows(self, shape: Sequence[Expr]) -> tuple[Expr, Expr]:
+        """Return a shape as (rows, columns): rows are as few of its first dimensions as give every core a row, columns
+        the product of the rest. If that would take all dimensions, the shape is one row.
+        """
+        rows, known = as_expr(1), 1
+        for place, extent in enumerate(shape):
+            if known >= self.cores:
+                return rows, prod(shape[place:], start=as_expr(1))
+            rows, known = rows * extent, known * (int(extent) if isinstance(extent, Const) else 1)
+        return as_expr(1), rows
+
+    def launch(
+        self, program: Program, operands: Sequence[Value], workers: Expr | int | None = None, **settings: Expr
+    ) -> None:
+        """Emit the launch of a block program, renamed if its name is taken. A program whose tasks are empty is kept but
+        not launched; `settings` give values to its open parameters.
+        """
+        if program is not self.main:
+            program = named_apart(program, (self.name, self.main.name, *(p.name for p in self.programs)))
+        self.programs.append(program)
+        if all(op.name == "tasks" for op in program.walk()):
+            return
+        parameter_values = {s.name: settings.get(s.name, s) for s in open_parameters(program)}
+        attrs: dict[str, Any] = {
+            "program": program.name,
+            "workers": as_expr(self.cores if workers is None else workers),
+        }
+        if parameter_values:
+            attrs["settings"] = tuple(parameter_values.items())
+        self.b.emit("launch", operands, attrs)
+
+    @contextmanager
+    def once(self, constant: bool) -> Iterator[None]:
+        """Emit the operations written within this context into the `bind` block if `constant`: they run once, when
+        arguments are bound. Otherwise they run at every launch.
+        """
+        if constant and not self.bound:
+            self.bound = True
+            with self.b.inside("bind"):
+                yield
+            self.bound = False
+        else:
+            yield
+
+    def module(self) -> Module:
+        """Return the Module of the host program and the block programs that it launches."""
+        return Module.of(self.b.program(self.name), self.programs)
+
+
+def _launch_with_packs(host: _Host, request: Request, lowered: Lowered) -> None:
+    """Emit the launch of the program in `lowered`, after the launches that pack its operands. Arguments that the caller
+    does not have become workspaces.
+    """
+    block = lowered.program
+    packed = []
+    for pack in lowered.packs:
+        kind = pack.packed.type
+        with host.once(pack.source.name in request.constant):
+            source = host.as_taken(pack.source.name or "", pack.program.args[0].type)
+            packed.append(host.workspace(kind.dtype, kind.shape, pack.packed.name or "packed_"))
+            host.launch(pack.program, (source, packed[-1]), _workers(host, pack.program))
+    operands = []
+    for arg, program_arg in zip(lowered.arguments, block.args, strict=False):
+        if host.is_new(arg.name or "", program_arg.type):
+            host.args[arg.name or ""] = host.workspace(program_arg.type.dtype, program_arg.type.shape, arg.name or "")
+        with host.once(arg.name in request.constant and host.is_copied(arg.name or "", program_arg.type)):
+            operands.append(host.as_taken(arg.name or "", program_arg.type))
+    operands += packed
+    further_args = block.args[len(operands) :]
+    for log, program_arg in zip(lowered.logs, further_args, strict=False):
+        value = host.b.argument(program_arg.name or "", replace(program_arg.type, role="inout"))
+        host.b.emit("fill", (value,), {"value": float("nan") if log.dtype.is_float else 0})
+        operands.append(value)
+    faults = None
+    if lowered.faults:
+        faults = host.workspace(i32, (len(lowered.faults),), further_args[-1].name or "faults")
+        host.b.emit("fill", (faults,), {"value": 0})
+        operands.append(faults)
+    host.launch(block, operands, _workers(host, block))
+    for number, fault in enumerate(lowered.faults):
+        assert faults is not None
+        host.b.emit("check", (faults,), {"place": number, "says": fault.what}, loc=fault.op.loc)
+
+
+def _only_written(program: Program) -> Iterator[str]:
+    """Yield the names of the arguments that a tile program writes and does not read."""
+    ops = list(program.walk())
+    for arg in program.args:
+        if any(op.name == "write" and op.operands[1] is arg for op in ops) and not any(
+            arg in op.operands for op in ops if op.name != "write"
+        ):
+            yield arg.name or ""
+
+
+def _workers(host: _Host, program: Program) -> Expr:
+    """Return the number of workers for a launch: one per task, at most one per core."""
+    tasks = next(op for op in program.walk() if op.name == "tasks")
+    return minimum(host.written_out(prod((r.hi for r in tasks.attrs["ranges"]), start=as_expr(1))), host.cores)
+
+
+def _widening(name: str, narrow: DType, wide: DType, rows: Expr, columns: Expr) -> Program:
+    """Return the block program that converts a tensor of (rows, columns) from the type `narrow` to `wide`, one task per
+    row. Extents may be open; `name` is that of the argument.
+    """
+    b, shape = Builder(BLOCK), [rows, columns]
+    for dim, extent in enumerate(shape):
+        if not isinstance(extent, Const):
+            shape[dim] = symbol(("ROWS", "COLUMNS")[dim], 1, ELEMENTS.most)
+    open_params = tuple((e, None) for e in shape if not isinstance(e, Const))
+    if open_params:
+        b.record("param", {"parameters": open_params})
+    source = b.argument("narrow", TensorType("global", narrow, tuple(shape), role="in"))
+    goal = b.argument("wide", TensorType("global", wide, tuple(shape), role="out"))
+    row_range, along = Range.of("row", 0, shape[0]), index("i", shape[1])
+    with b.inside("tasks", attrs={"ranges": (row_range,), "schedule": "contiguous"}):
+        at = {"over": (along,), "at": ((row_range.symbol, False), (along, False))}
+        source_row, goal_row = (b.emit("view", (x,), at, names=(f"{x.name}_row",)).result for x in (source, goal))
+        b.emit("map", (goal_row, source_row), {"formula": Formula.cast(wide, Formula.operand(1))})
+    return b.program(f"widen_{name}")
+
+
+def _padding(name: str, dtype: DType, shape: Sequence[Expr], long: Expr) -> Program:
+    """Return the block program that copies a tensor of shape (rows, columns, short, inner) to (rows, columns, `long`,
+    inner), padded with zeros. `name` is that of the argument.
+    """
+    b = Builder(BLOCK)
+    rows, columns, short, inner = shape
+    source = b.argument("short", TensorType("global", dtype, (rows, columns, short, inner), role="in"))
+    goal = b.argument("long", TensorType("global", dtype, (rows, columns, long, inner), role="out"))
+    row_range, over = Range.of("row", 0, rows), (index("i", columns), index("j", long), index("k", inner))
+    i, j, k = over
+    with b.inside("tasks", attrs={"ranges": (row_range,), "schedule": "contiguous"}):
+        for_short = {"over": over, "at": ((row_range.symbol, False), (i, False), (j, True), (k, False))}
+        for_long = {"over": over, "at": ((row_range.symbol, False), (i, False), (j, False), (k, False))}
+        source_row = b.emit("view", (source,), for_short, names=("short_row",)).result
+        goal_row = b.emit("view", (goal,), for_long, names=("long_row",)).result
+        b.emit("copy", (source_row, goal_row), {"otherwise": 0})
+    return b.program(f"pad_{name}")

@@ -1,0 +1,38 @@
+"""The notes that `explain` prints on a bound plan."""
+
+from __future__ import annotations
+
+from tilewright.driver.bound_plan import Kernels, OneKernel, RepackedKernels
+from tilewright.driver.request import Request
+from tilewright.plan.accumulator_type import f16_accumulator_note
+from tilewright.plan.boxes import WRITES
+from tilewright.plan.followed import not_followed
+from tilewright.plan.general import GeneralChoice
+from tilewright.plan.model import microseconds
+from tilewright.plan.schedule import Schedule
+from tilewright.transform.launch_order import can_be_early, launching
+
+
+def notes_on(request: Request, kernels: Kernels, plan: Schedule) -> tuple[str, ...]:
+    """Return the notes on a bound plan: operands that are repacked, constraints of the author that it does not follow,
+    and accumulator types.
+    """
+    program, machine = request.program, request.machine
+    nothing = () if any(op.name in WRITES for op in program.walk()) else ("nothing is written: nothing is launched",)
+    is_grid = request.workgroups is not None
+    dims = kernels.dims if isinstance(kernels, OneKernel) else None
+    aside = not_followed(program, plan, machine, request.sizes, dims, is_grid)
+    copied = _repacking_notes(request, kernels) if isinstance(kernels, RepackedKernels) else ()
+    return (*nothing, *copied, *aside, *f16_accumulator_note(program, machine))
+
+
+def _repacking_notes(request: Request, kernels: RepackedKernels) -> tuple[str, ...]:
+    """Return a note on each operand that is repacked: its new layout, and the time that takes."""
+    machine, notes = request.machine, []
+    repeated = kernels.runs_at_every_launch(request.constant)
+    for copy, words, at_every_launch in zip(kernels.copies, kernels.notes, repeated, strict=True):
+        assert isinstance(copy.choice, GeneralChoice)
+        cycles = max(0.0, copy.choice.cycles - launching(machine, can_be_early(machine)))  # one launch for all
+        duration = f"{microseconds(cycles, machine):.1f} us"
+        notes.append(f"{words}: {duration if at_every_launch else 'when it is bound'}")
+    return tuple(notes)

@@ -1,0 +1,129 @@
+"""Pinned plans (given by the author): bound and lowered as they say, or refused with the rule and the plan's line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from tilewright.check.block import past_shared_memory
+from tilewright.driver.bind import bind_plan
+from tilewright.driver.bound_plan import BoundPlan, ChoosePlan, LowerPlan, MergedParts, OneKernel, RequestForms
+from tilewright.driver.kernels import lower_kernels, with_workspace
+from tilewright.driver.notes import notes_on
+from tilewright.driver.rating import rated, rated_blocks
+from tilewright.driver.request import CompileOptions, Request
+from tilewright.errors import ArgumentError, ProgramError
+from tilewright.lower.block.lower import Lowered
+from tilewright.machine import Machine
+from tilewright.plan.legality import stage_statements
+from tilewright.plan.pinned import Known, quote_lines
+from tilewright.plan.refusals import refused
+from tilewright.plan.schedule import REVERSED, Schedule
+from tilewright.plan.unlowered import refuse_unlowered
+from tilewright.transform.launch_order import can_be_early, with_known_launch
+from tilewright.transform.reuse_shared import reuse_shared_memory
+
+
+def bind_pinned(forms: RequestForms, pinned: Schedule, between: str, choose: ChoosePlan) -> BoundPlan:
+    """Return the pinned plan of a request, bound to its kernels, with its predicted time. `forms` are the request over
+    digits and over whole dimensions; `choose` plans the kernels of which the plan says nothing. `between` names the
+    argument that the preceding kernel writes (empty: there is none).
+    """
+    request = forms[0]
+
+    def unpinned() -> BoundPlan:
+        return choose(without_plan(forms), between)
+
+    if pinned.atom is not None and pinned.split_at is None:
+        request, kernels = bind_plan(forms, pinned, choose)
+        blocks = rated_blocks(request, pinned, between)
+        notes = (*blocks.notes, *notes_on(request, kernels, pinned))
+        return BoundPlan(request, pinned, replace(blocks, notes=notes), kernels, unpinned=unpinned)
+    opened = {str(s) for s in request.open_extents}
+    if pinned.open and not opened:
+        raise ArgumentError(f"plan: {', '.join(sorted(pinned.open))}: no size is open here")
+    named = {digit.name for axis in pinned.axes for digit in axis.digits} & opened
+    if opened and pinned.open != named:
+        raise ArgumentError(f"plan: open here are {', '.join(sorted(named))}, marked as in `M 56?`")
+    request, kernels = bind_plan(forms, pinned, choose)
+    early = True if pinned.early is None and can_be_early(request.machine) else pinned.early
+    choice = rated(request, kernels, replace(pinned, early=early), between)
+    plan = choice.plan.with_open(opened)
+    notes = (*choice.notes, *notes_on(request, kernels, plan))
+    return BoundPlan(request, plan, replace(choice, plan=plan, notes=notes), kernels, unpinned=unpinned)
+
+
+def known_plan(pinned: Schedule, request: Request) -> Schedule:
+    """Return a pinned plan with its launch adapted to the machine of the request. Refuse a plan that the lowering or
+    the machine cannot do.
+    """
+    pinned = with_known_launch(pinned, request.machine)
+    refuse_unlowered(pinned)
+    if pinned.order == REVERSED and (pinned.products or pinned.atom or request.opened):
+        raise ArgumentError(f"plan: `raster {REVERSED}` is for programs without products whose sizes are numbers")
+    return pinned
+
+
+def without_plan(forms: RequestForms) -> RequestForms:
+    """Return all forms of a request without its pinned plan."""
+    return tuple(replace(form, pinned=None) for form in forms)
+
+
+def better_refusal(
+    fault: ArgumentError, forms: RequestForms, pinned: Schedule, between: str, choose: ChoosePlan
+) -> ArgumentError:
+    """Return the error `fault` about a pinned plan, with the lines of the plan that it concerns. Wrong sizes and
+    misspelt names are found by comparison with the plan that `choose` chooses for the request.
+    """
+    request = forms[0]
+    no_blocks = CompileOptions.NO_BLOCKS if pinned.atom is None else CompileOptions.NONE
+    alike = tuple(replace(each, options=each.options | no_blocks) for each in without_plan(forms))
+    sizes = {s.name: n for s, n in request.sizes.items()}
+    known = Known(sizes, [a.name or "" for a in request.program.args], request.machine.multiply)
+    return quote_lines(fault, pinned, choose(alike, between).plan, known)
+
+
+def lower_pinned(bound: BoundPlan, unpinned: Callable[[], BoundPlan], lower: LowerPlan) -> tuple[BoundPlan, Lowered]:
+    """Return a pinned plan and its block programs; an error of the lowering names the lines of the plan's pipeline.
+    `unpinned()` returns the plan that is chosen without the pinned one, and `lower` lowers it.
+    """
+    pinned = bound.request.pinned
+    assert pinned is not None
+    try:
+        bound, lowered = lower_kernels(bound, lower)
+    except ProgramError as fault:
+        if bound.plan.pipeline is None:
+            raise
+        raise refused(stage_statements(pinned), fault.what) from None
+    request = bound.request
+    may_overflow = isinstance(bound.kernels, OneKernel | MergedParts) and not request.opened
+    overflow = past_shared_memory(lowered.program, request.machine) if may_overflow else None
+    if overflow is not None and not _is_chosen_plan(pinned, unpinned, lower):
+        _refuse_overflow(lowered, overflow.what, pinned, request.machine)
+    return with_workspace(bound, lowered)
+
+
+def _is_chosen_plan(pinned: Schedule, unpinned: Callable[[], BoundPlan], lower: LowerPlan) -> bool:
+    """True if a pinned plan equals the plan that `unpinned()` chooses: then it is lowered even if shared memory
+    overflows, because no other plan needs less.
+    """
+    chosen, _ = lower(unpinned())
+    return chosen.plan == pinned
+
+
+def _refuse_overflow(lowered: Lowered, why: str, pinned: Schedule, machine: Machine) -> None:
+    """Raise an ArgumentError about a pinned plan whose tasks need more shared memory than the machine has, unless its
+    tensors fit by taking turns there. `why` is the reason that the error states.
+    """
+    if pinned.pipeline is None:
+        reuse_shared_memory(lowered.program, machine)
+        overflow = past_shared_memory(lowered.program, machine)
+        if overflow is None:
+            return
+        why = overflow.what
+    lines = (
+        [pinned.pipeline]
+        if pinned.pipeline
+        else [*(a for a in pinned.axes if any(d.extent > 1 for d in a.digits)), *pinned.products]
+    )
+    raise ArgumentError(f"plan: `{'`, `'.join(map(str, lines))}`: {why}")

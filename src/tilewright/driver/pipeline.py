@@ -1,0 +1,131 @@
+"""From a tile program to a module: a list of passes, each a function of the result of the one before.
+
+| pass       | from                       | to                                                                     |
+|------------|----------------------------|------------------------------------------------------------------------|
+| present    | request                    | the request without operations on empty tensors                        |
+| canonical  | request                    | the request in the canonical form of programs with the same meaning    |
+| give_rows  | request                    | the request, with sums or a unit dimension for products without rows   |
+| digits     | request                    | its forms: over digits that accesses divide, over whole dimensions     |
+| choose     | forms of the request       | a bound plan: pinned, fixed in part, or the best                       |
+| general    | bound plan                 | the plan that is lowered, and its block programs                       |
+| host       | request and block programs | the module: a host program that launches the block programs            |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tilewright.driver.bound_plan import BoundPlan, Realised, RequestForms
+from tilewright.driver.canonical_form import canonical
+from tilewright.driver.choose_plan import choose_plan
+from tilewright.driver.host import write_host
+from tilewright.driver.kernels import lower_kernels, with_workspace
+from tilewright.driver.pinned_plans import lower_pinned
+from tilewright.driver.realise import lower_ranked
+from tilewright.driver.request import Request
+from tilewright.lower.block.lower import Lowered
+from tilewright.rewrite.digits import in_digits
+from tilewright.rewrite.drop_empty import without_empty
+from tilewright.rewrite.flatten import in_one
+from tilewright.rewrite.unit_rows import with_unit_rows
+from tilewright.rewrite.vector_products import with_sums_of_terms
+
+Dumped = Callable[[str, str, Callable[[], str]], None]
+"""A function that takes the result of a pass: the pass's name, the kind of text, and a function that returns the text.
+
+Printing a program costs as much as some passes, so the text is made only if it is wanted.
+"""
+
+
+def present(request: Request) -> Request:
+    """Return the request with operations on empty tensors removed from its program. Grid programs (whose workgroups the
+    author states) and programs with logs are not changed.
+    """
+    if request.workgroups is not None or request.logs:
+        return request
+    return request.rewritten(*without_empty(request.program, request.sized.extents, request.free))
+
+
+def give_rows(request: Request) -> Request:
+    """Return the request with MMAs that have no M or no N rewritten: on a GPU as sums, else with a dimension of extent
+    1. They get a dimension too, because atoms have M and N, if a pinned plan names atoms, if sizes are open, and in
+    grid programs and programs with logs.
+    """
+    names_atoms = request.pinned is not None and any(line.atom is not None for line in request.pinned.products)
+    as_written = request.opened or request.logs or request.workgroups is not None
+    if request.machine.lanes is not None and not names_atoms and not as_written:
+        summed = with_sums_of_terms(request.program, request.free)
+        if summed is not None:
+            return request.rewritten(*summed)
+    rewritten = with_unit_rows(request.program, request.free)
+    if rewritten is None:
+        return request
+    program, free, unit = rewritten
+    return request.rewritten(program, free, {**request.sized.extents, unit: 1})
+
+
+REWRITES: tuple[tuple[str, Callable[[Request], Request]], ...] = (
+    ("present", present),
+    ("canonical", canonical),
+    ("give_rows", give_rows),
+)
+"""Passes from a request to a request for a program with the same meaning, in order."""
+
+
+def request_forms(request: Request) -> RequestForms:
+    """Return the forms of a request: over digits (mixed-radix parts of dimensions) and over whole dimensions; or one
+    form over a single flat dimension if the program allows it. Grid programs and programs with logs stay as they are.
+    On GPUs only summed dimensions become digits, because copies by lanes go along flat rows.
+    """
+    on_lanes, program = request.machine.lanes is not None, request.program
+    if request.workgroups is not None or request.logs:
+        return (request,)
+    flat = in_one(program, request.sizes) if on_lanes and not request.opened else None
+    if flat is not None and request.longer() is None:
+        return (request.rewritten(flat[0], request.free, flat[1]),)
+    over_digits, extents, free = in_digits(program, request.sized.extents, request.free, summed_only=on_lanes)
+    digit_form = request.rewritten(over_digits, free, extents)
+    return digit_form, digit_form.rewritten(program, request.free)
+
+
+def prepared(request: Request) -> RequestForms:
+    """Return the forms of a request, with its program rewritten by all REWRITES, ready to be planned."""
+    for _, rewrite in REWRITES:
+        request = rewrite(request)
+    return request_forms(request)
+
+
+def lower_plan(bound: BoundPlan) -> tuple[BoundPlan, Lowered]:
+    """Return (the plan that was lowered, its block programs). If the search ranked several plans, that is the best one
+    that can be lowered; otherwise it is the bound plan.
+    """
+    if bound.further is not None:
+        return lower_ranked(bound, bound.further, lower_plan)
+    if bound.unpinned is not None:
+        return lower_pinned(bound, bound.unpinned, lower_plan)
+    return with_workspace(*lower_kernels(bound, lower_plan))
+
+
+def realise(request: Request, bound: BoundPlan, dumped: Dumped | None = None) -> Realised:
+    """Return the result of compiling a request by a bound plan; `dumped` gets the text after each pass."""
+    dump = dumped or _no_dump
+    bound, lowered = lower_plan(bound)
+    dump("general", "block", lowered.program.__str__)
+    module = write_host(request, lowered)
+    dump("host", "host", module.__str__)
+    return Realised(bound.plan, bound.choice, lowered, module)
+
+
+def run(request: Request, dumped: Dumped | None = None) -> Realised:
+    """Run all passes on a request in order and return the result; `dumped` gets the program's text at the start and
+    after planning and lowering passes.
+    """
+    dump = dumped or _no_dump
+    dump("start", "tile", request.program.__str__)
+    bound = choose_plan(prepared(request))
+    dump("choose", "plan", lambda: "\n".join([*bound.plan.lines(), "", bound.choice.explain(), ""]))
+    return realise(request, bound, dumped)
+
+
+def _no_dump(name: str, kind: str, text: Callable[[], str]) -> None:
+    """Ignore the result of a pass: no dump is wanted."""

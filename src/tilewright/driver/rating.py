@@ -1,0 +1,56 @@
+"""The predicted time of a plan that is pinned and bound."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from tilewright.driver.bound_plan import Kernels, TwoKernels
+from tilewright.driver.request import Request
+from tilewright.driver.request_facts import facts_of_request
+from tilewright.driver.two_kernels import choices_of_parts, joined_plan
+from tilewright.plan.general import GeneralChoice
+from tilewright.plan.planner import Choice
+from tilewright.plan.schedule import Schedule
+from tilewright.plan.search import BlockedKernelSchedule, cause_of, cycles_on, lower_bound, rate_plan
+
+
+def rated_blocks(request: Request, plan: Schedule, between: str) -> Choice:
+    """Return the choice (a plan with its predicted time) for a bound CPU plan with axes `rows`, `columns` and `depth`:
+    this plan's blocking first, then all other blockings of its MMA, ranked. `between` names the argument that the
+    preceding kernel writes (empty: there is none).
+    """
+    facts = facts_of_request(request, between)
+    candidate = rate_plan(facts, request.machine, plan)
+    assert not isinstance(candidate, str), "binding has refused programs that are not one product"
+    assert isinstance(candidate.kernel, BlockedKernelSchedule)
+    find_cause = partial(cause_of, candidate, facts, request.machine)
+    return replace(candidate.kernel.choice, floor=lower_bound(facts, request.machine), find_cause=find_cause)
+
+
+def rated(request: Request, kernels: Kernels, plan: Schedule, between: str) -> GeneralChoice:
+    """Return the choice (a plan with its predicted time) for a bound plan, by the search's cost model. A plan that the
+    model cannot rate has a note instead; a grid that the author states has no predicted time. `between` names the
+    argument that the preceding kernel writes (empty: there is none).
+    """
+    machine, name = request.machine, request.program.name
+    if request.workgroups is not None:
+        return GeneralChoice(machine, name, plan, 0.0, 0.0)
+    facts = facts_of_request(request, between)
+    if isinstance(kernels, TwoKernels):
+        plan = joined_plan(kernels, plan)  # with a second kernel that it left out
+    candidate = rate_plan(facts, machine, plan, request.constant)
+    bound = lower_bound(facts, machine)
+    if isinstance(candidate, str):
+        note = f"no predicted time: {candidate}"
+        return GeneralChoice(machine, name, plan, 0.0, bound, notes=(note,), parts=choices_of_parts(kernels))
+    return GeneralChoice(
+        machine,
+        name,
+        plan,
+        candidate.cycles,
+        bound,
+        predicted=None if machine.lanes is None else lambda machine: cycles_on(candidate, machine),
+        parts=choices_of_parts(kernels),
+        find_cause=partial(cause_of, candidate, facts, machine),
+    )

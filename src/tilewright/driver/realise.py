@@ -1,0 +1,226 @@
+"""Realising: the search ranks the plans of a request, and the best one that can be bound and lowered is taken.
+
+A plan that binding or the lowering refuses is noted with the reason, and the next one is tried. Plans whose tasks need
+more shared memory than a workgroup has come last: their values go to a workspace in global memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from typing import NamedTuple
+
+from tilewright.check.block import past_shared_memory
+from tilewright.driver.bind import bind_plan
+from tilewright.driver.bound_plan import (
+    BoundPlan,
+    ChoosePlan,
+    FurtherPlans,
+    Kernels,
+    LowerPlan,
+    MergedParts,
+    OneKernel,
+    RequestForms,
+)
+from tilewright.driver.kernels import lower_kernels, with_workspace
+from tilewright.driver.notes import notes_on
+from tilewright.driver.request import CompileOptions, Request
+from tilewright.driver.request_facts import facts_of_request
+from tilewright.driver.two_kernels import choices_of_parts
+from tilewright.errors import ProgramError
+from tilewright.lower.block.lower import Lowered
+from tilewright.plan.facts import Facts
+from tilewright.plan.general import GeneralChoice
+from tilewright.plan.planner import Choice, Refusal
+from tilewright.plan.refusals import result_or_refusal
+from tilewright.plan.schedule import Schedule
+from tilewright.plan.search import (
+    BlockedKernelSchedule,
+    PlanCandidate,
+    Ranking,
+    Rejected,
+    as_plan,
+    cause_of,
+    cycles_on,
+    refusals,
+    search_facts,
+)
+from tilewright.transform.scratch_memory import scratch_overflow
+
+SHOWN = 24
+"""The most candidates that `explain` and the tuner show."""
+
+
+def rank_plans(forms: RequestForms, between: str, choose: ChoosePlan) -> BoundPlan:
+    """Rank the plans of a request by the search, and return the best one that can be bound. `forms` are the request
+    over digits and over whole dimensions; `choose` plans further kernels. `between` names the argument that the
+    preceding kernel writes (empty: there is none).
+    """
+    bound, _ = RankedPlans(forms, between, choose).bind_next()
+    return bound
+
+
+class RankedPlans:
+    """The plans of a request in the order of the search, each bound when it is tried, and the refusals so far."""
+
+    def __init__(self, forms: RequestForms, between: str, choose: ChoosePlan):
+        self._forms, self._choose = forms, choose
+        self._rankings: list[Ranking] = []
+        self._facts: list[Facts] = []
+        self._refused: list[Refusal] = []
+        self._left = self._candidates(between)
+        self._tried: tuple[PlanCandidate, Schedule] | None = None
+        self._overflowing: tuple[PlanCandidate, Schedule] | None = None
+        """The best plan that is refused only because shared memory overflows."""
+
+    def after(self, why: str, overflows: bool) -> tuple[BoundPlan, bool]:
+        """Return (the next bound plan, True if it is the last resort) after the plan tried last was refused because of
+        `why`. `overflows` says that the only reason is too little shared memory.
+        """
+        assert self._tried is not None
+        if overflows:
+            self._overflowing = self._overflowing or self._tried
+        self._refused.append(Refusal(_plan_name(*self._tried), why))
+        return self.bind_next()
+
+    def bind_next(self) -> tuple[BoundPlan, bool]:
+        """Return (the next plan that can be bound, True if it is the last resort). The last resort is the best plan
+        whose values go to a workspace, or the only plan there was, whose own error is then raised.
+        """
+        for candidate, plan in self._left:
+            bound = result_or_refusal(lambda plan=plan: bind_plan(self._forms, plan, self._choose))  # type: ignore[misc]
+            if not isinstance(bound, str):
+                return self._take(candidate, plan, *bound), False
+            self._refused.append(Refusal(_plan_name(candidate, plan), bound))
+        last = self._overflowing or (self._tried if len(self._refused) == 1 else None)
+        if last is None:
+            request = self._forms[0]
+            every = "; ".join(map(str, self._refused)) or "the search found none"
+            raise ProgramError(f"{request.program.name}: no plan for {request.machine.name} can be lowered: {every}")
+        return self._take(*last, *bind_plan(self._forms, last[1], self._choose)), True
+
+    def _candidates(self, between: str) -> Iterator[tuple[PlanCandidate, Schedule]]:
+        """Yield (candidate, its plan) in the order of the search: first for the program over digits (mixed-radix parts
+        of dimensions), then over whole dimensions. `between` names the argument that the preceding kernel writes
+        (empty: there is none).
+        """
+        first, *others = self._forms
+        for request in (first, *(each for each in others if each.program is not first.program)):
+            blocks = CompileOptions.NO_BLOCKS not in request.options and request.longer() is None
+            facts = facts_of_request(request, between)
+            ranking = search_facts(facts, request.machine, constant=request.constant, blocks=blocks)
+            self._rankings.append(ranking)
+            self._facts.append(facts)
+            for candidate in ranking.candidates:
+                plan = as_plan(candidate)
+                if isinstance(plan, Rejected):
+                    self._refused.append(Refusal(plan.what, plan.why))
+                else:
+                    yield candidate, plan
+
+    def _take(self, candidate: PlanCandidate, plan: Schedule, request: Request, kernels: Kernels) -> BoundPlan:
+        """Return the BoundPlan of a candidate: its plan and kernels, its predicted time, what limits it, and why other
+        plans were refused.
+        """
+        self._tried = candidate, plan
+        plan = plan if plan.atom is not None else plan.with_open({str(s) for s in request.open_extents})
+        notes, ranking = notes_on(request, kernels, plan), self._rankings[-1]
+        find_cause = partial(cause_of, candidate, self._facts[-1], request.machine)
+        blocks = _choice_of(candidate, notes)
+        if blocks is not None:
+            blocks = replace(blocks, floor=ranking.roofline, find_cause=find_cause)
+        choice = blocks or replace(
+            _general_choice(request, plan, candidate, ranking),
+            refused=(*_joined_refusals(self._refused), *(Refusal(r.what, r.why) for r in refusals(ranking))),
+            notes=notes,
+            parts=choices_of_parts(kernels),
+            find_cause=find_cause,
+        )
+        return BoundPlan(request, plan, choice, kernels, self)
+
+
+def lower_ranked(bound: BoundPlan, further: FurtherPlans, lower: LowerPlan) -> tuple[BoundPlan, Lowered]:
+    """Return (the best plan that can be lowered, its block programs). `bound` is tried first, then the plans that
+    `further` yields; `lower` lowers further kernels.
+    """
+    while isinstance(lowered := _lowered(bound, lower), _Refused):
+        bound, is_last = further.after(*lowered)
+        if is_last:
+            return with_workspace(*lower_kernels(bound, lower))
+    return lowered
+
+
+class _Refused(NamedTuple):
+    """Why the lowering refuses a plan; `overflows` says that the only reason is too little shared memory."""
+
+    why: str
+    overflows: bool = False
+
+
+def _lowered(bound: BoundPlan, lower: LowerPlan) -> tuple[BoundPlan, Lowered] | _Refused:
+    """Return (a bound plan, its block programs), or why the lowering refuses it. `lower` lowers further kernels."""
+    lowered = result_or_refusal(lambda: lower_kernels(bound, lower))
+    if isinstance(lowered, str):
+        return _Refused(lowered)
+    if overflow := _over_shared_memory(*lowered):
+        return _Refused(overflow, overflows=True)
+    placed = result_or_refusal(lambda: with_workspace(*lowered))
+    return _Refused(placed) if isinstance(placed, str) else placed
+
+
+def _over_shared_memory(bound: BoundPlan, lowered: Lowered) -> str:
+    """Return a text that says why a lowered plan needs more shared memory than the machine has; empty if it fits."""
+    request = bound.request
+    if request.opened or not isinstance(bound.kernels, OneKernel | MergedParts):
+        return ""
+    if overflow := past_shared_memory(lowered.program, request.machine):
+        return overflow.what
+    return scratch_overflow(lowered.program, request.machine) if bound.plan.pipeline is not None else ""
+
+
+def _plan_name(candidate: PlanCandidate, plan: Schedule) -> str:
+    """Return the text that names a plan in a refusal: its family and its MMA lines."""
+    return "; ".join((*candidate.family, *map(str, plan.products)))
+
+
+def _choice_of(candidate: PlanCandidate, notes: tuple[str, ...]) -> Choice | None:
+    """Return the choice (a plan with its predicted time) of a candidate that is a CPU plan with axes `rows`, `columns`
+    and `depth`, with `notes` added; None for other plans.
+    """
+    if not isinstance(candidate.kernel, BlockedKernelSchedule) or candidate.then is not None:
+        return None
+    choice = candidate.kernel.choice
+    copied = (rewrite.what for rewrite in candidate.rewrites)
+    return replace(choice, notes=(*choice.notes, *copied, *notes))
+
+
+def _general_choice(request: Request, plan: Schedule, candidate: PlanCandidate, ranking: Ranking) -> GeneralChoice:
+    """Return the choice of a plan: the plan with its predicted time, and the best candidates of the ranking with theirs
+    for `explain`.
+    """
+    plans = list(islice(((c, p) for c in ranking.candidates if not isinstance(p := as_plan(c), Rejected)), SHOWN))
+    return GeneralChoice(
+        request.machine,
+        request.program.name,
+        plan,
+        candidate.cycles,
+        ranking.roofline,
+        candidates=tuple(p for _, p in plans),
+        predicted=None if request.machine.lanes is None else lambda machine: cycles_on(candidate, machine),
+        costs=tuple(c.cycles for c, _ in plans),
+    )
+
+
+def _joined_refusals(refused: list[Refusal]) -> list[Refusal]:
+    """Return the refusals of binding and lowering, with refusals of plans of the same name and with the same kind of
+    reason joined into one.
+    """
+    alike: dict[tuple[str, str], list[Refusal]] = {}
+    for each in refused:
+        alike.setdefault((each.what, each.why.partition(":")[0]), []).append(each)
+    return [
+        first if not others else Refusal(f"{first.what}, and {len(others)} like it", first.why)
+        for first, *others in alike.values()
+    ]

@@ -1,0 +1,138 @@
+"""Repacked operands: kernels that copy operands to another layout first, and the kernel on the copies.
+
+A copy has rows that bulk copies can read, or blocks on a diagonal: if an MMA has a smaller K than a row of shared
+memory holds, adjacent MMAs become one MMA, with the operand B of each as a diagonal block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from tilewright.driver.bound_plan import ChoosePlan, RepackedKernels
+from tilewright.driver.request import Request, SizedProgram
+from tilewright.ir.core import Op, Value
+from tilewright.machine import CopyAtom, Machine, MultiplyAtom
+from tilewright.plan.microkernel import can_multiply_blocks
+from tilewright.plan.refusals import refused
+from tilewright.plan.schedule import DIAGONAL, K_ROWS, LAUNCH, PADDED, Schedule, ValuePlacement
+from tilewright.rewrite.adjacent_gemms import neighbours
+from tilewright.rewrite.align_rows import Reading, aligned
+from tilewright.rewrite.block_diagonal import diagonal
+from tilewright.rewrite.k_last import with_tiles_k_last
+from tilewright.rewrite.merge_dims import Sized, least_rows, merged
+from tilewright.rewrite.operand_copies import Copied
+
+NOT_COPIED = "its operands are not copied first: sizes are open, or it is a part of another program"
+"""Why a program's operands are not repacked."""
+
+
+@dataclass(frozen=True)
+class Repacking:
+    """The requests of the kernels that copy operands, and of the program on the copies; the plan's lines for the
+    copies, and a note on each.
+    """
+
+    copies: tuple[Request, ...]
+    main: Request
+    placed: tuple[ValuePlacement, ...]
+    notes: tuple[str, ...]
+
+
+def bind_repacked(request: Request, plan: Schedule, choose: ChoosePlan) -> RepackedKernels:
+    """Return the kernels that repack the operands that a plan names, and the kernel on the copies, bound to the plan's
+    other lines. `choose` plans all of them.
+    """
+    lines = sorted((p for p in plan.values if p.at == LAUNCH), key=lambda p: not p.form.startswith(DIAGONAL))
+    rest = replace(plan, values=tuple(p for p in plan.values if p.at != LAUNCH))
+    if rest.pipeline is None and lines[0].form.startswith(DIAGONAL):
+        raise refused(lines[0], "only a pipeline multiplies blocks by themselves: `producer ...` is missing")
+    repacking = repacked(request, rest, lines[0].form)
+    if isinstance(repacking, str):
+        raise refused(lines[0], repacking)
+    placed = repacking.placed
+    wrong = tuple(p for p in lines if p not in placed) or tuple(p for p in placed if p not in lines)
+    if wrong:
+        done = ", ".join(f"`{p}`" for p in placed)
+        raise refused(wrong, f"the operands that are repacked, without a hint, are {done}")
+    copies = tuple(choose((each,)) for each in repacking.copies)
+    return RepackedKernels(copies, choose((repacking.main,)), repacking.notes)
+
+
+def repacked(request: Request, pinned: Schedule | None, form: str) -> Repacking | str:
+    """Return the Repacking of a request: operands copied to the layout `form`, and the program on the copies with the
+    plan `pinned`. If that is impossible, return a text that says why.
+    """
+    machine = request.machine
+    loads = _bulk_loads(machine)
+    if not loads or request.opened or request.lenient:
+        return NOT_COPIED
+    pitch = max(a.pitch for a in loads)
+    if form.startswith(DIAGONAL):
+        copied = _block_diagonal(request, int(form.split()[1]), pitch)
+    else:
+        line = max((x.slab or 0) * x.a.dtype.bits // 8 for x in machine.multiply.values())
+        reading = Reading(pitch, max(a.furthest for a in loads), machine.limits.sector_bytes, line)
+        copied = aligned(request.program, request.sizes, _shapes_of(request), request.free, form, reading)
+    if isinstance(copied, str):
+        return copied
+    copies = tuple(Request(SizedProgram(each.program, each.sizes, each.shapes), machine) for each in copied.copies)
+    main = _main_program(copied, machine, form)
+    forms = (form, *(PADDED if form.startswith(DIAGONAL) else form for _ in copied.sources[1:]))
+    placed = tuple(
+        ValuePlacement(name, LAUNCH, placed_form) for name, placed_form in zip(copied.sources, forms, strict=True)
+    )
+    return Repacking(copies, Request(main, machine, pinned=pinned), placed, tuple(map(str, copied.copies)))
+
+
+def _main_program(copied: Copied, machine: Machine, form: str) -> SizedProgram:
+    """Return the program on repacked operands. With the form K_ROWS (K is the last dimension of the copies), K becomes
+    the last dimension of tiles too, and M dimensions are merged that need not be contiguous any more.
+    """
+    if form != K_ROWS:
+        return SizedProgram(copied.program, copied.sizes, copied.shapes, copied.free)
+    program, free = with_tiles_k_last(copied.program, copied.free)
+    sized = merged(Sized(program, copied.sizes, copied.shapes, free, least_rows(machine)))
+    return SizedProgram(sized.program, sized.sizes, sized.shapes, sized.free)
+
+
+def _block_diagonal(request: Request, count: int, pitch: int) -> Copied | str:
+    """Return the program in which `count` adjacent GEMMs are one MMA with a block-diagonal B, and the kernels that
+    repack its operands; or a text that says why not. `pitch` is the alignment of rows in bytes that bulk copies need.
+    """
+    groups = neighbours(request.program, request.sizes, _shapes_of(request))
+    if isinstance(groups, str):
+        return groups
+    atoms, (n, k) = _atoms_from_shared(request.machine, groups.product), groups.size
+    block_k = _block_depth(atoms, k)
+    if not any(can_multiply_blocks(atom, count, count * n, count * block_k) for atom in atoms):
+        return f"no atom multiplies blocks of {n}x{k} by themselves, and an infinite element would reach its neighbours"
+    return diagonal(request.program, request.sizes, _shapes_of(request), request.free, count, block_k, pitch)
+
+
+def _bulk_loads(machine: Machine) -> list[CopyAtom]:
+    """Return the machine's asynchronous copy atoms from global to shared memory that copy whole boxes (bulk copies)."""
+    every = machine.copies_between("global", "shared")
+    return [a for a in every if a.asynchronous and a.bytes_moved is None]
+
+
+def _atoms_from_shared(machine: Machine, product: Op) -> list[MultiplyAtom]:
+    """Return the MMA atoms that read operands of the types of `product` from shared memory."""
+    types = {v.type.dtype for v in product.operands[:2]}
+    return [x for x in machine.multiply.values() if x.slab is not None and {x.a.dtype, x.b.dtype} == types]
+
+
+def _block_depth(atoms: Collection[MultiplyAtom], k: int) -> int:
+    """Return the K of a diagonal block, from the GEMM's `k` and the largest K step of the atoms: `k` if it is a
+    multiple of the step, else the step times the smallest power of two that covers `k`.
+    """
+    step = max((x.shape[2] for x in atoms), default=1)
+    depth = step
+    while depth < k:
+        depth *= 2
+    return k if k % step == 0 else depth
+
+
+def _shapes_of(request: Request) -> dict[Value, tuple[int, ...]]:
+    """Return {argument of a request: its shape as ints}."""
+    return {a: tuple(int(n) for n in shape) for a, shape in request.sized.shapes.items()}

@@ -1,0 +1,122 @@
+"""The request of a compile: a program with its sizes, a machine, and a pinned plan; a request never changes.
+
+A pass that rewrites the program returns another request, with the rewritten program in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from enum import Flag, auto
+from functools import cached_property
+
+from tilewright.algebra.expr import Expr, Symbol, as_expr
+from tilewright.algebra.expr_use import Substitution
+from tilewright.analysis.flat_memory import Size
+from tilewright.ir.core import Op, Program, Value
+from tilewright.lower.block.symbolic_shapes import CLOSED, OpenSizes
+from tilewright.machine import Machine
+from tilewright.plan.boxes import numbers_of
+from tilewright.plan.schedule import Schedule
+
+
+@dataclass(frozen=True)
+class SizedProgram:
+    """A tile program, the extents of its dimensions, the shapes of its arguments, and its free loops (with the same
+    result for every tile size).
+
+    Extents and shapes are numbers, or expressions of the symbols that a call binds.
+    """
+
+    program: Program
+    extents: Mapping[Symbol, Size]
+    shapes: Mapping[Value, tuple[Size, ...]]
+    free: Collection[Op] = ()
+
+
+class CompileOptions(Flag):
+    """Options of a compile; all are off by default."""
+
+    NONE = 0
+    LOGS = auto()
+    """Tasks write the values of debug_log."""
+    LENIENT = auto()
+    """Arguments may be longer than they say, and symbols that set_symbol sets outside their range."""
+    NO_BLOCKS = auto()
+    """No plan keeps accumulator tiles of one product in registers over all of K on a CPU."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request to compile a tile program to block programs for a machine."""
+
+    sized: SizedProgram
+    machine: Machine
+    opened: OpenSizes = CLOSED
+    """The sizes that are known only at a call, with the typical numbers for which the program is planned."""
+    workgroups: Mapping[Symbol, Expr] | None = None
+    """For a grid program, whose workgroups are part of its meaning: {symbol: expression of workgroup ids}."""
+    pinned: Schedule | None = None
+    """The plan that the author gives; None: the best one is chosen."""
+    constant: Collection[str] = ()
+    """Names of arguments that never change once they are bound: work on them alone is done at bind."""
+    options: CompileOptions = CompileOptions.NONE
+
+    @property
+    def program(self) -> Program:
+        """The tile program."""
+        return self.sized.program
+
+    @property
+    def free(self) -> Collection[Op]:
+        """The loops with the same result for every tile size."""
+        return self.sized.free
+
+    @property
+    def logs(self) -> bool:
+        """True if tasks write the values of debug_log."""
+        return CompileOptions.LOGS in self.options
+
+    @property
+    def lenient(self) -> bool:
+        """True if arguments may be longer than their dimensions say."""
+        return CompileOptions.LENIENT in self.options
+
+    @cached_property
+    def sizes(self) -> dict[Symbol, int]:
+        """{dimension: its extent as a number}, with typical numbers for open sizes."""
+        numbers = Substitution(self.typical)
+        return {s: int(numbers(e)) if isinstance(e, Expr) else e for s, e in self.sized.extents.items()}
+
+    @property
+    def typical(self) -> Mapping[Symbol, int]:
+        """{symbol that a call binds, or that follows from such symbols: its typical number}."""
+        return self.opened.typical
+
+    @property
+    def open_extents(self) -> dict[Expr, Expr]:
+        """{dimension whose extent stays open: expression of the symbols that a call binds}."""
+        return {s: n for s, n in self.sized.extents.items() if isinstance(n, Expr)}
+
+    @property
+    def size(self) -> Callable[[Expr], int]:
+        """A function that evaluates a dimension to an int, with typical numbers for open sizes."""
+        return numbers_of({**self.sizes, **self.typical})
+
+    def rewritten(
+        self, program: Program, free: Collection[Op], extents: Mapping[Symbol, Size] | None = None
+    ) -> Request:
+        """Return this request with another program of the same meaning, the free loops of that program (with the same
+        result for every tile size), and its extents (None: unchanged).
+        """
+        extents = self.sized.extents if extents is None else extents
+        return replace(self, sized=replace(self.sized, program=program, free=free, extents=extents))
+
+    def longer(self) -> str | None:
+        """Return the name of an argument that is longer than its dimensions say; None if there is none."""
+        images = Substitution(dict(self.sizes))
+        for a in self.program.args if self.lenient else ():
+            sizes = zip(getattr(a.type, "sizes", ()), self.sized.shapes[a], strict=True)
+            if any(d is not None and images(d) is not as_expr(n) for d, n in sizes):
+                return a.name
+        return None

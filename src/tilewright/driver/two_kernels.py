@@ -1,0 +1,72 @@
+"""A program as two kernels, one after the other, with a value in memory between them.
+
+The value keeps the element type that it has in the tile program.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright.driver.bound_plan import ChoosePlan, Kernels, TwoKernels
+from tilewright.driver.repack import NOT_COPIED
+from tilewright.driver.request import CompileOptions, Request, SizedProgram
+from tilewright.errors import ArgumentError
+from tilewright.ir.core import Program
+from tilewright.plan.general import GeneralChoice, only_adds
+from tilewright.plan.microkernel import mmas_by_name
+from tilewright.plan.planner import Choice
+from tilewright.plan.refusals import refused
+from tilewright.plan.schedule import LAUNCH, Schedule
+from tilewright.rewrite.rewriter import Halves
+from tilewright.rewrite.split_kernel import apart, apart_before
+
+
+def part_of(request: Request, halves: Halves, program: Program, pinned: Schedule | None = None) -> Request:
+    """Return the request for `program`, one of the two kernels in `halves`, with its pinned plan. Its free loops (with
+    the same result for every tile size) are those of `request`, and loops over the same dimensions that only
+    accumulate.
+    """
+    free = [op.attrs["axis"] for op in request.free]
+    sizes, shapes = {**request.sizes, **halves.sizes}, {**request.sized.shapes, **halves.memories}
+    loops = [op for op in program.walk() if op.name == "iterate" and op.attrs["axis"] in free]
+    loops = [op for op in loops if op in request.free or only_adds(op)]
+    sized = SizedProgram(program, sizes, shapes, loops)
+    return Request(sized, request.machine, pinned=pinned, options=request.options & CompileOptions.LENIENT)
+
+
+def bind_two(request: Request, plan: Schedule, choose: ChoosePlan) -> TwoKernels:
+    """Return the two kernels into which a plan splits a program, each bound to its lines of the plan. `choose` plans
+    them; the second kernel is planned anew if the plan has no lines for it.
+    """
+    program, sizes, line = request.program, request.sizes, f"split kernel {plan.split_at}"
+    after, before = plan.split_after, plan.split_before
+    halves = apart(program, sizes) if before is None else apart_before(program, sizes, before)
+    if isinstance(halves, str):
+        raise ArgumentError(f"plan: `{line}`: {halves}")
+    if after is not None and (first_mma := _last_product(halves.first)) != after:
+        raise refused(line, f"the first kernel ends with the first product: `split kernel after {first_mma}`")
+    repack_line = next((line for line in plan.values if line.at == LAUNCH), None)
+    if repack_line is not None:
+        raise refused(repack_line, NOT_COPIED)
+    alone = replace(plan, split_after=None, split_before=None, then=None)
+    first = part_of(request, halves, halves.first, alone)
+    second = part_of(request, halves, halves.second, plan.then)
+    (memory,) = halves.memories
+    return TwoKernels(choose((first,)), choose((second,), memory.name or ""))
+
+
+def joined_plan(kernels: TwoKernels, plan: Schedule) -> Schedule:
+    """Return the plan of a program that runs as two kernels, from the plans of both; `plan` says where it is split."""
+    first, second = kernels.first.plan, kernels.second.plan
+    after, before = plan.split_after, plan.split_before
+    return replace(first, split_after=after, split_before=before, then=second, whole=plan.whole)
+
+
+def choices_of_parts(kernels: Kernels) -> tuple[Choice | GeneralChoice, ...]:
+    """Return the choices (plans with their predicted times) of both kernels; () if `kernels` are not two kernels."""
+    return (kernels.first.choice, kernels.second.choice) if isinstance(kernels, TwoKernels) else ()
+
+
+def _last_product(first: Program) -> str:
+    """Return the name of the last MMA of the first kernel."""
+    return list(mmas_by_name(first))[-1]

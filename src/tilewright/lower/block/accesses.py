@@ -1,0 +1,189 @@
+"""Memory coordinates of reads and writes: as expressions, and with indices that are loaded from data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from tilewright.algebra.expr import ONE, Expr, Symbol, as_expr, symbol
+from tilewright.algebra.expr_use import Substitution, evaluate, number_or
+from tilewright.analysis.flat_memory import Size, linear_step
+from tilewright.errors import ProgramError
+from tilewright.ir import dtypes
+from tilewright.ir import tile_formulas as formulas
+from tilewright.ir.core import Op, Value
+from tilewright.ir.formula import Formula
+from tilewright.ir.printer import op_text
+from tilewright.lower.block.dynamic_bounds import coordinate, squeezed
+from tilewright.lower.block.lazy_tiles import Load, Parts, load
+from tilewright.lower.block.lowering import Lowering
+from tilewright.lower.block.scope import TileScope
+
+TABLED = 1 << 22
+"""The most elements whose coordinates are evaluated one by one, if their ranges do not show that they are in bounds."""
+
+
+@dataclass(frozen=True)
+class TileAccess:
+    """The coordinates `at` of a read or write in `tensor`, as expressions of the tile's coordinates and of loaded
+    indices.
+
+    `data` maps each symbol of `at` that is a loaded index to its Load (indirect access).
+    """
+
+    tensor: Value
+    shape: tuple[Size, ...]
+    at: tuple[Expr, ...]
+    data: dict[Symbol, Load]
+
+    def formulas(self) -> dict[Symbol, Formula]:
+        """Return {symbol of a loaded index: formula of type i64 that loads it}."""
+        return {s: Formula.cast(dtypes.i64, load(source.tensor, *source.at)) for s, source in self.data.items()}
+
+
+def access_of(low: Lowering, op: Op, target: Value, dims: tuple[Expr, ...], extra: tuple[Value, ...]) -> TileAccess:
+    """Return the memory coordinates (TileAccess) of a read or write `op` of the argument `target`.
+
+    `dims` are the dimensions of its tile; `extra` are the operands from which indices are loaded. Raise a ProgramError
+    if it cannot be shown that such a load is in bounds.
+    """
+    scope = low.scope
+    tensor = low.arguments.tensor(target, scope, low.writer)
+    shape = low.arguments.shapes[target]
+    data: dict[Symbol, Load] = {}
+    if "at" not in op.attrs:
+        at: tuple[Expr, ...] = tuple(coordinate(low.storage, d, data) for d in target.type.dims)
+        if target in low.arguments.origins:
+            at = tuple(c - first for c, first in zip(at, low.arguments.origins[target], strict=True))
+        return TileAccess(tensor, shape, at, data)
+    known: dict[Symbol, Expr] = {
+        i: coordinate(low.storage, d, data) for i, d in zip(op.attrs["over"], dims, strict=True)
+    }
+    relative: dict[Symbol, Expr] = {i: scope.coordinate(d) for i, d in zip(op.attrs["over"], dims, strict=True)}
+    images = Substitution(known)
+    for (index_symbol, at), value in zip(op.attrs.get("lookups", ()), extra, strict=True):
+        tile, load = low.storage.load_of(low.storage.env[value])
+        places = {}
+        for d, e in zip(tile.dims, at, strict=True):
+            if isinstance(e, Symbol) and e in relative and d in scope.bases:  # the tile is relative to the base too
+                position = relative[e]
+            else:
+                position = images(with_data(low, scope.expr(e), data, dims, op))
+            first, width = tile.parts[d]
+            if position.symbols & data.keys() or not _inside(low, position - first, width, dims):
+                raise ProgramError(
+                    f"{op_text(op)}: the dynamic value is looked up at {e}, which cannot be shown to lie inside it; "
+                    "that has no native form yet",
+                    op.loc,
+                )
+            places[scope.coordinate(d)] = position
+        fresh = symbol(low.writer.fresh("d"))
+        data[fresh] = Load(load.tensor, tuple(map(Substitution(places), load.at)))
+        known[index_symbol] = fresh
+        images = Substitution(known)
+    places_of = tuple(images(with_data(low, scope.expr(e), data, dims, op)) for e in op.attrs["at"])
+    return TileAccess(tensor, shape, places_of, data)
+
+
+def with_data(low: Lowering, e: Expr, data: dict[Symbol, Load], dims: tuple[Expr, ...], op: Op) -> Expr:
+    """Return `e` with a fresh symbol in place of each symbol that set_symbol bound; `data` gets {fresh symbol: its
+    Load}.
+
+    `op` is the read or write that uses `e`, and `dims` are the dimensions of its tile.
+    """
+    images: dict[Symbol, Expr] = {}
+    for s in sorted(e.symbols, key=lambda s: s.name):
+        tile = low.scope.bound.get(s)
+        if tile is None:
+            continue
+        low.reports.require_range(s, op)
+        _, load = low.storage.load_of(squeezed(low, tile, dims, str(s), op))
+        images[s] = symbol(low.writer.fresh("d"))
+        data[images[s]] = load  # type: ignore[index]
+    return Substitution(images)(e) if images else e
+
+
+def loose(scope: TileScope, access: TileAccess, images: Substitution) -> tuple[bool, ...]:
+    """Return for each memory coordinate True if it may be out of bounds; `images` restricts dimensions to a part."""
+    return tuple(not scope.is_inside(images(e), size) for e, size in zip(access.at, access.shape, strict=True))
+
+
+def may_leave(e: Expr, size: Size | Expr) -> bool:
+    """True if the range of the coordinate `e` is not known to lie within 0..size-1."""
+    return not ((e >= 0) is ONE and (e < size) is ONE)
+
+
+def marked(places: Sequence[Expr], shape: Sequence[Size | Expr]) -> list[tuple[Expr, bool]]:
+    """Return (coordinate, True if it may be out of bounds) for each coordinate in `places` of a tensor of this
+    shape.
+    """
+    return [(e, may_leave(e, n)) for e, n in zip(places, shape, strict=True)]
+
+
+def apart_along(scope: TileScope, source: Load, dim: Expr) -> int | None:
+    """Return the stride in memory, in elements, of neighbours along `dim`.
+
+    None if it is not constant, or if another coordinate than the last depends on `dim`.
+    """
+    c = scope.coordinate(dim)
+    if any(c in e.symbols for e in source.at[:-1]) or not source.at:
+        return None
+    return linear_step(source.at[-1], c)
+
+
+def outside(scope: TileScope, access: TileAccess, dims: tuple[Expr, ...], marks: tuple[bool, ...]) -> tuple[str, ...]:
+    """Return for each coordinate of an access text "least..greatest of extent"; () if all elements are in bounds.
+
+    The coordinates of all elements are evaluated. `dims` are the tile's dimensions; `marks` says which coordinates may
+    be out of bounds by their ranges. Raise a ProgramError if sizes are open, or there are more than TABLED elements.
+    """
+    sizes = tuple(scope.size(d) for d in dims)
+    shape = tuple(n for n in sizes if isinstance(n, int))
+    extents = [n for n in map(number_or, map(as_expr, access.shape)) if isinstance(n, int)]
+    if len(shape) < len(sizes) or len(extents) < len(access.shape) or prod(shape) > TABLED:
+        raise ProgramError(_unknown(scope, access, dims, marks))
+    grid = np.ogrid[tuple(slice(0, n) for n in shape)]
+    known = {scope.coordinate(d): g for d, g in zip(dims, grid, strict=True)}
+    worst, wrong = [], False
+    for e, size in zip(access.at, access.shape, strict=True):
+        c = np.asarray(evaluate(e, known))
+        worst.append(f"{c.min()}..{c.max()} of {size}")
+        wrong = wrong or bool(c.min() < 0 or c.max() >= int(size))
+    return tuple(worst) if wrong else ()
+
+
+def _unknown(scope: TileScope, access: TileAccess, dims: tuple[Expr, ...], marks: tuple[bool, ...]) -> str:
+    """Return the text of an error: which coordinate is not shown to be in bounds, and what the author can do.
+
+    It is the first coordinate for which `marks` is True.
+    """
+    place = marks.index(True)
+    at = Substitution({scope.coordinate(d): symbol(f"{d}", 0) for d in dims})(access.at[place])
+    reason = f"coordinate {place}, {at}, cannot be shown to be at least 0 and below {access.shape[place]}"
+    if scope.opened:
+        reason += (
+            " for all values of the dynamic sizes: bind a size that follows from another, as in {S: (K + 31) // 32}"
+        )
+    return f"{reason}{', or' if scope.opened else ':'} add otherwise=0"
+
+
+def _inside(low: Lowering, e: Expr, size: Size, dims: tuple[Expr, ...]) -> bool:
+    """True if `e`, an expression of the current coordinates of `dims`, is shown to lie in 0..size-1."""
+    parts: Parts = {d: low.scope.part(d) for d in dims}
+    over = low.writer.axes([1 if parts[d][1] == 0 else parts[d][1] for d in dims])
+    return low.scope.is_inside(low.scope.images(dims, parts, over)(e), size)
+
+
+def is_outside(access: TileAccess) -> Formula:
+    """Return a formula of type bool: true for the elements of an access that are out of bounds."""
+    data = access.formulas()
+    outside: Formula | None = None
+    for e, size in zip(access.at, access.shape, strict=True):
+        c = formulas.of_expr(e, data)
+        for name, limit in (("lt", 0), ("ge", size)):
+            step = formulas.call(name, c, formulas.of_expr(as_expr(limit), {}))
+            outside = step if outside is None else Formula("or_", (outside, step))
+    return formulas.number(0, dtypes.bool_) if outside is None else outside

@@ -1,0 +1,166 @@
+"""Dimensions and loops with data-dependent limits: set_symbol says where they end or start.
+
+Along such a dimension a tile is always as wide as its constraint says. Elements past the end exist, but are masked:
+reductions take a neutral element for them, MMAs 0, writes leave them out, and reads may give anything.
+
+A loop whose start, count or end is data has its current start in memory, its *base*: within it, coordinates of the axis
+are relative to the base, and accesses add it.
+
+    %K_now = alloc shared i64 ()             the base: where the loop is
+    while %going {                           until the last tile
+      ... gathers at K_now + i0 ...
+      map %K_now = %K_now + 16
+    }
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf, prod
+
+import numpy as np
+
+from tilewright.algebra.expr import Expr, Symbol, as_expr, symbol
+from tilewright.algebra.expr_use import Substitution
+from tilewright.errors import ProgramError
+from tilewright.ir import dtypes
+from tilewright.ir import tile_formulas as formulas
+from tilewright.ir.core import Op, Value
+from tilewright.ir.dtypes import DType
+from tilewright.ir.formula import Formula
+from tilewright.ir.printer import op_text
+from tilewright.ir.tile_formulas import call, converted
+from tilewright.lower.block.lazy_tiles import Load, Tile, loads, only_load, rewritten
+from tilewright.lower.block.lowering import Lowering
+from tilewright.lower.block.scope import TileScope
+from tilewright.lower.block.storage import Storage
+
+
+def coordinate(storage: Storage, dim: Expr, data: dict[Symbol, Load]) -> Expr:
+    """Return the coordinate of `dim` in memory; in a loop with a data-dependent start, the loop's base is added.
+
+    The base is a new symbol whose Load is added to `data`.
+    """
+    in_while_loop = dim in storage.scope.walking
+    base = storage.scope.bound[dim] if in_while_loop and isinstance(dim, Symbol) else storage.scope.bases.get(dim)
+    if base is None:
+        return storage.scope.coordinate(dim)
+    base_symbol = symbol(storage.writer.fresh("d"))
+    _, data[base_symbol] = storage.load_of(base)
+    return base_symbol if in_while_loop else storage.scope.coordinate(dim) + base_symbol
+
+
+def place(scope: TileScope, dim: Expr) -> Formula:
+    """Return the coordinate of `dim`, with the base of a data-dependent loop added, as a formula of type i64."""
+    relative = formulas.index(scope.coordinate(dim), dtypes.i64)
+    base = scope.bases.get(dim)
+    return relative if base is None else call("add", relative, base.formula)
+
+
+def counts(scope: TileScope, dim: Expr) -> Formula | None:
+    """Return the predicate that an element lies before the data-dependent end of `dim`; None if `dim` has no such
+    end.
+    """
+    end = scope.ends.get(dim)
+    return None if end is None else call("lt", place(scope, dim), end.formula)
+
+
+def neutral(low: Lowering, tile: Tile, dims: tuple[Expr, ...], number: float) -> Tile:
+    """Return the tile with `number` in place of elements past the ends of the dimensions `dims`.
+
+    Ends are data-dependent, or those of loops whose last tile is padded.
+    """
+    for d in dims:
+        if d in low.scope.past and d not in low.scope.unseen:
+            tile = _masked_end(low, tile, d, number)
+        inside = counts(low.scope, d)
+        if inside is not None:
+            other = formulas.number(number, tile.dtype)
+            tile = replace(tile, formula=call("select", inside, tile.formula, other), wide=None)
+    return tile
+
+
+def _masked_end(low: Lowering, tile: Tile, dim: Expr, number: float) -> Tile:
+    """Return the tile with `number` past the end of `dim`, along which a loop's last tile may be padded.
+
+    If the tile is in registers, it is masked there, in the last iteration only. Arguments need no mask if `number` is
+    0, which they read there already.
+    """
+    (first, width), end = tile.parts[dim], low.scope.past[dim]
+    load = only_load(tile.formula)
+    argument = load is not None and load.is_given
+    if low.scope.holds(end - first - width) or tile.filled or (argument and number == 0):
+        return tile
+    tile, load = low.storage.load_of(tile)
+    inside = call("lt", place(low.scope, dim), formulas.index(as_expr(end), dtypes.i64))
+    formula = call("select", inside, tile.formula, formulas.number(number, tile.dtype))
+    if load.tensor not in low.storage.sums:
+        return replace(tile, formula=formula, wide=None)
+    with low.branch(first + width >= end + 1):
+        low.storage.put(load.tensor, tile.dims, tile.parts, formula)
+    return tile
+
+
+def identity(how: str, dtype: DType) -> float:
+    """Return the neutral element of the reduction `how` ("sum", "prod", "max" or "min") in the type `dtype`."""
+    if how in ("sum", "prod"):
+        return 0 if how == "sum" else 1
+    if dtype is dtypes.bool_:
+        return 0 if how == "max" else 1
+    if dtype.is_float:
+        return -inf if how == "max" else inf
+    limits = np.iinfo(dtype.numpy)
+    return int(limits.min if how == "max" else limits.max)
+
+
+def squeezed(low: Lowering, tile: Tile, dims: tuple[Expr, ...], what: str, op: Op) -> Tile:
+    """Return the tile without the dimensions that are not in `dims`: its first element along each of these.
+
+    The program checks at run time that all elements along them are equal; if not, the call raises an error that names
+    `what` and the operation `op`.
+    """
+    dropped = [d for d in tile.dims if d not in dims]
+    if any(tile.parts[d][1] == 0 for d in dropped):
+        raise ProgramError(f"{op_text(op)}: {what} must have one value here, but has none", op.loc)
+    images = Substitution({low.scope.coordinate(d): tile.parts[d][0] for d in dropped})
+    kept_dims = tuple(d for d in tile.dims if d in dims)
+    first = rewritten(tile.formula, images)
+    if any(tile.parts[d][1] != 1 for d in dropped) and not tile.filled:
+        differs = Tile(dtypes.bool_, tile.dims, tile.parts, call("ne", tile.formula, first))
+        low.reports.report(differs, f"{what} must have one value here, but differs from element to element", op)
+    return Tile(tile.dtype, kept_dims, {d: tile.parts[d] for d in kept_dims}, first)
+
+
+def value(low: Lowering, e: Expr, op: Op) -> Formula:
+    """Return `e`, an expression of sizes and of symbols that set_symbol bound, as a formula of type i64.
+
+    `op` is the operation that uses it, for errors.
+    """
+    known = low.scope.expr(e)
+    data: dict[Symbol, Formula] = {}
+    for s in sorted(known.symbols, key=lambda s: s.name):
+        if s in low.scope.bound:
+            low.reports.require_range(s, op)
+            tile = squeezed(low, low.scope.bound[s], (), str(s), op)
+            data[s] = converted(tile.formula, tile.dtype, dtypes.i64)
+    return formulas.of_expr(known, data)
+
+
+def is_moved(scope: TileScope, op: Op, limits: dict[str, Expr]) -> bool:
+    """True if the start, the count or the end of the loop `op` depends on data.
+
+    `limits` are the expressions of its start and count.
+    """
+    return op.attrs["axis"] in scope.ends or any(not e.symbols.isdisjoint(scope.bound) for e in limits.values())
+
+
+def single(low: Lowering, value: Value, op: Op, tile: Tile | None = None) -> Tile:
+    """Return the one value of a tile whose elements are all equal, as an i64 Tile without dimensions.
+
+    `tile` is the Tile of `value`; None: its current one. `op` is the operation that uses it, for errors.
+    """
+    tile = low.storage.env[value] if tile is None else tile
+    if prod(tile.sizes) > 1 and any(loads(tile.formula)):
+        tile = low.storage.stored(tile)
+    element = squeezed(low, tile, (), value.name or "a value", op)
+    return low.storage.stored(Tile(dtypes.i64, (), {}, formulas.converted(element.formula, tile.dtype, dtypes.i64)))

@@ -1,0 +1,142 @@
+"""Halo tiles: the part of a tensor that a padded, overlapping read covers, copied to shared memory once.
+
+%x_part = alloc shared bf16 (4, 66, 64)
+copy %x_view -> %x_part else 0               lines 2*t - 1 to 2*t + 2, zero out of bounds
+mma ... [i0 + r, i1 + s, c]                  every tap reads it in place
+
+It is the box of memory that the access covers for the current parts. Windows of a convolution overlap, so that the box
+is smaller than the read. If every lane has a box of results, each lane has a window of its own in memory:
+
+%x_part = alloc shared bf16 (64, 32, 3, 6)   of 64 channels and 32 boxes of 1x4: 3x6 neighbours
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from tilewright.algebra.expr import Const, Expr, Symbol
+from tilewright.algebra.expr_use import Substitution, linear_form
+from tilewright.ir.core import Op
+from tilewright.ir.dtypes import DType
+from tilewright.ir.formula import Formula
+from tilewright.lower.block import in_place
+from tilewright.lower.block.accesses import TileAccess, marked
+from tilewright.lower.block.lazy_tiles import Parts, load
+from tilewright.lower.block.lowering import Lowering
+from tilewright.lower.block.writer import BlockWriter, split
+from tilewright.plan.bound import BoundKernel
+
+
+@dataclass(frozen=True)
+class Box:
+    """The box of memory that an access covers: its first coordinate and its extent along each memory dimension."""
+
+    first: tuple[Expr, ...]
+    widths: tuple[int, ...]
+
+
+def box_of(low: Lowering, op: Op, access: TileAccess, dims: tuple[Expr, ...], parts: Parts) -> Box | None:
+    """Return the Box of memory that a read `op` covers, if it has fewer elements than the read; None otherwise.
+
+    A read of a sliding window reads elements several times. `parts` maps the tile's dimensions `dims` to (first index,
+    extent). Along rows of an MMA that uses the read, the box is padded to whole atoms.
+    """
+    sizes = {d: width for d in dims if isinstance(width := parts[d][1], int)}
+    if len(sizes) < len(dims):
+        return None
+    spare = in_place.rows_past_the_end(low, op, parts)
+    over = low.writer.axes([sizes[d] + spare.get(d, 0) for d in dims])
+    images = low.scope.images(dims, parts, over)
+    box = image_of([images(e) for e in access.at], over)
+    return box if box is not None and prod(box.widths) < prod(sizes.values()) else None
+
+
+def image_of(at: Sequence[Expr], over: Sequence[Symbol]) -> Box | None:
+    """Return the Box that the coordinates `at` cover if the iterators `over` run from 0 to their ends.
+
+    None unless each coordinate is linear in them, with factors that are not negative.
+
+    >>> from tilewright.algebra.expr import index
+    >>> i, r = index("i", 8), index("r", 3)
+    >>> image_of([i + r - 1, 2 * i], (i, r))
+    Box(first=(<-1>, <0>), widths=(10, 15))
+    """
+    first, widths = [], []
+    for e in at:
+        form = linear_form(e, list(over))
+        if form is None:
+            return None
+        width = 1
+        for axis, step in form[0].items():
+            if not isinstance(step, Const) or step.value < 0:
+                return None
+            width += step.value * int(axis.hi)
+        first.append(form[1])
+        widths.append(width)
+    return Box(tuple(first), tuple(widths))
+
+
+def window_of(low: Lowering, access: TileAccess, dims: tuple[Expr, ...], parts: Parts) -> Box | None:
+    """Return the Box of memory that one lane reads for its box of results; None if it is no smaller than the elements
+    read.
+
+    Its first coordinate depends on the lane. `parts` maps the tile's dimensions `dims` to (first index, extent).
+    """
+    lane_dims = [d for d in dims if is_in_window(low.bound, d)]
+    sizes = [width for d in lane_dims if isinstance(width := parts[d][1], int)]
+    if len(sizes) < len(lane_dims) or low.bound.unrolled_terms is None:
+        return None
+    over = low.writer.axes(sizes)
+    images = Substitution({low.scope.coordinate(d): parts[d][0] + i for d, i in zip(lane_dims, over, strict=True)})
+    at = [images(e) for e in access.at]
+    axes, digits = split(over, at)
+    window = image_of([digits(e) for e in at], axes)
+    return window if window is not None and prod(window.widths) < prod(sizes) else None
+
+
+def is_in_window(bound: BoundKernel, dim: Expr) -> bool:
+    """True if one lane goes over all of a dimension's part: it belongs to the lane's box of results, or is summed."""
+    return dim in bound.lane_box or dim not in bound.widths
+
+
+def windowed(
+    low: Lowering,
+    access: TileAccess,
+    box: Box,
+    dims: tuple[Expr, ...],
+    parts: Parts,
+    dtype: DType,
+    otherwise: float,
+) -> Formula:
+    """Emit the copy of all lanes' windows to shared memory; return the formula of an element of the read, loaded from
+    it.
+
+    `box` is the window of a lane; `parts` maps the tile's dimensions `dims` to (first index, extent); `otherwise` is
+    the value out of bounds.
+    """
+    lane_dims = [d for d in dims if not is_in_window(low.bound, d)]
+    longer = [n for n, width in enumerate(box.widths) if width > 1]
+    sizes = [*(parts[d][1] for d in lane_dims), *(box.widths[n] for n in longer)]
+    tensor = low.writer.alloc(dtype, sizes, f"{access.tensor.name}_part")
+    over = low.writer.axes(sizes)
+    images = Substitution({low.scope.coordinate(d): parts[d][0] + i for d, i in zip(lane_dims, over, strict=False)})
+    window_index = dict(zip(longer, over[len(lane_dims) :], strict=True))
+    places = [images(first) + window_index.get(n, 0) for n, first in enumerate(box.first)]
+    view = low.writer.view(access.tensor, over, marked(places, access.shape))
+    low.writer.emit("copy", (view, tensor), otherwise=otherwise)
+    at = [access.at[n] - box.first[n] for n in longer]
+    return load(tensor, *(low.scope.coordinate(d) - parts[d][0] for d in lane_dims), *at)
+
+
+def staged(writer: BlockWriter, access: TileAccess, box: Box, dtype: DType, otherwise: float) -> Formula:
+    """Emit the copy of a halo tile to shared memory; return the formula of an element of the read, loaded from it.
+
+    `box` is the memory that the read covers; `otherwise` is the value out of bounds.
+    """
+    tensor = writer.alloc(dtype, box.widths, f"{access.tensor.name}_part")
+    over = writer.axes(box.widths)
+    places = [first + i for first, i in zip(box.first, over, strict=True)]
+    writer.copy(access.tensor, over, marked(places, access.shape), tensor, otherwise)
+    return load(tensor, *(e - first for e, first in zip(access.at, box.first, strict=True)))

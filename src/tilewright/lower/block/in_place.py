@@ -1,0 +1,196 @@
+"""Operands that MMAs read in place, though elements may be out of bounds: windows of padded convolutions.
+
+Elements out of bounds count as zero, so they need not be multiplied. Loops over filter taps run only where they are in
+bounds, as far as that does not depend on the row; rows of a block that are out of bounds are left out, which is known
+where the first and the last blocks of an image line are peeled off and the taps unrolled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tilewright.algebra.expr import ZERO, Const, Expr, Symbol, as_expr
+from tilewright.algebra.expr_rules import maximum, minimum
+from tilewright.algebra.expr_use import Substitution, indices_in_bounds, linear_form
+from tilewright.analysis.flat_memory import Size, linear_step
+from tilewright.ir.core import Op, TileType, Value
+from tilewright.ir.dtypes import DType
+from tilewright.lower.block.accesses import may_leave
+from tilewright.lower.block.arguments import ArgumentTensors
+from tilewright.lower.block.lazy_tiles import Parts
+from tilewright.lower.block.lowering import Lowering
+from tilewright.plan.bound import BoundKernel
+from tilewright.plan.computed import ComputedFactor, computed_factor
+from tilewright.plan.microkernel import Axes, Microkernel, axes_in, types_of
+
+
+def is_read_in_place(low: Lowering, op: Op) -> bool:
+    """True if only MMAs use the result of a read, and all of them can read it in place though it may be out of bounds.
+
+    Vector MMAs skip elements of A out of bounds; MMAs that stage K steps in shared memory have zeros there. Operations
+    that compute a staged operand step by step may use the read too.
+    """
+    if op.attrs.get("otherwise", 0) != 0 or low.scope.masks or low.scope.ends:
+        return False
+    users, computing = low.users.get(op.result, ()), _computed_in_steps(low)
+    return bool(users) and all(
+        _is_skippable_a(low, x, op) or _is_staged(low.bound, x, op) or x in computing for x in users
+    )
+
+
+def is_right(users_of: Mapping[Value, Sequence[Op]], op: Op) -> bool:
+    """True if all users of the result of the read `op` are MMAs that have it as operand B.
+
+    `users_of` maps each value to the operations that use it.
+    """
+    users = users_of.get(op.result, ())
+    return all(user.name == "mma" and user.operands[0] is not op.results[0] is user.operands[1] for user in users)
+
+
+def _is_skippable_a(low: Lowering, user: Op, read: Op) -> bool:
+    """True if a read is operand A of `user`, an MMA by vectors that can skip elements out of bounds."""
+    if user in low.bound.lane_kernels:
+        return user.operands[0] is read.results[0]
+    kernel_and_axes = _kernel_with_a(low, user, read)
+    if kernel_and_axes is None or kernel_and_axes[0].is_matrix_atom:
+        return False
+    kernel, axes = kernel_and_axes
+    has_whole_atoms = low.scope.part(axes.k)[1] % kernel.atom.shape[2] in (0, ZERO)  # otherwise a panel ends in zeros
+    return kernel.k_pack == 1 or (
+        has_whole_atoms
+        and _is_contiguous_along(read, axes.k)
+        and not _may_be_out_of_bounds(low.arguments, read, axes.k)
+    )
+
+
+def microkernel_of(low: Lowering, op: Op) -> tuple[Microkernel, Axes, tuple[DType, DType, DType]] | None:
+    """Return (Microkernel, its axes, element types of A, B and C) of an MMA at the current parts; None if loops do
+    it.
+    """
+    kernel, known = low.bound.products.get(op), all(low.scope.is_known(d) for v in op.operands for d in v.type.dims)
+    axes = axes_in(op, low.scope.width) if known else ""
+    if kernel is None or isinstance(axes, str):
+        return None
+    return kernel, kernel.oriented(axes), types_of(op, axes.swapped, low.machine)
+
+
+def _kernel_with_a(low: Lowering, user: Op, read: Op) -> tuple[Microkernel, Axes] | None:
+    """Return (Microkernel, its axes) of the MMA `user` if `read` is its operand A, in the atom's type; None
+    otherwise.
+    """
+    kernel_of_product = (
+        microkernel_of(low, user) if user.name == "mma" and user.operands[2] is not read.results[0] else None
+    )
+    if kernel_of_product is None:
+        return None
+    kernel, axes, types = kernel_of_product
+    left = axes.operands(user)[0] is read.results[0]
+    return (kernel, axes) if left and types[0] is kernel.atom.a.dtype else None
+
+
+def rows_past_the_end(low: Lowering, op: Op, parts: Parts) -> dict[Expr, int]:
+    """Return {M dimension: rows that whole atoms read past the current part}, for the MMAs with the read `op` as A.
+
+    `parts` maps dimensions to (first index, extent).
+    """
+    past_of: dict[Expr, int] = {}
+    for user in low.users.get(op.result, ()):
+        left = _kernel_with_a(low, user, op)
+        if left is not None and left[1].m is not None and left[0].is_matrix_atom:
+            width = parts[left[1].m][1]
+            past = -width % left[0].atom.shape[0] if isinstance(width, int) else left[0].atom.shape[0]
+            past_of[left[1].m] = max(past_of.get(left[1].m, 0), past)
+    return past_of
+
+
+def _is_staged(bound: BoundKernel, user: Op, read: Op) -> bool:
+    """True if `read` is an operand of the MMA `user`, whose K steps are copied to shared memory one by one."""
+    kernel = bound.products.get(user) if user.name == "mma" else None
+    return kernel is not None and kernel.slab is not None and user.operands[2] is not read.results[0]
+
+
+def _computed_in_steps(low: Lowering) -> set[Op]:
+    """Return the operations that compute an operand A of an MMA from arguments, one K step at a time."""
+    computing: set[Op] = set()
+    for op, kernel in low.bound.products.items():
+        if kernel is not None and kernel.a_in_registers and not kernel.all_of_k_at_once:
+            axes = axes_in(op, low.scope.width)
+            a = None if isinstance(axes, str) else kernel.oriented(axes).operands(op)[0]
+            factor = None if a is None else computed_factor(low.program, a)
+            computing |= set(factor.ops) if isinstance(factor, ComputedFactor) else set()
+    return computing
+
+
+def slides(low: Lowering, dim: Expr) -> bool:
+    """True if the index of `dim`, added to others in a coordinate of a padded read, decides whether that is in
+    bounds.
+    """
+    for op in low.program.walk():
+        if op.name != "read" or op.attrs.get("otherwise") != 0 or "at" not in op.attrs:
+            continue
+        if _may_be_out_of_bounds(low.arguments, op, dim):
+            return True
+    return False
+
+
+def are_alike(low: Lowering, dim: Expr) -> bool:
+    """True if blocks at the edges of `dim` have the same operations as interior blocks, apart from predicates.
+
+    That is so if all other dimensions of the coordinates that depend on `dim` (filter taps) are unrolled.
+    """
+    unrolled = {d for d, loop in low.bound.summed.items() if loop.unrolled}
+    for op in (op for op in low.program.walk() if op.name == "read" and "at" in op.attrs):
+        dim_of = dict(zip(op.attrs["over"], op.results[0].type.dims, strict=True))
+        for e in op.attrs["at"]:
+            dims = {dim_of[s] for s in e.symbols if s in dim_of}
+            if dim in dims and not dims - {dim} <= unrolled:
+                return False
+    return not low.bound.lane_kernels
+
+
+def _is_contiguous_along(read: Op, dim: Expr) -> bool:
+    """True if neighbours along `dim` are contiguous in the memory of a read."""
+    *before, last = read.attrs.get("at") or read.operands[0].type.dims
+    coordinate = dict(zip(read.results[0].type.dims, read.attrs.get("over", ()), strict=False)).get(dim, dim)
+    return not any(coordinate in e.symbols for e in before) and linear_step(last, coordinate) == 1
+
+
+def _may_be_out_of_bounds(arguments: ArgumentTensors, read: Op, dim: Expr) -> bool:
+    """True if a coordinate of a read that depends on `dim`, and is not the index of `dim` alone, may be out of
+    bounds.
+    """
+    kind: TileType = read.results[0].type
+    coordinate = dict(zip(kind.dims, read.attrs.get("over", ()), strict=False)).get(dim)
+    for e, n in zip(read.attrs.get("at", ()), arguments.shapes[read.operands[0]], strict=False):
+        if coordinate in e.symbols and e is not coordinate and may_leave(e, n):
+            return True
+    return False
+
+
+def limits(
+    at: tuple[Expr, ...],
+    shape: tuple[Size, ...],
+    marks: tuple[bool, ...],
+    tap: Symbol,
+    size: Size,
+    known: Substitution,
+    unknown: set[Symbol],
+) -> tuple[Expr, Expr, tuple[bool, ...]]:
+    """Return (first, end, marks) of the loop over a filter tap: the range in which coordinates are in bounds.
+
+    `at` are the coordinates in a tensor of extents `shape`; `marks` says which may be out of bounds, before and, in the
+    result, within that range. `tap` is the loop's symbol, `size` its extent. `known` replaces symbols; coordinates with
+    a symbol in `unknown`, which changes within the loop, are not considered.
+    """
+    first, end, remaining = as_expr(0), as_expr(size), list(marks)
+    for n, e in enumerate(at):
+        if not marks[n] or tap not in e.symbols or e.symbols & unknown:
+            continue
+        form = linear_form(known(e), [tap])
+        factor = None if form is None else form[0].get(tap)
+        if form is None or not isinstance(factor, Const):
+            continue
+        lowest, past = indices_in_bounds(factor.value, form[1], shape[n])
+        first, end = maximum(first, lowest), minimum(end, past)
+        remaining[n] = False
+    return first, end, tuple(remaining)

@@ -1,0 +1,490 @@
+"""Lowers loops over tiles (`iterate`), while loops, and conditionals.
+
+%1 = iterate %0 axis=(K) (%2: f32[M]) {      %carried = alloc shared f32 (8)
+  ...                                         map %carried = 0
+  yield %5                                    for k in 0..4 { ... map %carried = ... }
+}                                             the body once more, for the last, smaller tile
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tilewright.algebra.expr import Const, Expr, as_expr, symbol
+from tilewright.algebra.expr_rules import maximum, minimum
+from tilewright.algebra.expr_use import evaluate
+from tilewright.analysis.flat_memory import Size
+from tilewright.errors import ProgramError
+from tilewright.ir import dtypes
+from tilewright.ir import tile_formulas as formulas
+from tilewright.ir.core import Block, Op, Program, TileType, Value
+from tilewright.ir.dtypes import DType
+from tilewright.ir.formula import Formula
+from tilewright.ir.printer import op_text
+from tilewright.ir.tile import REDUCTIONS
+from tilewright.ir.tile_formulas import call, converted
+from tilewright.lower.block import dynamic_bounds, in_place, masks, memory
+from tilewright.lower.block.accesses import TABLED
+from tilewright.lower.block.lazy_tiles import Part, Tile, common_parts, divided, loads, most, pieces, rounded
+from tilewright.lower.block.lowering import Lowering
+from tilewright.lower.block.mma.accumulator import room_for_sums
+from tilewright.lower.block.storage import Storage
+from tilewright.machine import Machine
+from tilewright.plan.accumulator_type import accumulator_type
+from tilewright.plan.general import CHOSEN, WHOLE, only_adds
+
+
+def iterate(low: Lowering, op: Op) -> tuple[Tile, ...]:
+    """Return the result tiles of a loop: emit its body once for each tile of the axis, in order, on carried tensors."""
+    scope = low.scope
+    axis: Expr = op.attrs["axis"]
+    if op.attrs.get("start"):
+        return _while(low, op)
+    if dynamic_bounds.is_moved(scope, op, _limits(low.program, op)):
+        return _data_dependent_loop(low, op)
+    first, length = scope.part(axis)
+    tile = _tile(low, op, axis, length)
+    carried = _all_carried(low, op, op.operands)
+    begin, rounds, rests = _rounds(low, op, first, length, tile)
+    has_open_end = isinstance(length, Expr) and not _limits(low.program, op)
+    if low.writer.home is not None and rests and isinstance(tile, int) and (isinstance(length, int) or has_open_end):
+        # one body for all tiles: the last one is padded
+        rounds, rests = as_expr(pieces(length, tile)) if has_open_end else rounds + 1, []
+        scope.past[axis] = scope.size(axis)
+        masks.hide_end(low, op)
+    start, keep_loop = as_expr(0), False
+    if low.writer.home is not None and isinstance(tile, int) and not rests:
+        keep_loop = rounds is not as_expr(1)  # keep the loop: its copies are other stages than those before it
+        start, rounds = masks.rounds(low, op, begin, tile, rounds)
+    if rounds is not as_expr(0):
+        required = set(low.reports.required)
+        unroll = False
+        if low.bound.unrolled_terms is not None:
+            unroll = isinstance(rounds, Const) and rounds.value <= low.bound.unrolled_terms
+            _hoist_reads(low, op, axis, (begin, length), rounds is as_expr(1))
+        name = f"k_{axis}" if str(axis).isidentifier() else "k"
+        with low.writer.loop(name, rounds, start, unroll=unroll, kept=keep_loop) as k:
+            low.reports.iteration[axis] = k
+            _iteration(low, op, carried, axis, (begin + tile * k, tile))
+        if not isinstance(rounds, Const):  # there may be no iteration, so that its checks are not done
+            low.reports.required = required
+    scope.past.pop(axis, None)
+    scope.unseen.pop(axis, None)
+    for condition, rest in rests:
+        low.reports.iteration[axis] = rounds
+        with low.branch(condition):
+            _iteration(low, op, carried, axis, (begin + tile * rounds, rest))
+    for inner in op.blocks[0].ops:
+        low.storage.early.pop(inner, None)
+    return _results(low.storage, op, carried)
+
+
+def _rounds(low: Lowering, op: Op, first: Expr, length: Size, tile: Size) -> tuple[Expr, Expr, list[tuple[Expr, Size]]]:
+    """Return (first index, number of full tiles, [(condition, width) of a ragged last tile]) of a loop.
+
+    The loop goes over `length` elements from `first` on, `tile` elements an iteration, unless a constraint states its
+    start or count. Several ragged tiles are alternatives for different workgroups.
+    """
+    stated = {} if op in low.free else _limits(low.program, op)
+    if tile is length:
+        return first, as_expr(1), []
+    if not stated:
+        assert isinstance(tile, int)
+        rounds, rest = divided(length, tile)
+        return first, as_expr(rounds), [(as_expr(rest) >= 1, rest)] if rest != 0 else []
+    end = first + length
+    begin = low.scope.expr(stated["start"]) if "start" in stated else first
+    fitting = (end - begin) // tile
+    count = low.scope.expr(stated["iters"]) if "iters" in stated else -((begin - end) // tile)
+    for e in (begin, count):
+        if not e.symbols.isdisjoint(low.scope.bound):
+            raise ProgramError(f"{op_text(op)}: natively {e} must be known before the program runs", op.loc)
+    full_tiles = maximum(minimum(count, fitting), 0)
+    remaining = (full_tiles < count) * (end - begin - full_tiles * tile)
+    starts, widths = _over_workgroups(begin), _over_workgroups(remaining)
+    if starts.min() < 0:
+        raise ProgramError(f"iterate over {op.attrs['axis']} starts at {starts.min()}", op.loc)
+    rests = sorted({int(n) for n in widths.reshape(-1) if n > 0})
+    if isinstance(remaining, Const):
+        return begin, full_tiles, [(as_expr(1), n) for n in rests]
+    return begin, full_tiles, [((remaining >= n) * (remaining <= n), n) for n in rests]
+
+
+def _over_workgroups(e: Expr) -> Any:
+    """Return an array of the values of `e` at all iterations of the loops around, and all workgroup ids."""
+    if isinstance(e, Const):
+        return np.asarray(e.value)
+    values = {s: np.arange(_finite(s.lo), _finite(s.hi) + 1) for s in e.symbols}
+    if prod(len(v) for v in values.values()) > TABLED:
+        raise ProgramError(f"{e} has more values than can be looked at")
+    return np.asarray(evaluate(e, dict(zip(values, np.ix_(*values.values()), strict=True))))
+
+
+def _finite(limit: Any) -> int:
+    """Return `limit`, a bound of a loop variable, as an int; raise a ProgramError if it is infinite."""
+    if not isinstance(limit, int):
+        raise ProgramError(f"a loop whose limit is {limit} has no native form here")
+    return limit
+
+
+def _tiling(program: Program, axis: Expr) -> dict[str, Any]:
+    """Return {"tile", "start" or "iters": value} that the tiling constraints of a program state for the loop over
+    `axis`.
+    """
+    tilings = [r.attrs for r in program.records if r.name == "tiling" and r.attrs["dim"] is axis]
+    return {name: value for attrs in reversed(tilings) for name, value in attrs.items()}
+
+
+def _limits(program: Program, op: Op) -> dict[str, Expr]:
+    """Return {"start": first index, "iters": number of iterations}, if the constraint of a loop states them; else
+    {}.
+    """
+    return {name: e for name, e in _tiling(program, op.attrs["axis"]).items() if name in ("start", "iters")}
+
+
+def _results(storage: Storage, op: Op, carried: list[Carried]) -> tuple[Tile, ...]:
+    """Return the results of a loop: the last carried values, rounded to the types of the results."""
+    results = []
+    for (tensor, start), value in zip(carried, op.results, strict=True):
+        kind: TileType = value.type
+        if tensor is None:
+            results.append(Tile(kind.dtype, kind.dims, start.parts, start.formula))
+            continue
+        held = storage.held(tensor, start.dims, start.parts)
+        results.append(Tile(kind.dtype, kind.dims, start.parts, converted(held.formula, held.dtype, kind.dtype)))
+    return tuple(results)
+
+
+def _tile(low: Lowering, op: Op, axis: Expr, length: Size) -> Size:
+    """Return the number of elements that an iteration of a loop covers, of `length` elements along its axis.
+
+    It is the tile that the program states if another one would change the result, else the plan's.
+    """
+    if op in low.free:
+        tile = _tiling(low.program, axis).get("tile")
+        if isinstance(length, Expr) and only_adds(op) and (tile is None or not low.scope.is_known(tile)):
+            return length
+        return low.bound.tiles.get(op) or (_least_one(length) if most(length) <= WHOLE else CHOSEN)
+    stated = _stated(low, axis)
+    if stated is not None:
+        return stated
+    if op.attrs.get("any_tile"):
+        return _least_one(length)
+    raise ProgramError(f"iterate over {axis} has no tile size", op.loc)
+
+
+def _least_one(length: Size) -> Size:
+    """Return `length`, but 1 instead of 0."""
+    return max(1, length) if isinstance(length, int) else length
+
+
+def _stated(low: Lowering, axis: Expr) -> int | None:
+    """Return the tile size that a constraint states for the loop over `axis`; None if there is none."""
+    tile = _tiling(low.program, axis).get("tile")
+    return None if tile is None else low.scope.number(tile)
+
+
+Carried = tuple[Value | None, Tile]
+
+
+def _all_carried(low: Lowering, op: Op, values: Sequence[Value]) -> list[Carried]:
+    """Return (tensor, Tile of it) for each value that a loop carries; `values` are stored in the tensors to start
+    from.
+    """
+    starts = zip((low.storage.env[v] for v in values), op.blocks[0].args, strict=True)
+    return [_carried(low, op, n, start, arg) for n, (start, arg) in enumerate(starts)]
+
+
+def _carried(low: Lowering, op: Op, place: int, start: Tile, arg: Value) -> Carried:
+    """Return (tensor, Tile of it) for carried value number `place`, whose start is stored there.
+
+    The tensor is None if the value has no elements. `start` is the Tile it starts from, `arg` its argument of the body.
+    """
+    wide = _carried_type(low.machine, op, place) or (start.wide[0] if start.wide is not None else None)
+    dims = arg.type.dims
+    if op.attrs["axis"] in dims:
+        raise ProgramError(f"iterate over {op.attrs['axis']}: a carried value has that dimension itself", op.loc)
+    if 0 in start.sizes:
+        return None, start
+    kind, formula = start.accumulated if wide is not None else (start.dtype, start.formula)
+    to = wide or start.dtype
+    product = _maker_of_carried(op, place)
+    kernel = in_place.microkernel_of(low, product) if product is not None and product.name == "mma" else None
+    if (
+        kernel is not None
+        and kernel[2][2] is to
+        and set(dims) == {kernel[1].n, kernel[1].m, *kernel[1].around} - {None}
+    ):
+        held, empty = room_for_sums(
+            low.storage, kernel[0], kernel[1], dims, start.parts, to, converted(formula, kind, to)
+        )
+        if empty and held in low.storage.padded:
+            low.writer.emit("fill", (held,), value=0)
+        elif empty:
+            low.storage.put(held, dims, start.parts, formulas.number(0, to))
+        return held, low.storage.held(held, dims, start.parts)
+    stored = low.storage.stored(start, dims, (to, converted(formula, kind, to)), arg.name or "carried")
+    (load,) = loads(stored.formula)
+    return load.tensor, stored
+
+
+def _maker_of_carried(op: Op, place: int) -> Op | None:
+    """Return the operation in a loop's body that computes carried value number `place`; None if there is none."""
+    value = op.blocks[0].ops[-1].operands[place]
+    return next((inner for inner in op.blocks[0].ops if value in inner.results), None)
+
+
+def _carried_type(machine: Machine, op: Op, place: int) -> DType | None:
+    """Return the accumulator type of carried value number `place` if an MMA or a reduction computes it; None
+    otherwise.
+    """
+    value = op.blocks[0].ops[-1].operands[place]
+    maker = _maker_of_carried(op, place)
+    if maker is None or maker.name not in ("mma", *REDUCTIONS) or value.type.dtype is dtypes.bool_:
+        return None
+    if maker.name == "mma":
+        return accumulator_type(maker, machine)
+    accumulator: DType = value.type.dtype.accumulator
+    return accumulator
+
+
+def _hoist_reads(low: Lowering, op: Op, axis: Expr, part: Part, once: bool) -> None:
+    """Emit reads of the loop `op` in front of it, for all iterations: small operands that have the loop's axis.
+
+    `part` is the part of the axis. If there is one iteration (`once`) and lanes have boxes of results, the largest read
+    is hoisted too, so that both loads overlap.
+    """
+    reads = [inner for inner in op.blocks[0].ops if inner.name == "read" and axis in inner.result.type.dims]
+    with low.scope.at(axis, part):
+        sizes = {inner: prod(most(low.scope.part(d)[1]) for d in inner.result.type.dims) for inner in reads}
+        if once and low.bound.lane_box:
+            first = max(reads, key=lambda inner: sizes[inner])
+            (low.storage.early[first],) = memory.read(low, first)
+        largest = low.machine.shared_memory.hoisted_elements
+        for inner in [inner for inner in reads if sizes[inner] < max(sizes.values()) and sizes[inner] <= largest]:
+            (tile,) = memory.read(low, inner)
+            dims = (axis, *(d for d in tile.dims if d is not axis))
+            low.storage.early[inner] = low.storage.stored(tile, dims, name=f"{inner.operands[0].name}_terms")
+
+
+def _iteration(low: Lowering, op: Op, carried: list[Carried], axis: Expr, part: Part) -> None:
+    """Emit the body of a loop for one tile, the `part` of its axis, and store the yielded values in the carried
+    tensors.
+    """
+    with low.scope.at(axis, part), low.nested():
+        _body(low, op, carried)
+
+
+def _body(low: Lowering, op: Op, carried: list[Carried]) -> None:
+    """Emit the body of a loop on the carried tensors, and store the yielded values in them."""
+    (body,) = op.blocks
+    for (tensor, start), arg in zip(carried, body.args, strict=True):
+        low.storage.env[arg] = start
+        if tensor is not None:
+            held = low.storage.held(tensor, start.dims, start.parts)
+            low.storage.env[arg] = rounded(arg.type.dtype, held.dims, held.parts, held.dtype, held.formula)
+            low.storage.going_on[arg] = tensor
+    yielded = low.block(body)
+    following = tuple(low.scope.conform(t, a.type.dims, op) for t, a in zip(yielded, body.args, strict=True))
+    _store(low.storage, carried, following)
+
+
+def _data_dependent_loop(low: Lowering, op: Op) -> tuple[Tile, ...]:
+    """Return the result tiles of a loop whose start, end or count depends on data.
+
+    It becomes a while loop with the current index in memory.
+    """
+    scope = low.scope
+    axis: Expr = op.attrs["axis"]
+    if scope.masks or axis in scope.parts or axis in scope.bases:
+        raise ProgramError(f"{op_text(op)}: natively, only a loop over whole of {axis} is moved by data", op.loc)
+    limits, tile = _limits(low.program, op), _stated(low, axis)
+    if tile is None:
+        raise ProgramError(f"iterate over {axis} has no tile size", op.loc)
+    zero = formulas.number(0, dtypes.i64)
+    step = formulas.number(tile, dtypes.i64)
+    end = scope.ends[axis].formula if axis in scope.ends else formulas.of_expr(as_expr(scope.size(axis)), {})
+    begin = dynamic_bounds.value(low, limits["start"], op) if "start" in limits else zero
+    current = low.storage.stored(Tile(dtypes.i64, (), {}, begin))
+    last = end
+    if "iters" in limits:
+        extent = call("mul", dynamic_bounds.value(low, limits["iters"], op), step)
+        last = call("minimum", end, call("add", current.formula, extent))
+    stop = low.storage.stored(Tile(dtypes.i64, (), {}, last), name="stop")
+    carried, required = _all_carried(low, op, op.operands), set(low.reports.required)
+
+    def emit_iteration() -> None:
+        with low.nested():
+            scope.bases[axis], scope.ends[axis] = current, Tile(dtypes.i64, (), {}, end)
+            with scope.at(axis, (as_expr(0), tile)):
+                _body(low, op, carried)
+            del scope.bases[axis]
+        low.storage.put(current.formula.value.tensor, (), {}, call("add", current.formula, step))
+
+    _emit_while(low.storage, lambda: call("lt", current.formula, stop.formula), emit_iteration)
+    low.reports.required = required
+    return _results(low.storage, op, carried)
+
+
+def _emit_while(storage: Storage, truth: Callable[[], Formula], one: Callable[[], None]) -> None:
+    """Emit a while loop: `truth()` gives the condition, computed before each iteration; `one()` emits the body."""
+    is_true = storage.writer.register(dtypes.i32, "going")
+
+    def emit_condition() -> None:
+        storage.put(is_true, (), {}, Formula.cast(dtypes.i32, truth()))
+
+    emit_condition()
+    inner = Block(())
+    with storage.writer.inside(inner):
+        one()
+        emit_condition()
+    storage.writer.emit("while", (is_true,), (inner,))
+
+
+def _while(low: Lowering, op: Op) -> tuple[Tile, ...]:
+    """Return the result tiles of a while loop, whose body sets the axis by set_symbol, and runs while the condition
+    holds.
+    """
+    scope = low.scope
+    axis = op.attrs["axis"]
+    (body,) = op.blocks
+    if not any(inner.name == "set_symbol" and inner.attrs["symbol"] is axis for inner in body.ops):
+        raise ProgramError(f"while loop over {axis}: the body never sets it by tkw.set_symbol", op.loc)
+    if scope.masks or axis in scope.walking:
+        raise ProgramError(
+            f"a while loop over {axis} inside another over it or a conditional has no native form yet", op.loc
+        )
+    outer_value = scope.bound.get(axis)
+    first = dynamic_bounds.single(low, op.operands[0], op)
+    current = low.storage.stored(first, name=f"{axis}_now")
+    carried = _all_carried(low, op, op.operands[1:])
+    scope.walking.add(axis)
+    scope.bound[axis] = current
+
+    def truth() -> Formula:
+        """Return the formula of the condition."""
+        data = {axis: current.formula}
+        for n, ((tensor, start), value) in enumerate(zip(carried, op.operands[1:], strict=True)):
+            carried_symbol = symbol(f"GET_ITER_ARG_{n}")
+            if carried_symbol in op.attrs["condition"].symbols and tensor is not None:
+                data[carried_symbol] = dynamic_bounds.single(
+                    low, value, op, low.storage.held(tensor, start.dims, start.parts)
+                ).formula
+        e = scope.expr(op.attrs["condition"])
+        for s in e.symbols - data.keys():
+            if s in scope.bound:
+                data[s] = converted(scope.bound[s].formula, scope.bound[s].dtype, dtypes.i64)
+        return formulas.of_expr(e, data)
+
+    def emit_iteration() -> None:
+        with low.nested():
+            _body(low, op, carried)
+            following = scope.bound[axis].formula
+        low.storage.put(current.formula.value.tensor, (), {}, following)
+
+    _emit_while(low.storage, truth, emit_iteration)
+    scope.walking.discard(axis)
+    if outer_value is None:
+        del scope.bound[axis]
+    else:
+        scope.bound[axis] = outer_value
+    return _results(low.storage, op, carried)
+
+
+def _store(storage: Storage, carried: list[Carried], yielded: tuple[Tile, ...]) -> None:
+    """Store all yielded tiles in the carried tensors, as if at the same time.
+
+    A tile that reads a tensor which an earlier store overwrites, or other elements of its own tensor, is first computed
+    to a new tensor.
+    """
+    pending: list[tuple[Value, Tile, Formula]] = []
+    for (tensor, start), tile in zip(carried, yielded, strict=True):
+        if tensor is None:
+            continue
+        kind, formula = tile.accumulated if tensor.type.dtype is not tile.dtype else (tile.dtype, tile.formula)
+        formula = converted(formula, kind, tensor.type.dtype)
+        if formula != storage.held(tensor, start.dims, start.parts).formula:
+            pending.append((tensor, start, formula))
+    ready = []
+    for n, (tensor, start, formula) in enumerate(pending):
+        load = storage.held(tensor, start.dims, start.parts).formula.value
+        later = {each.tensor for _, _, other in pending[n + 1 :] for each in loads(other)}
+        moved = any(each.tensor is tensor and each != load for each in loads(formula))
+        if moved or tensor in later:
+            saved = storage.stored(start, as_type=(tensor.type.dtype, formula), name="next")
+            ready.append((tensor, start, saved.formula, True))
+        else:
+            ready.append((tensor, start, formula, False))
+    for tensor, start, formula, _ in sorted(ready, key=lambda entry: entry[3]):
+        storage.put(tensor, start.dims, start.parts, formula)
+
+
+# -- conditions -------------------------------------------------------------------------------------------
+
+
+def conditional(low: Lowering, op: Op) -> tuple[Tile, ...]:
+    """Return the result tiles of a `conditional`: emit its body, whose writes happen only where the condition holds.
+
+    Results are the body's where the condition holds, and the operands elsewhere.
+    """
+    scope = low.scope
+    (body,) = op.blocks
+    if "when" in op.attrs:
+        otherwise = [low.storage.env[v] for v in op.operands]
+        e = scope.expr(op.attrs["when"])
+        if isinstance(e, Const):
+            if not e.value:
+                return tuple(otherwise)
+            with low.nested():
+                yielded = low.block(body)
+            return yielded if op.results else ()
+        tiles = {s: scope.bound[s] for s in e.symbols if s in scope.bound}
+        if not tiles and (low.in_grid or e.symbols <= scope.opened.symbols):
+            return _by_workgroup(low, op, e, otherwise)
+        if set(tiles) != set(e.symbols) and not low.in_grid:
+            raise ProgramError(f"{op_text(op)}: natively a condition is of sizes and of symbols set by tiles", op.loc)
+        data = {s: converted(t.formula, t.dtype, dtypes.i64) for s, t in tiles.items()}
+        parts = common_parts(list(tiles.values()))
+        truth = call("ne", formulas.of_expr(e, data), formulas.number(0, dtypes.i64))
+        condition = Tile(dtypes.bool_, tuple(parts), parts, truth)
+    else:
+        condition, *otherwise = (low.storage.env[v] for v in op.operands)
+        truth = converted(condition.formula, condition.dtype, dtypes.bool_)
+        condition = Tile(dtypes.bool_, condition.dims, condition.parts, truth)
+    if 0 in condition.sizes:  # it holds nowhere
+        return tuple(otherwise)
+    condition = low.storage.stored(condition, name="condition")
+    scope.masks.append(condition)
+    try:
+        with low.nested():
+            yielded = low.block(body)
+    finally:
+        scope.masks.pop()
+    results = []
+    for yes, no in zip(yielded, otherwise, strict=True):
+        parts = common_parts([yes, no, condition])
+        formula = call("select", condition.formula, yes.formula, no.formula)
+        results.append(Tile(yes.dtype, yes.dims, {d: parts[d] for d in yes.dims}, formula))
+    return tuple(results)
+
+
+def _by_workgroup(low: Lowering, op: Op, when: Expr, otherwise: list[Tile]) -> tuple[Tile, ...]:
+    """Emit the body of a conditional in a branch on `when`, a condition on workgroup ids or sizes; return the result
+    tiles.
+
+    The tiles `otherwise` are stored in tensors, which get the body's values in the branch.
+    """
+    (body,) = op.blocks
+    stored = [low.storage.stored(t, name="otherwise") for t in otherwise]
+    with low.branch(when), low.nested():
+        yielded = low.block(body)
+        for yes, no in zip(yielded, stored, strict=True):
+            if yes.parts != no.parts:
+                raise ProgramError(f"{op_text(op)}: what it gives has another part than what it replaces", op.loc)
+            if 0 not in no.sizes:
+                low.storage.put(next(loads(no.formula)).tensor, no.dims, no.parts, yes.formula)
+    return tuple(stored) if op.results else ()

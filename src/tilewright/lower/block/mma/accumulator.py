@@ -1,0 +1,204 @@
+"""The accumulator of an MMA: in registers or in memory, carried by a loop or new.
+
+%sums = alloc register f32 (13, 32) as ATOM.c
+copy %acc_view -> %sums                          one tile of a C in memory
+...                                              its K loops
+copy %sums -> %acc_view
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from tilewright.algebra.expr import Expr
+from tilewright.ir import tile_formulas as formulas
+from tilewright.ir.core import Op, Value
+from tilewright.ir.dtypes import DType
+from tilewright.ir.formula import Formula
+from tilewright.lower.block.lazy_tiles import Load, Parts, Tile, loads, only_load
+from tilewright.lower.block.lowering import Lowering
+from tilewright.lower.block.mma.product import AtomProduct
+from tilewright.lower.block.mma.registers import TaskRegisters
+from tilewright.lower.block.mma.tiles import AccumulatorTile
+from tilewright.lower.block.storage import Storage
+from tilewright.lower.block.writer import BlockWriter
+from tilewright.plan.microkernel import Axes, Microkernel
+
+
+class Accumulator(Protocol):
+    """An accumulator to which K loops add."""
+
+    def opened(self, tile: AccumulatorTile) -> AbstractContextManager[Value]:
+        """Yield the tensor to which the K loops of an accumulator tile add; emit what comes before and after them."""
+
+
+@dataclass(frozen=True)
+class WholeSums:
+    """An accumulator of which all of C is in one tensor."""
+
+    tensor: Value
+
+    @contextmanager
+    def opened(self, tile: AccumulatorTile) -> Iterator[Value]:
+        """Yield the tensor that has all of C; nothing is emitted before or after the K loops."""
+        yield self.tensor
+
+
+@dataclass(frozen=True)
+class TaskSums:
+    """The accumulator registers that a task keeps for all its blocks; each block starts from zero."""
+
+    writer: BlockWriter
+    registers: TaskRegisters
+
+    @contextmanager
+    def opened(self, tile: AccumulatorTile) -> Iterator[Value]:
+        """Fill the registers with zeros, and yield them; after the K loops, copy them to memory if another MMA needs
+        them.
+        """
+        self.writer.emit("fill", (self.registers.sums,), value=0)
+        yield self.registers.sums
+        if self.registers.at_once:
+            self.writer.emit("copy", (self.registers.sums, self.registers.scratch))
+
+
+@dataclass(frozen=True)
+class TiledSums:
+    """An accumulator in memory, of which one tile at a time is in registers."""
+
+    product: AtomProduct
+    total: Value
+    zero: bool
+    """True if C starts from zero, which memory does not hold yet."""
+
+    @contextmanager
+    def opened(self, tile: AccumulatorTile) -> Iterator[Value]:
+        """Load a tile to registers (or fill them with zeros), and yield them; store them after the K loops."""
+        p, w, atom = self.product, self.product.w, self.product.how.atom
+        sums = w.registers(atom.c.dtype, (tile.rows, tile.columns), f"{atom.name}.c", "sums")
+        i, j = w.axes((tile.rows, tile.columns))
+        is_padded = self.total in p.low.storage.padded
+        at: dict[Expr, tuple[Expr, bool]] = {d: (e, False) for d, e in p.at.items()}
+        at[p.axes.m] = (tile.row + i, tile.ragged_rows and not is_padded)
+        at[p.axes.n] = (tile.column + j, tile.ragged_columns and not is_padded)
+        total = self.total if is_padded else w.part(self.total, [p.width(d) for d in p.c])
+        goal = w.view(total, (i, j), [at[d] for d in p.c])
+        ragged = any(mark for _, mark in at.values())
+        if self.zero:
+            w.emit("fill", (sums,), value=0)
+        else:
+            w.emit("copy", (goal, sums), otherwise=0 if ragged else None)
+        yield sums
+        w.emit("copy", (sums, goal))
+
+
+def room_for_sums(
+    storage: Storage, kernel: Microkernel, axes: Axes, c: tuple[Expr, ...], parts: Parts, wide: DType, start: Formula
+) -> tuple[Value, bool]:
+    """Return (new tensor for an accumulator, True if `start`, zero, is not stored in it yet).
+
+    It is in registers if one accumulator tile of `kernel` covers C, and registers hold such tiles of all MMAs at once;
+    else in memory, padded to whole atoms. `c` are the dimensions of C, `wide` is its type, `start` its first value.
+    """
+    rows, columns = (parts[d][1] for d in (axes.m, axes.n))
+    is_zero, has_unit_batch = start == formulas.number(0, wide), all(parts[d][1] == 1 for d in axes.around)
+    is_known = isinstance(rows, int) and isinstance(columns, int)
+    m, n, _ = kernel.atom.shape
+    fits_one_tile = (
+        rows <= kernel.rows and columns <= kernel.columns and rows % m == columns % n == 0 if is_known else False
+    )
+    if has_unit_batch and fits_one_tile and storage.holds_sums:
+        held = storage.writer.registers(
+            wide, (int(rows), int(columns)), f"{kernel.atom.name}.c", "sums", kernel.group_grid
+        )
+        storage.sums[held] = axes.m, axes.n
+        if is_zero:
+            storage.writer.emit("fill", (held,), value=0)
+        else:
+            storage.put(held, c, parts, start)
+        return held, False
+    m, n, _ = kernel.atom.shape
+    units = {axes.m: m, axes.n: n} if kernel.is_matrix_atom and kernel.slab is None and is_known else {}
+    sizes = [parts[d][1] for d in c]
+    room = [-(-size // units[d]) * units[d] if d in units else size for size, d in zip(sizes, c, strict=True)]
+    held = storage.writer.alloc(wide, room, "acc")
+    if room != sizes:  # whole atoms are read and written
+        storage.padded[held] = tuple(map(storage.writer.room, sizes))
+        if not is_zero:
+            storage.writer.emit("fill", (held,), value=0)
+    if not is_zero:
+        storage.put(held, c, parts, start)
+    return held, is_zero
+
+
+def going_on_in(
+    low: Lowering, op: Op, acc: Tile, start: Formula, parts: Parts, along: tuple[Expr | None, ...] | None
+) -> Value | None:
+    """Return the tensor of a loop-carried accumulator to which the MMA `op` can add in place; None if it needs a new
+    one.
+
+    `acc` is the accumulator operand, and `start` its formula, which is in the tensor afterwards. `along` are the
+    dimensions of the rows and columns of registers; None: the MMA has no atom.
+    """
+    carried = _carried_accumulator(low, op, acc, start, parts, along)
+    carried = carried or _reused_accumulator(low, op, acc, start, parts, along)
+    return None if carried is None else carried.tensor
+
+
+def _carried_accumulator(
+    low: Lowering, op: Op, acc: Tile, start: Formula, parts: Parts, along: tuple[Expr | None, ...] | None
+) -> Load | None:
+    """Return the load `start` of a loop-carried accumulator to which the MMA can add in place; None if it cannot.
+
+    Nothing else may use its old value. `acc` is the accumulator operand. Registers must have the layout of the MMA's
+    accumulator, with rows and columns along the dimensions `along`.
+    """
+    carried = only_load(start)
+    before = op.operands[2]
+    if carried is None or low.storage.going_on.get(before) is not carried.tensor or len(low.users[before]) != 1:
+        return None
+    same = only_load(low.storage.held(carried.tensor, acc.dims, parts).formula)
+    if carried.tensor in low.storage.sums:
+        return carried if carried == same and along in (None, low.storage.sums[carried.tensor]) else None
+    sizes = tuple(low.writer.room(parts[d][1]) for d in acc.dims)
+    return carried if carried == same and low.storage.room_of(carried.tensor) == sizes else None
+
+
+def _reused_accumulator(
+    low: Lowering, op: Op, acc: Tile, start: Formula, parts: Parts, along: tuple[Expr | None, ...] | None
+) -> Load | None:
+    """Return the load of loop-carried accumulator registers after storing `start` in them; None if there are none.
+
+    `start` must be computed from these registers element by element, and nothing else may use their old value: then the
+    MMA adds to it in place. `acc` is the accumulator operand; `along` are the dimensions of its rows and columns.
+    """
+    storage = low.storage
+    for each in loads(start):
+        carried = [v for v, tensor in storage.going_on.items() if tensor is each.tensor and v is not op.results[0]]
+        is_accumulator = each.tensor in storage.sums and each == only_load(
+            storage.held(each.tensor, acc.dims, parts).formula
+        )
+        is_accumulator = is_accumulator and along in (None, storage.sums[each.tensor])
+        if is_accumulator and len(storage.sums[each.tensor]) > 1 and any(_leads_to(low.users, v, op) for v in carried):
+            storage.put(each.tensor, acc.dims, parts, start)
+            return each
+    return None
+
+
+def _leads_to(users_of: Mapping[Value, Sequence[Op]], value: Value, op: Op) -> bool:
+    """True if `value` reaches the accumulator operand of `op` through a chain of single users.
+
+    `users_of` maps each value to the operations that use it.
+    """
+    while True:
+        users = users_of.get(value, ())
+        if len(users) != 1:
+            return False
+        if users[0] is op:
+            return op.operands[2] is value
+        if users[0].blocks or len(users[0].results) != 1:
+            return False
+        (value,) = users[0].results

@@ -1,0 +1,117 @@
+"""Operands that are read in place, with elements out of bounds skipped or read as zero."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tilewright.algebra.expr import Expr, Symbol, as_expr
+from tilewright.algebra.expr_rules import minimum
+from tilewright.algebra.expr_use import Substitution
+from tilewright.ir.core import Value
+from tilewright.lower.block.in_place import limits
+from tilewright.lower.block.lazy_tiles import Load
+from tilewright.lower.block.mma.product import MatrixProduct
+from tilewright.lower.block.mma.source import OperandSource
+from tilewright.plan.tile_register_tasks import ReductionLoop
+
+
+@dataclass
+class InPlace(OperandSource):
+    """An operand that is read in place, from the memory of its load."""
+
+    product: MatrixProduct
+    operand_load: Load
+
+    def __post_init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Reset the bounds checks for another accumulator tile: coordinates may be out of bounds until loops are
+        limited.
+        """
+        self.marks = self.product.low.storage.loose.get(self.operand_load, (False,) * len(self.operand_load.at))
+
+    @property
+    def skips(self) -> bool:
+        """True if elements may be out of bounds, and MMAs on them are skipped."""
+        return self.ragged or any(self.marks)
+
+    def limits(self, dim: Expr) -> tuple[Expr, Expr, bool]:
+        """Return (first, end, True if unrolled) of the loop over the filter tap `dim`, limited to indices that are in
+        bounds.
+
+        It is unrolled if the row decides which indices are in bounds.
+        """
+        p, full_range = self.product, super().limits(dim)
+        if not self.skips:
+            return full_range
+        tap = p.low.scope.coordinate(dim)
+        known = {d: p.parts[d][0] + e for d, e in p.at.items()}
+        inner = {p.low.scope.coordinate(d) for d in (p.axes.m, p.axes.n, p.axes.k, *p.axes.deep) if d not in known}
+        source = p.low.arguments.source(self.operand_load.tensor)
+        if source is None or p.parts[dim][0] is not as_expr(0):
+            return full_range
+        images = Substitution({p.low.scope.coordinate(d): e for d, e in known.items()})
+        shape = p.low.arguments.shapes[source]
+        first, end, self.marks = limits(
+            self.operand_load.at, shape, self.marks, tap, p.width(dim), images, inner - {tap}
+        )
+        return first, end, self.slides(dim)
+
+    def slides(self, dim: Expr) -> bool:
+        """True if the row decides whether elements are in bounds at an index of the filter tap `dim`."""
+        p = self.product
+        both = {p.low.scope.coordinate(dim), p.low.scope.coordinate(p.axes.m)}
+        return any(m and both <= e.symbols for m, e in zip(self.marks, self.operand_load.at, strict=True))
+
+    def _view(self, over: tuple[Symbol, ...], at: dict[Expr, Expr]) -> Value:
+        """Return a view of the operand over the iterators `over`, at the indices `at` and the current ones of other
+        loops.
+        """
+        p = self.product
+        known = {**p.at, **at}
+        images = Substitution({p.low.scope.coordinate(d): p.parts[d][0] + e for d, e in known.items()})
+        places = [images(e) for e in self.operand_load.at]
+        marks = [*self.marks[:-1], self.marks[-1] or self.ragged]
+        return p.w.view(self.operand_load.tensor, over, list(zip(places, marks, strict=True)))
+
+    def rows(self, rows: int, deep: int, row: Expr, k: Expr, last: Expr | None = None) -> Value:
+        """Return a view of the tile of A, of shape (rows, deep), from row `row` and K index `k` on.
+
+        Rows past index `last` (None: none) read row `last` again.
+        """
+        i, e = self.product.w.axes((rows, deep))
+        place = row + i if last is None else minimum(row + i, last)
+        return self._view((i, e), {self.product.axes.m: place, self.product.axes.k: k + e})
+
+    def columns(self, deep: int, columns: int, k: Expr, column: Expr) -> Value:
+        """Return a view of the tile of B, of shape (deep, columns), from K index `k` and column `column` on."""
+        e, j = self.product.w.axes((deep, columns))
+        return self._view((e, j), {self.product.axes.k: k + e, self.product.axes.n: column + j})
+
+
+@dataclass
+class Stepped(InPlace):
+    """Operand A of a block that goes past its end: each K step is copied to `room` first, with zeros past the end."""
+
+    room: Value
+
+    def loops(self) -> Sequence[ReductionLoop]:
+        """Return one loop for each summed dimension, none of them unrolled: edge blocks are rare."""
+        return [replace(s, unrolled=False) for s in {s.dim: s for s in self.product.depth}.values()]
+
+    def limits(self, dim: Expr) -> tuple[Expr, Expr, bool]:
+        """Return (first, end, False) of the loop over the filter tap `dim`: all indices, as elements out of bounds are
+        zero.
+        """
+        return OperandSource.limits(self, dim)
+
+    def rows(self, rows: int, deep: int, row: Expr, k: Expr, last: Expr | None = None) -> Value:
+        """Emit the copy of the tile of A, of shape (rows, deep) from row `row` and K index `k` on, to `room`; return
+        the copy.
+
+        Rows past index `last` (None: none) are copies of row `last`.
+        """
+        self.product.w.emit("copy", (super().rows(rows, deep, row, k, last), self.room), otherwise=0)
+        return self.room

@@ -1,0 +1,52 @@
+"""Operand A, computed and kept in registers for all of K."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.algebra.expr import Expr
+from tilewright.ir.core import Value
+from tilewright.ir.tile_formulas import converted
+from tilewright.lower.block.lazy_tiles import Tile, most
+from tilewright.lower.block.mma.product import AtomProduct
+from tilewright.lower.block.mma.source import OperandSource
+
+
+@dataclass
+class InRegisters(OperandSource):
+    """Operand A in registers with the atom's layout: all of K, with zeros past its end."""
+
+    product: AtomProduct
+    tensor: Value
+
+    @classmethod
+    def of(cls, product: AtomProduct, a: Tile) -> InRegisters:
+        """Emit the computation of operand A into registers, once for all blocks of N; return the source."""
+        kernel, axes, low = product.how, product.axes, product.low
+        deep = most(product.width(axes.k))
+        shape = kernel.rows, -(-deep // kernel.k_step_elements(deep)) * kernel.k_step_elements(deep)
+        with low.writer.before([product.parts[d][0] for d in a.dims]):
+            held = low.writer.registers(kernel.atom.a.dtype, shape, f"{kernel.atom.name}.a", "left", kernel.group_grid)
+            low.storage.sums[held] = axes.m, axes.k
+            low.storage.put(held, a.dims, product.parts, converted(a.formula, a.dtype, kernel.atom.a.dtype))
+            if (
+                not kernel.all_of_k_at_once or low.bound.blocks
+            ):  # its inputs need registers that the K loop then has free
+                low.writer.emit("edge", (held,))
+        return cls(product, held)
+
+    @property
+    def unrolls(self) -> bool:
+        """True: registers of a K step are selected by a constant index."""
+        return True
+
+    def rows(self, rows: int, deep: int, row: Expr, k: Expr, last: Expr | None = None) -> Value:
+        """Return the registers of A for the K step of `deep` elements from `k` on; all of A if the plan does all of K
+        at once.
+
+        `row` and `last` are not used: registers have all rows.
+        """
+        if self.product.how.all_of_k_at_once:
+            return self.tensor
+        i, c = self.product.w.axes((rows, deep))
+        return self.product.w.columns(self.tensor, (i, c), i, k + c)

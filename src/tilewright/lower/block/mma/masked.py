@@ -1,0 +1,67 @@
+"""Skips K iterations of an MMA in which masks make an operand zero, or hide the result of the task.
+
+    %left = select(k <= m, %a, 0)            for e in 0..64 {  becomes  for e in 0..min(64, first_M//64 + 2) {
+    mma %sums += %left * %b
+
+Both roles of a pipeline run the same iterations. All values are assumed to be finite, as for masks of loops
+(`plan/facts/masking`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright.algebra.expr import ZERO, Const, Expr, as_expr, symbol
+from tilewright.algebra.expr_rules import maximum, minimum
+from tilewright.algebra.expr_use import linear_form
+from tilewright.ir.core import Op
+from tilewright.lower.block.lazy_tiles import Parts
+from tilewright.lower.block.lowering import Lowering
+from tilewright.lower.block.masks import conditions_of, limit_over
+from tilewright.lower.block.mma.k_loops import KRun
+from tilewright.plan.facts.masking import masks_of_product
+
+Condition = tuple[Expr, tuple[Expr, ...]]
+"""(expression of coordinates that is >= 0 where a mask is true, dimensions of the mask)."""
+
+
+def masks_on_product(low: Lowering, op: Op) -> tuple[Condition, ...]:
+    """Return the mask conditions of an MMA: where one is false, the MMA adds nothing, or its result is not used.
+
+    () without a pipeline, with ping-pong (consumers that take tasks in turn count each other's iterations), or in a
+    program with several MMAs, whose loop skips masked iterations itself.
+    """
+    roles = low.plan.pipeline
+    if roles is None or roles.pingpong or sum(x.name == "mma" for x in low.program.walk()) > 1:
+        return ()
+    selects = masks_of_product(low.program, op)
+    return tuple(each for select in selects for each in conditions_of(low, select.operands[0]))
+
+
+def unmasked_run(low: Lowering, run: KRun, conditions: tuple[Condition, ...], k: Expr, parts: Parts) -> KRun:
+    """Return the K iterations `run` without those at its ends in which a condition is false over the whole tile.
+
+    `parts` maps dimensions to (first index, extent); `k` is its K.
+    """
+    number = symbol("number", 0, None)
+    first, end = as_expr(run.first), as_expr(run.end)
+    for e, dims in conditions:
+        if not parts.keys() >= set(dims):
+            continue
+        here = {**parts, k: (parts[k][0] + run.base + run.step * number, run.step)}
+        limit = limit_over(low.scope, e, dims, here, False)
+        form = None if limit is None else linear_form(limit, [number])
+        factor = None if form is None else form[0].get(number, ZERO)
+        if form is None or not isinstance(factor, Const):
+            continue
+        if factor.value < 0:
+            end = minimum(end, maximum(form[1] // -factor.value + 1, 0))
+        elif factor.value > 0:
+            first = maximum(first, -(form[1] // factor.value))
+        else:  # all iterations, or none
+            end = end * minimum(maximum(form[1] + 1, 0), 1)
+    return (
+        run
+        if (first, end) == (as_expr(run.first), as_expr(run.end))
+        else replace(run, first=first, end=maximum(end, first))
+    )

@@ -1,0 +1,177 @@
+"""Chooses the source of each operand of an MMA by an atom: in place, panel, packed, staged, in registers, computed,
+halo.
+"""
+
+from __future__ import annotations
+
+from tilewright.algebra.expr import ZERO, Const, Expr, as_expr
+from tilewright.analysis.flat_memory import Size, linear_step
+from tilewright.errors import ProgramError
+from tilewright.ir.core import Value
+from tilewright.ir.dtypes import DType
+from tilewright.ir.tile_formulas import converted
+from tilewright.lower.block.accesses import apart_along, marked
+from tilewright.lower.block.lazy_tiles import Load, Tile, loads, most, only_load, pieces
+from tilewright.lower.block.mma.computed import Computed
+from tilewright.lower.block.mma.halo_tile import halo_sources
+from tilewright.lower.block.mma.in_place import InPlace, Stepped
+from tilewright.lower.block.mma.in_registers import InRegisters
+from tilewright.lower.block.mma.packed import Packed, PanelOfA
+from tilewright.lower.block.mma.product import AtomProduct
+from tilewright.lower.block.mma.source import OperandSource
+from tilewright.lower.block.mma.staged import Staged, is_given
+from tilewright.lower.block.packing import pack_before, pack_here
+from tilewright.plan.model import element_bytes, l2, stays_in_l1
+
+NEAR = 4
+"""B is read in place if the elements that a block reads span no more than 1/NEAR of the L2 cache."""
+
+
+def sources_of(product: AtomProduct, a: Tile, b: Tile, in_task: bool) -> tuple[OperandSource, OperandSource]:
+    """Return the sources of operands A and B; `in_task`: a task has tile registers for the MMA, and A is in place or
+    staged.
+    """
+    if product.low.bound.halo_taps is not None:
+        return halo_sources(product, a, b, product.low.bound.halo_taps)
+    if product.how.slab is not None:
+        return _staged_sources(product, a, b)
+    return (_left_of_task(product, a) if in_task else _left(product, a)), _right(product, b)
+
+
+def _staged_sources(product: AtomProduct, a: Tile, b: Tile) -> tuple[OperandSource, OperandSource]:
+    """Return the sources of A and B for an atom that reads shared memory: staged there, or A in registers."""
+    kernel, axes = product.how, product.axes
+    left: OperandSource
+    if not kernel.a_in_registers or is_given(a, kernel.atom.a.dtype):
+        left = Staged.of(product, a, axes.m)
+    elif not kernel.all_of_k_at_once and all(x.is_given for x in loads(a.formula)):
+        left = Computed.of(product, a)
+    else:
+        left = InRegisters.of(product, a)
+    return left, Staged.of(product, b, axes.n)
+
+
+def _left_of_task(product: AtomProduct, a: Tile) -> OperandSource:
+    """Return the source of operand A in a task with tile registers: in place or staged.
+
+    In place, a block that goes past the end copies each K step first, with zeros.
+    """
+    low, kernel = product.low, product.how
+    source = only_load(a.formula) if a.dtype is kernel.atom.a.dtype else None
+    staged_tensors = {rows.tensor for rows in low.task.operands.values() if rows is not None}
+    if source is None or not (source.is_given or source.tensor in staged_tensors):
+        return _left(product, a)
+    depth, width = kernel.atom.shape[2], product.width(product.axes.k)
+    if source.is_given and width % depth not in (0, ZERO):
+        raise ProgramError(f"operand A is read in place, but K = {width} ends within a step of {depth}: stage its rows")
+    if not any(low.storage.loose.get(source, ())):
+        return InPlace(product, source)
+    return Stepped(product, source, product.w.alloc(kernel.atom.a.dtype, (kernel.rows, depth), "step"))
+
+
+def _left(p: AtomProduct, a: Tile) -> OperandSource:
+    """Return the source of operand A: in place, or a panel with K contiguous and padded to whole atoms."""
+    kernel, axes = p.how, p.axes
+    m, _, k = kernel.atom.shape
+    source = only_load(a.formula) if a.dtype is kernel.atom.a.dtype else None
+    has_whole_atoms = source is not None and p.width(axes.k) % k in (0, ZERO) and _has_rows(p, source, a.dims, m)
+    if source is not None and has_whole_atoms and (k == 1 or apart_along(p.low.scope, source, axes.k) == 1):
+        return InPlace(p, source)
+    outer = [d for d in (*axes.around, *axes.deep) if d in a.dims]
+    row_count = p.width(axes.m)
+    row_unit = m if isinstance(row_count, int) else kernel.rows  # with an open M, the last block is a full one
+    deep, rows = pieces(p.width(axes.k), k) * k, pieces(row_count, row_unit) * row_unit
+    panel = _panel(p, a, kernel.atom.a.dtype, outer, (axes.m, rows), (axes.k, deep))
+    return PanelOfA(p, panel, outer)
+
+
+def _has_rows(p: AtomProduct, source: Load, dims: tuple[Expr, ...], unit: int) -> bool:
+    """True if the tensor of a load has all rows that whole atoms of `unit` rows read, also past the end of the part."""
+    rows = p.width(p.axes.m)
+    if rows % unit in (0, ZERO) or not isinstance(rows, int):
+        return rows % unit in (0, ZERO)
+    past = {p.axes.m: -(-rows // unit) * unit}
+    over = p.w.axes([past.get(d) or p.width(d) for d in dims])
+    images = p.low.scope.images(dims, p.parts, over)
+    places = marked([images(e) for e in source.at], source.tensor.type.shape)
+    return source.tensor.type.space == "shared" and not any(mark for _, mark in places)
+
+
+def _panel(
+    p: AtomProduct, a: Tile, dtype: DType, outer: list[Expr], rows: tuple[Expr, Size], deep: tuple[Expr, Size]
+) -> Value:
+    """Emit the copy of operand A to a panel [outer][rows][deep], padded with zeros; return the panel.
+
+    `rows` is (M dimension, padded extent), `deep` is (K dimension, padded extent).
+    """
+    sizes = [*(p.width(d) for d in outer), rows[1], deep[1]]
+    held = p.w.alloc(dtype, sizes, "panel")
+    dims = (*outer, rows[0], deep[0])
+    over = p.w.axes([p.width(d) for d in dims])
+    if sizes[-2:] != [p.width(rows[0]), p.width(deep[0])]:
+        p.w.emit("fill", (p.w.part(held, sizes),), value=0)
+    target = p.w.view(held, over, [(s, False) for s in over])
+    formula = converted(a.formula, a.dtype, dtype)
+    p.w.map(target, over, formula, p.low.scope.images(dims, p.parts, over))
+    return held
+
+
+def _right(p: AtomProduct, b: Tile) -> OperandSource:
+    """Return the source of operand B: in place, packed before the program if other tasks read it too, or packed
+    here.
+    """
+    kernel, axes = p.how, p.axes
+    n = kernel.atom.shape[1]
+    source = only_load(b.formula) if b.dtype is kernel.atom.b.dtype else None
+    is_unpacked = kernel.k_pack == 1 and not p.low.bound.packed
+    is_direct = is_unpacked and source is not None and _is_contiguous_along_n(p, source) and _is_readable(p, source, n)
+    if is_direct and source is not None and _is_near(p, source):
+        return InPlace(p, source)
+    outer = [d for d in (*axes.around, *axes.deep) if d in b.dims]
+    packed_before_program = pack_before(p.low, b, p.parts, axes, outer, kernel)
+    if packed_before_program is not None:
+        return Packed(p, *packed_before_program, outer, {d: p.parts[d][0] for d in (*outer, axes.k, axes.n)})
+    if is_direct and source is not None:
+        return InPlace(p, source)
+    packed, order = pack_here(p.low.storage, b, p.parts, axes, outer, kernel)
+    return Packed(p, packed, order, outer, dict.fromkeys((*outer, axes.k, axes.n), as_expr(0)))
+
+
+def _is_contiguous_along_n(p: AtomProduct, source: Load) -> bool:
+    """True if elements of an operand along N are contiguous."""
+    return apart_along(p.low.scope, source, p.axes.n) == 1
+
+
+def _is_readable(p: AtomProduct, source: Load, n: int) -> bool:
+    """True if vectors of `n` columns of B can be read in place: N is a multiple of `n`.
+
+    If N is known only at the call, True if B is an argument that is only read: it may end within a vector.
+    """
+    wide = p.width(p.axes.n)
+    if isinstance(wide, Expr):
+        return source.tensor.type.role == "in" and p.low.arguments.source(source.tensor) is not None
+    return wide % n == 0
+
+
+def _is_near(p: AtomProduct, source: Load) -> bool:
+    """True if B need not be packed, as caches hold it as well in place.
+
+    That is so if the elements that a block reads span only a part of L2, and L1 keeps them as well as packed ones; if
+    there is one block of rows, so that B is read once; or if sizes are open or depend on data.
+    """
+    low, m = p.low, p.axes.m
+    if not m.symbols.isdisjoint(low.scope.bound):
+        return True
+    if most(low.scope.size(m)) <= p.how.rows:
+        return True
+    stride, k_stride = 1, 0
+    for e, n in reversed(list(zip(source.at, source.tensor.type.shape, strict=True))):
+        k_stride += stride * (linear_step(e, low.scope.coordinate(p.axes.k)) or 0)
+        if not isinstance(n, Const):  # the stride is known only at the call
+            return True
+        stride *= n.value
+    limits, each, rows = low.machine.limits, element_bytes(source.tensor.type.dtype), most(p.width(p.axes.k))
+    if k_stride * rows * each > l2(limits) / NEAR:
+        return False
+    row = p.how.columns * each
+    return stays_in_l1(limits, rows, row, k_stride * each) or not stays_in_l1(limits, rows, row, row)

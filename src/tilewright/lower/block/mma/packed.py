@@ -1,0 +1,46 @@
+"""Operands that were copied to the order in which accumulator tiles read them: panels of A, packed B."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.algebra.expr import Expr
+from tilewright.ir.core import Value
+from tilewright.lower.block.mma.product import MatrixProduct
+from tilewright.lower.block.mma.source import OperandSource
+from tilewright.lower.block.packed_orders import BlockOrder
+
+
+@dataclass
+class PanelOfA(OperandSource):
+    """Operand A, copied to a panel [outer dimensions][rows][K]."""
+
+    product: MatrixProduct
+    tensor: Value
+    outer: list[Expr]
+
+    def rows(self, rows: int, deep: int, row: Expr, k: Expr, last: Expr | None = None) -> Value:
+        """Return a view of the tile of A, of shape (rows, deep), from row `row` and K index `k` on."""
+        p = self.product
+        i, e = p.w.axes((rows, deep))
+        return p.w.view(self.tensor, (i, e), [(x, False) for x in (*(p.at[d] for d in self.outer), row + i, k + e)])
+
+
+@dataclass
+class Packed(OperandSource):
+    """Operand B, packed in the order in which it is read; `starts` has the first index of each dimension's part."""
+
+    product: MatrixProduct
+    tensor: Value
+    order: BlockOrder
+    outer: list[Expr]
+    starts: dict[Expr, Expr]
+
+    def columns(self, deep: int, columns: int, k: Expr, column: Expr) -> Value:
+        """Return a view of the tile of B, of shape (deep, columns), from K index `k` and column `column` on."""
+        p = self.product
+        e, j = p.w.axes((deep, columns))
+        k, column = self.starts[p.axes.k] + k, self.starts[p.axes.n] + column
+        first = [self.starts[d] + p.at[d] for d in self.outer]
+        at = self.order.places(first, k + e, column, j)
+        return p.w.view(self.tensor, (e, j), [(x, False) for x in at])

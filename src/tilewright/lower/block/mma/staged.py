@@ -1,0 +1,198 @@
+"""Staged operands: each K step is copied to shared memory, from which the atom reads."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from math import prod
+
+from tilewright.algebra import ComposedLayout
+from tilewright.algebra.expr import Expr, Symbol, as_expr
+from tilewright.algebra.expr_use import Substitution
+from tilewright.errors import ProgramError
+from tilewright.ir.core import Value
+from tilewright.ir.dtypes import DType
+from tilewright.lower.block.accesses import marked
+from tilewright.lower.block.lazy_tiles import Load, Tile, most, only_load
+from tilewright.lower.block.mma.product import AtomProduct
+from tilewright.lower.block.mma.source import OperandSource
+from tilewright.lower.block.writer import word
+from tilewright.machine import MemoryOperand, RegisterOperand
+
+
+@dataclass
+class Staged(OperandSource):
+    """An operand whose K steps are copied to shared memory, with zeros past its ends."""
+
+    product: AtomProduct
+    operand_load: Load
+    """The source of copies: an element of the argument, or a view of the current part, [outer][M or N][K]."""
+    outer: list[Expr]
+    dim: Expr | None
+    held: Value
+    """The shared tile of a K step: [M or N][K], or in slabs; with all of K at once several of these."""
+    whole: bool
+    """True if the source is the argument itself."""
+    along_k: bool
+    """True if rows of shared memory run along K; otherwise along M or N, in slabs: [slabs][K][row]."""
+    step: int
+    """The number of K elements of a slab."""
+    registers: Value | None = None
+    """If the atom takes A from registers, and all of K is copied at once: these registers."""
+    several: bool = False
+    """True if the shared tile has several slabs along K."""
+
+    @classmethod
+    def of(cls, product: AtomProduct, tile: Tile, dim: Expr | None) -> Staged:
+        """Return the operand with its shared tile allocated; `dim` is its M or N.
+
+        If the plan does all of K at once, it is copied here. An A that the atom takes from registers is in shared
+        memory in B's layout.
+        """
+        operand_layout = product.how.atom.a if dim is product.axes.m else product.how.atom.b
+        is_argument = is_given(tile, operand_layout.dtype)
+        tile, source = product.low.storage.load_of(tile, operand_layout.dtype)
+        needs_registers = isinstance(operand_layout, RegisterOperand)
+        operand_layout = product.how.atom.b if needs_registers else operand_layout
+        outer = [d for d in (*product.axes.around, *product.axes.deep) if d in tile.dims]
+        dims = tuple(d for d in (*outer, dim, product.axes.k) if d is not None)
+        is_direct = is_argument and product.ends_in_zeros(source)
+        if not is_direct and product.axes.k in product.low.scope.past:
+            raise ProgramError(f"what lies past the end of {product.axes.k} cannot be shown to be zero")
+        if not is_direct:
+            over, images = product.low.storage.axes(dims, product.parts)
+            view = product.w.view(source.tensor, over, marked([images(e) for e in source.at], source.tensor.type.shape))
+            source = Load(view, ())
+        assert isinstance(operand_layout, MemoryOperand)
+        swizzle = operand_layout.layout.outer if isinstance(operand_layout.layout, ComposedLayout) else None
+        count = product.how.rows if dim is product.axes.m else product.how.columns
+        row, along_k = product.how.slab or 1, product.how.contiguous_along_k[0 if dim is product.axes.m else 1]
+        k_step = product.how.k_step_elements(most(product.width(product.axes.k)))
+        # slabs of K are contiguous: one copy fills them
+        is_one_copy = not along_k and count == row and k_step <= product.low.machine.bulk_copy.box_extent
+        step = k_step if is_one_copy else row
+        sizes = (count, row) if along_k else (count // row, step, row)
+        if not product.how.all_of_k_at_once:
+            count_of_slabs = prod(product.taps.values()) * k_step // step
+            several = [] if count_of_slabs == 1 else [count_of_slabs]
+            held = product.w.alloc(operand_layout.dtype, (*several, *sizes), "slabs" if several else "slab", swizzle)
+            return cls(product, source, outer, dim, held, is_direct, along_k, step, several=bool(several))
+        places = [product.parts[d][0] for d in dims]
+        with product.w.before(places if is_direct else [symbol_ for symbol_, _ in product.w.loops]):
+            held = product.w.alloc(operand_layout.dtype, (-(-k_step // step), *sizes), "slabs", swizzle)
+            staged = cls(product, source, outer, dim, held, is_direct, along_k, step, several=True)
+            for d in outer:
+                product.at.setdefault(d, as_expr(0))
+            with product.w.loop("s", k_step // step, unroll=True) as s:
+                staged._copy_slab(count, step, as_expr(0), step * s, s)
+            if k_step % step:
+                staged._copy_slab(
+                    count, k_step % step, as_expr(0), as_expr(k_step // step * step), as_expr(k_step // step)
+                )
+            if needs_registers:
+                staged.registers = staged._read(count, k_step)
+        return staged
+
+    def _read(self, rows: int, deep: int) -> Value:
+        """Emit the copy of all of A, (rows, deep), from shared memory to registers, and return them."""
+        p = self.product
+        i, c = p.w.axes((rows, deep))
+        view = p.w.view(self.held, (i, c), self._slab_place(i, c))
+        kind = f"{p.how.atom.name}.a"
+        registers = p.w.registers(p.how.atom.a.dtype, (rows, deep), kind, "left", p.how.group_grid)
+        p.w.emit("copy", (view, registers))
+        return registers
+
+    def _copy_step(self, count: int, deep: int, first: Expr, k: Expr) -> None:
+        """Emit the copies of a K step, of `count` rows from `first` and `deep` elements of K from `k` on.
+
+        There is one copy for each filter tap of the step, and for each slab.
+        """
+        p = self.product
+        if not self.several:
+            self._copy_slab(count, deep, first, k)
+            return
+        slabs, begin, number = deep // self.step // prod(p.taps.values()), dict(p.at), as_expr(0)
+        with ExitStack() as loops:
+            for d, taps in p.taps.items():
+                tap = loops.enter_context(p.w.loop(f"k_{word(d)}", taps, unroll=True))
+                p.at[d], number = begin[d] + tap, taps * number + tap
+            s = loops.enter_context(p.w.loop("s", slabs, unroll=True))
+            self._copy_slab(count, self.step, first, k + self.step * s, slabs * number + s)
+        p.at.update(begin)
+
+    def _copy_slab(self, count: int, deep: int, first: Expr, k: Expr, step: Expr | None = None) -> None:
+        """Emit the copy of `deep` elements of K from `k` on, of `count` rows from `first` on, to the shared tile.
+
+        `step` is the number of the slab in the tile; None: there is one slab.
+        """
+        p = self.product
+        place = [] if step is None else [(step, False)]
+        if self.along_k:
+            copies = -(-count // p.low.machine.bulk_copy.box_extent)
+            with p.w.loop("s", copies, unroll=True) as s:
+                i, c = p.w.axes((count // copies, deep))
+                row = count // copies * s + i
+                self._copy((i, c), first + row, k + c, p.w.view(self.held, (i, c), [*place, (row, False), (c, False)]))
+            return
+        wide = p.how.slab or 1
+        with p.w.loop("s", count // wide, unroll=True) as s:
+            c, i = p.w.axes((deep, wide))
+            target = p.w.view(self.held, (c, i), [*place, (s, False), (c, False), (i, False)])
+            self._copy((c, i), first + wide * s + i, k + c, target)
+
+    def _copy(self, over: tuple[Symbol, ...], row: Expr, k: Expr, target: Value) -> None:
+        """Emit the copy of the elements at the indices `row` (along M or N) and `k` to `target`, over the iterators
+        `over`.
+        """
+        p = self.product
+        at = {**{d: p.at[d] for d in self.outer}, **({} if self.dim is None else {self.dim: row}), p.axes.k: k}
+        if self.whole:
+            images = Substitution({p.low.scope.coordinate(d): p.parts[d][0] + e for d, e in at.items()})
+            places = marked([images(e) for e in self.operand_load.at], self.operand_load.tensor.type.shape)
+        else:
+            places = [(e, d in (self.dim, p.axes.k)) for d, e in at.items()]
+        view = p.w.view(self.operand_load.tensor, over, places)
+        p.low.storage.brought[p.w.emit("copy", (view, target), otherwise=0)] = "ring"
+
+    def rows(self, rows: int, deep: int, row: Expr, k: Expr, last: Expr | None = None) -> Value:
+        """Return the tile of A, (rows, deep), from row `row` and K index `k` on: registers, or a view of the shared
+        tile.
+
+        The copy of the K step to the shared tile is emitted first. `last` is not used.
+        """
+        if self.registers is not None:
+            return self.registers
+        if not self.product.how.all_of_k_at_once:
+            self._copy_step(rows, deep, row, k)
+        i, c = self.product.w.axes((rows, deep))
+        return self.product.w.view(self.held, (i, c), self._slab_place(i, c))
+
+    def columns(self, deep: int, columns: int, k: Expr, column: Expr) -> Value:
+        """Return a view of the tile of B, (deep, columns), from K index `k` and column `column` on, in shared memory.
+
+        The copy of the K step to the shared tile is emitted first.
+        """
+        if not self.product.how.all_of_k_at_once:
+            self._copy_step(columns, deep, column, k)
+        e, j = self.product.w.axes((deep, columns))
+        return self.product.w.view(self.held, (e, j), self._slab_place(j, e))
+
+    def _slab_place(self, i: Expr, c: Expr) -> list[tuple[Expr, bool]]:
+        """Return the coordinates in the shared tile of the element at index `i` along M or N and `c` along K.
+
+        Each has False beside it: it is in bounds.
+        """
+        row = self.product.how.slab or 1
+        step, c = ([(c // self.step, False)], c % self.step) if self.several else ([], c)
+        return (
+            [*step, (i, False), (c, False)]
+            if self.along_k
+            else [*step, (i // row, False), (c, False), (i % row, False)]
+        )
+
+
+def is_given(tile: Tile, dtype: DType) -> bool:
+    """True if a tile is a plain load from an argument that is only read, whose element type is `dtype`."""
+    load = only_load(tile.formula) if tile.dtype is dtype else None
+    return load is not None and load.is_given

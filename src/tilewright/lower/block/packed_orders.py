@@ -1,0 +1,120 @@
+"""The packed orders of operand B, and the programs that pack an argument before another program runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from tilewright.algebra.expr import Expr
+from tilewright.analysis.flat_memory import Size
+from tilewright.ir.core import Program, Value
+from tilewright.ir.dtypes import DType
+from tilewright.lower.block.lazy_tiles import pieces
+from tilewright.plan.microkernel import Microkernel
+
+if TYPE_CHECKING:
+    pass
+
+
+@dataclass(frozen=True)
+class BlockOrder:
+    """B as [around][block of N][deep][K / depth][tiles of a block][rows of a tile][N of a tile][group], padded with
+    zeros.
+
+    `depth` is K of the atom, and `group` neighbours along K belong to one column. The elements that an accumulator tile
+    reads are contiguous, K step after K step. `around` are batch dimensions, `deep` dimensions that are summed beside
+    K.
+    """
+
+    how: Microkernel
+    around: tuple[Size, ...]
+    """The extents of batch dimensions."""
+    deep: tuple[Size, ...]
+    """The extents of dimensions summed beside K: filter taps."""
+    wide: Size
+    long: Size
+    """The extents of N and K."""
+
+    @property
+    def dtype(self) -> DType:
+        """The element type of the packed tensor."""
+        return self.how.atom.b.dtype
+
+    @property
+    def shape(self) -> tuple[Size, ...]:
+        """The extents of the packed tensor."""
+        _, n, k = self.how.atom.shape
+        blocks, chunks = pieces(self.wide, self.how.columns), pieces(self.long, k)
+        inner = (chunks, self.how.columns // n, k // self.how.k_pack, n, self.how.k_pack)
+        return (*self.around, blocks, *self.deep, *inner)
+
+    @property
+    def ends(self) -> tuple[tuple[Size, bool], ...]:
+        """(extent, True if zeros are padded behind it) of each dimension of B: batch dimensions, taps, K and N."""
+        last = (self.long, self.long % self.how.atom.shape[2] != 0), (self.wide, self.wide % self.how.columns != 0)
+        return (*((n, False) for n in (*self.around, *self.deep)), *last)
+
+    def source(self, at: Sequence[Expr]) -> tuple[Expr, ...]:
+        """Return the coordinates in B (batch and taps, K, N) of the element at the coordinates `at` of the packed
+        tensor.
+        """
+        _, n, k = self.how.atom.shape
+        before = len(self.around)
+        f, (e, t, r, j, g) = at[before], at[-5:]
+        outer = (*at[:before], *at[before + 1 : -5])
+        return (*outer, k * e + self.how.k_pack * r + g, self.how.columns * f + n * t + j)
+
+    def places(self, outer: Sequence[Expr], k: Expr, column: Expr, inner: Expr) -> tuple[Expr, ...]:
+        """Return the coordinates in the packed tensor of B's element at batch and taps `outer`, index `k`, and column.
+
+        The column is `column` + `inner`; `column` is the first of a block.
+        """
+        _, n, depth = self.how.atom.shape
+        place, along, before = column % self.how.columns + inner, k % depth, len(self.around)
+        group = self.how.k_pack
+        last = (k // depth, place // n, along // group, place % n, along % group)
+        return (*outer[:before], column // self.how.columns, *outer[before:], *last)
+
+
+@dataclass(frozen=True)
+class LaneOrder:
+    """The packed order [group of neighbours][other dimensions][neighbours], with zeros past the last neighbour."""
+
+    dtype: DType
+    others: tuple[Size, ...]
+    wide: int
+    width: int
+    """`wide` is the extent of the vectorised dimension, `width` that of a group."""
+    around: tuple[Size, ...] = ()
+
+    @property
+    def shape(self) -> tuple[Size, ...]:
+        """The extents of the packed tensor."""
+        return (-(-self.wide // self.width), *self.others, self.width)
+
+    @property
+    def ends(self) -> tuple[tuple[Size, bool], ...]:
+        """(extent, True if zeros are padded behind it) of each dimension of B: the others, then the vectorised one."""
+        return (*((n, False) for n in self.others), (self.wide, self.wide % self.width > 0))
+
+    def source(self, at: Sequence[Expr]) -> tuple[Expr, ...]:
+        """Return the coordinates in B (others, vectorised dimension) of the element at the coordinates `at` of the
+        packed tensor.
+        """
+        return (*at[1:-1], self.width * at[0] + at[-1])
+
+
+Order: TypeAlias = BlockOrder | LaneOrder
+"""The packed order of B: [batch][block of N][...]; the packing program has a task for each block."""
+
+
+@dataclass(frozen=True)
+class Pack:
+    """A program that packs an argument, that argument (`source`), and the packed tensor that the main program reads
+    instead.
+    """
+
+    program: Program
+    source: Value
+    packed: Value

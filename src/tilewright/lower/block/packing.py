@@ -1,0 +1,193 @@
+"""Packs operand B in the order in which accumulator tiles read it: where it is used, or once before the program runs.
+
+An argument that several tasks read is packed completely by a program of its own, at every call; a B that the program
+computes is packed in the task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from tilewright.algebra.expr import ZERO, Const, Expr, Symbol, as_expr
+from tilewright.algebra.expr_use import Substitution
+from tilewright.analysis.flat_memory import Size
+from tilewright.ir.attrs import Range
+from tilewright.ir.block import BLOCK
+from tilewright.ir.core import Block, Program, Value
+from tilewright.ir.tensors import TensorType
+from tilewright.ir.tile_formulas import converted
+from tilewright.ir.verifier import verify
+from tilewright.lower.block.lazy_tiles import Load, Parts, Tile, load, only_load
+from tilewright.lower.block.lowering import Lowering
+from tilewright.lower.block.packed_orders import BlockOrder, Order, Pack
+from tilewright.lower.block.storage import Storage
+from tilewright.lower.block.writer import BlockWriter, extent
+from tilewright.plan.microkernel import Axes, Microkernel
+
+Images = Callable[[Sequence[Expr]], Substitution]
+"""A function from indices along (outer dimensions, K, N) to the substitution of coordinates by them."""
+
+
+def pack_here(
+    storage: Storage, b: Tile, parts: Parts, axes: Axes, outer: list[Expr], kernel: Microkernel
+) -> tuple[Value, BlockOrder]:
+    """Emit the packing of the current part of B into the worker's memory; return (packed tensor, its order).
+
+    `outer` are B's dimensions beside K and N; `kernel` has the accumulator tile; `parts` maps
+    dimensions to (first index, extent).
+    """
+    tile, source = storage.load_of(b, kernel.atom.b.dtype)
+    dims = (*outer, axes.k, axes.n)
+    order = _order(kernel, axes, outer, lambda d: parts[d][1])
+    packed = storage.writer.part(storage.writer.alloc(tile.dtype, order.shape, "packed"), order.shape)
+
+    def images(indices: Sequence[Expr]) -> Substitution:
+        return Substitution(
+            {storage.scope.coordinate(d): parts[d][0] + at for d, at in zip(dims, indices, strict=True)}
+        )
+
+    _copy(storage.writer, source, images, order, storage.writer.axes(order.shape), (), packed)
+    return packed, order
+
+
+def pack_before(
+    low: Lowering, b: Tile, parts: Parts, axes: Axes, outer: list[Expr], kernel: Microkernel
+) -> tuple[Value, BlockOrder] | None:
+    """Return (all of B, packed before the program runs; its order); None if that is impossible, or B is read only once.
+
+    `outer` are B's dimensions beside K and N; `kernel` has the accumulator tile; `parts` maps
+    dimensions to (first index, extent).
+    """
+    if any(d in low.scope.bases or not d.symbols.isdisjoint(low.scope.bound) for d in (*outer, axes.k, axes.n)):
+        return None  # its extents depend on data
+    first, width = parts[axes.k]
+    depth_of_atom, offset_in_atom, size = kernel.atom.shape[2], first % kernel.atom.shape[2], low.scope.size(axes.k)
+    ends_with_atom = width % depth_of_atom in (0, ZERO) or first + width is as_expr(size)
+    if offset_in_atom is not ZERO or parts[axes.n][0] % kernel.columns is not ZERO or not ends_with_atom:
+        return None
+    order = _order(kernel, axes, outer, low.scope.size)
+    packed = packed_before(low, b, (*outer, axes.k, axes.n), order)
+    return None if packed is None else (packed, order)
+
+
+def packed_before(low: Lowering, b: Tile, dims: tuple[Expr, ...], order: Order) -> Value | None:
+    """Return the argument B, packed over the dimensions `dims` in `order` before the program runs; None if it cannot
+    be.
+
+    It must be an argument that several tasks or iterations read, and be in bounds.
+    """
+    load = only_load(b.formula)
+    source = None if load is None else low.arguments.source(load.tensor)
+    if load is None or source is None or load.tensor.type.role != "in" or not _is_read_again(low, b):
+        return None
+    scope = low.scope
+    coordinates = [scope.coordinate(d) for d in dims]
+    if not all(e.symbols <= set(coordinates) for e in load.at) or any(
+        d in scope.bases or d in scope.reach for d in dims
+    ):
+        return None
+    shape = low.arguments.shapes[source]
+    if not all(scope.is_inside(e, n) for e, n in zip(load.at, shape, strict=True)):
+        return None
+    key = (load, dims, order)
+    if key not in low.arguments.packs:
+        low.arguments.packs[key] = _program(low, load, source, coordinates, order)
+    return low.arguments.packs[key].packed
+
+
+def _order(kernel: Microkernel, axes: Axes, outer: list[Expr], width: Callable[[Expr], Size]) -> BlockOrder:
+    """Return the packed order of B for accumulator tiles of `kernel`.
+
+    `width(d)` is the extent of a dimension d; `outer` are B's dimensions beside K and N.
+    """
+    around, deep = (tuple(width(d) for d in dims if d in outer) for dims in (axes.around, axes.deep))
+    return BlockOrder(kernel, around, deep, width(axes.n), width(axes.k))
+
+
+def _is_read_again(low: Lowering, b: Tile) -> bool:
+    """True if tasks or loops go over a dimension that B lacks, so that they read B again; or if shared memory is
+    limited.
+    """
+    if low.bound.packed or low.machine.spaces["shared"].bytes is not None:
+        return True
+    moving = [d for d, (first, _) in low.scope.parts.items() if not isinstance(first, Const)]
+    return any(d not in b.dims for d in (*low.task.shared, *moving))
+
+
+def _program(low: Lowering, element: Load, source: Value, coordinates: list[Symbol], order: Order) -> Pack:
+    """Return the program that packs the argument `source` in `order`, with a task for each block of N (Pack).
+
+    `element` is the load of an element of B; `coordinates` are its symbols along (outer dimensions, K, N).
+    """
+    name, kind = low.writer.fresh(f"packed_{source.name}"), element.tensor.type
+    extents = tuple(map(as_expr, order.shape))
+    argument = Value(kind, source.name)
+    target = Value(TensorType("global", order.dtype, extents, role="out"), name)
+    w = BlockWriter(low.machine.lanes, low.scope.opened.symbols, low.machine.limits)  # one wave
+    for name_in_use in (source.name or "argument", name, *(s.name for s in low.scope.opened.symbols)):
+        w.fresh(name_in_use)
+    names = [f"o{n}" for n in range(len(order.around))]
+    ranges = tuple(Range.of(w.fresh(n), 0, e) for n, e in zip([*names, "f"], order.shape, strict=False))
+    tasks = tuple(r.symbol for r in ranges)
+    inner, body = Block(()), Block(())
+
+    def images(places: Sequence[Expr]) -> Substitution:
+        return Substitution(dict(zip(coordinates, places, strict=True)))
+
+    with w.inside(inner):
+        over = w.axes(order.shape[len(tasks) :])
+        goal = w.view(target, over, [(e, False) for e in (*tasks, *over)])
+        _copy(w, Load(argument, element.at), images, order, over, tasks, goal)
+    with w.inside(body):
+        w.emit("tasks", ranges=ranges, blocks=(inner,))
+    used = {s for e in (*extents, *kind.shape) for s in e.symbols}
+    records = low.scope.opened.records() if used else []
+    program = Program(BLOCK, f"pack_{name.removeprefix('packed_')}", (argument, target), body, records)
+    verify(program)
+    return Pack(program, source, Value(replace(target.type, role="in"), name))
+
+
+def _copy(
+    w: BlockWriter,
+    element: Load,
+    images: Images,
+    order: Order,
+    over: tuple[Symbol, ...],
+    fixed: tuple[Expr, ...],
+    held: Value,
+) -> None:
+    """Emit the copy of the elements of a load to `held`, in packed order; padding gets zeros.
+
+    The first packed coordinates are `fixed`, the others run over the iterators `over`. `images` maps indices along
+    (outer dimensions, K, N) to coordinates.
+    """
+    places, padded = order.source((*fixed, *over)), any(zeros for _, zeros in order.ends)
+    if not padded:
+        view = w.viewed(element, over, images(places))
+    else:  # first a view that ends with the part: past it, memory may have other elements
+        is_walked_by_dim = [
+            bool(e.symbols & set(over)) or zeros for e, (_, zeros) in zip(places, order.ends, strict=True)
+        ]
+        exact_axes = w.axes([n for (n, _), is_walked in zip(order.ends, is_walked_by_dim, strict=True) if is_walked])
+        numbers = iter(exact_axes)
+        unpadded = w.viewed(
+            element,
+            exact_axes,
+            images([next(numbers) if is_walked else e for e, is_walked in zip(places, is_walked_by_dim, strict=True)]),
+        )
+        marked = [
+            (e, zeros)
+            for e, (_, zeros), is_walked in zip(places, order.ends, is_walked_by_dim, strict=True)
+            if is_walked
+        ]
+        view = w.view(unpadded, over, marked)
+    otherwise = 0 if padded else None
+    if held.type.dtype is element.tensor.type.dtype:
+        w.emit("copy", (view, held), otherwise=otherwise)
+        return
+    sizes = [extent(s) for s in over]
+    between = w.alloc(element.tensor.type.dtype, sizes, "narrow")
+    w.emit("copy", (view, w.part(between, sizes)), otherwise=otherwise)
+    formula = converted(load(between, *over), between.type.dtype, held.type.dtype)
+    w.map(held, over, formula, Substitution({}))

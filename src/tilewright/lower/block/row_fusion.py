@@ -1,0 +1,252 @@
+"""Fuses operations along the same rows: a few rows at a time, so that intermediate values stay in the L1 cache.
+
+%1 = max %0 dim=(N)                 for r in 0..32 {
+%2 = sub %0, %1                       ... of rows 4*r to 4*r + 3: the maximum, the exponentials, their sum
+%3 = exp %2                           map %v_view = exp(%0_view - %max_view)
+%4 = sum %3 dim=(N)                 }
+
+Between two MMAs a program often goes over all scores several times: scale, maximum, exponentials, sum, another type.
+Values that only these operations use need only a few rows of memory. A value that is used after them is written to a
+tensor of its own, or over the value that it is computed from, if nothing uses that again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from tilewright.algebra.expr import Expr, Symbol, as_expr
+from tilewright.ir.core import Op, TileType, Value
+from tilewright.ir.tile import ELEMENTWISE, REDUCTIONS
+from tilewright.lower.block.lazy_tiles import Part, Parts, Tile, loads
+from tilewright.lower.block.lowering import Lowering
+from tilewright.lower.block.materialise import kept
+from tilewright.lower.block.storage import Storage
+from tilewright.plan.model import element_bytes, l1
+from tilewright.rewrite.rewriter import within
+
+_BY_ROWS = {*ELEMENTWISE, *REDUCTIONS, "select", "cast"}
+_EARLY = {"read", "fill", "scalar", "self_index", "broadcast", "permute"}
+"""Operations that may be moved in front of operations that they do not depend on."""
+
+
+@dataclass(frozen=True)
+class FusedRows:
+    """Operations along the same rows (`row` is the dimension) that are emitted in one loop, `at_once` rows an
+    iteration.
+    """
+
+    ops: tuple[Op, ...]
+    row: Expr
+    at_once: int
+    outs: frozenset[Value]
+    """Results that operations outside the group use."""
+    around: frozenset[Value]
+    """Results of all operations of the same block."""
+    later: frozenset[Value]
+    """Values that operations after the group use."""
+
+    @property
+    def given(self) -> list[Value]:
+        """The values that the group uses and does not compute."""
+        results = {r for op in self.ops for r in op.results}
+        return [v for v in dict.fromkeys(v for op in self.ops for v in op.operands) if v not in results]
+
+
+def steps(low: Lowering, ops: Sequence[Op]) -> Iterator[Op | FusedRows]:
+    """Yield the operations of a block in a valid order, those that are fused along rows as FusedRows."""
+    rest, around = list(ops), frozenset(r for op in ops for r in op.results)
+    while rest:
+        early, chosen, left = _candidates(rest)
+        group = _group(low, chosen, left, around)
+        if group is None:
+            yield rest.pop(0)
+        else:
+            yield from early
+            yield group
+            rest = left
+
+
+def _candidates(ops: list[Op]) -> tuple[list[Op], list[Op], list[Op]]:
+    """Return (operations to do before a group, operations that may form it, the rest of `ops`).
+
+    A group ends at the first operation that can neither be part of it nor be moved before it.
+    """
+    early: list[Op] = []
+    chosen: list[Op] = []
+    late: list[Op] = []
+    results: set[Value] = set()
+    for place, op in enumerate(ops):
+        waits = any(v in other.results for other in late for v in op.operands)
+        if _is_cast_to_same_type(op):
+            late.append(op)
+        elif op.name in _BY_ROWS and not waits:
+            chosen.append(op)
+            results |= set(op.results)
+        elif op.name in _EARLY and not waits and results.isdisjoint(op.operands):
+            early.append(op)
+        else:
+            return early, chosen, [*late, *ops[place:]]
+    return early, chosen, late
+
+
+def _is_cast_to_same_type(op: Op) -> bool:
+    """True if an operation is a cast to the type that its operand already has."""
+    return op.name == "cast" and op.operands[0].type.dtype is op.results[0].type.dtype
+
+
+def _group(low: Lowering, ops: list[Op], after: list[Op], around: frozenset[Value]) -> FusedRows | None:
+    """Return `ops` as FusedRows; None if they cannot be fused, or if the L1 cache of a CPU holds all their rows anyway.
+
+    `after` are the operations behind them, `around` the results of all operations of the block.
+    """
+    scope = low.scope
+    machine, reductions = low.machine, [op for op in ops if op.name in REDUCTIONS]
+    if machine.lanes is not None or scope.masks or scope.bases or scope.ends or scope.walking:
+        return None
+    values = {v for op in ops for v in (*op.operands, *op.results)}
+    dims = {d for v in values for d in v.type.dims}
+    reduced = {op.attrs["dim"] for op in reductions}
+    reduced_types = [v.type for op in reductions for v in op.results]
+    if not reductions or any(t.dtype.accumulator is not t.dtype for t in reduced_types):
+        return None
+    if not all(isinstance(d, Symbol) and scope.is_known(d) for d in dims) or any(scope.part(d)[1] == 0 for d in dims):
+        return None
+    wide = {d: width for d in dims if isinstance(width := scope.part(d)[1], int)}
+    if len(wide) < len(dims):
+        return None
+    common_dims = [
+        d for d in reduced_types[0].dims if wide[d] > 1 and d not in reduced and all(d in t.dims for t in reduced_types)
+    ]
+    if not common_dims or any(common_dims[-1] not in v.type.dims for op in ops for v in op.results):
+        return None
+    row = common_dims[-1]
+
+    def held(kind: TileType) -> int:
+        """Return the number of bytes of a tile over the current parts."""
+        return prod(wide[d] for d in kind.dims) * element_bytes(kind.dtype)
+
+    largest = sum(sorted(held(v.type) for op in ops for v in op.results)[-3:])
+    fitting = int(wide[row] * l1(machine.limits) / largest)
+    if fitting >= wide[row]:
+        return None
+    at_once = max(1, 1 << fitting.bit_length() - 1) if fitting else 1
+    later = frozenset(v for other in after for x in (other, *within(other)) for v in x.operands)
+    return FusedRows(tuple(ops), row, at_once, later & {r for op in ops for r in op.results}, around, later)
+
+
+def write(low: Lowering, group: FusedRows) -> None:
+    """Emit the operations of a group in a loop over its rows, some rows at a time."""
+    storage = low.storage
+    all_parts = {d: low.scope.part(d) for op in group.ops for v in op.results for d in v.type.dims}
+    tensor_of: dict[Value, Value] = {}
+    for op in group.ops:
+        for value in group.outs.intersection(op.results):
+            tensor_of[value] = _carried_tensor(low, op, value, all_parts) or _result_tensor(
+                storage, group, op, all_parts, [*tensor_of.values()]
+            )
+    first, length = all_parts[group.row]
+
+    def emit_rows(part: Part) -> None:
+        with low.scope.at(group.row, part), low.nested():
+            for value in group.given:
+                storage.env[value] = _cut(storage.env[value], group.row, part)
+            for op in group.ops:
+                for value, tile in zip(op.results, low.done(op), strict=True):
+                    if value not in tensor_of:
+                        storage.env[value] = kept(low, op, value, tile)
+                        continue
+                    current = {d: low.scope.part(d) for d in value.type.dims}
+                    storage.put(tensor_of[value], value.type.dims, current, tile.formula, all_parts)
+                    held = storage.held(tensor_of[value], value.type.dims, {d: all_parts[d] for d in value.type.dims})
+                    storage.env[value] = _cut(held, group.row, part)
+
+    assert isinstance(length, int)
+    full, tail = divmod(length, group.at_once)
+    with low.writer.loop("r", full) as r:
+        emit_rows((first + group.at_once * r, group.at_once))
+    if tail:
+        emit_rows((first + group.at_once * full, tail))
+    for value, tensor in tensor_of.items():
+        storage.env[value] = storage.held(tensor, value.type.dims, {d: all_parts[d] for d in value.type.dims})
+        storage.going_on[value] = tensor
+
+
+def _cut(tile: Tile, row: Expr, part: Part) -> Tile:
+    """Return the tile over the rows `part` of the dimension `row`; unchanged if it lacks the dimension."""
+    return tile.over(tile.dims, {row: part}) if row in tile.dims else tile
+
+
+def _carried_tensor(low: Lowering, op: Op, value: Value, all_parts: Parts) -> Value | None:
+    """Return the tensor of a loop-carried operand of `op` that the result `value` can overwrite; None if there is none.
+
+    `all_parts` maps dimensions to the (first index, extent) of all rows.
+    """
+    for operand in op.operands if op.name not in REDUCTIONS else ():
+        tensor = low.storage.going_on.get(operand)
+        if tensor is None or len(low.users[operand]) != 1:
+            continue
+        if _holds_alike(low.storage, tensor, operand, value.type, all_parts):
+            return tensor
+    return None
+
+
+def _holds_alike(storage: Storage, tensor: Value, holds: Value, kind: TileType, all_parts: Parts) -> bool:
+    """True if `tensor`, which has the elements of the value `holds`, could have those of a value of type `kind`
+    instead.
+
+    Both must have the same dimensions and element type. `all_parts` maps dimensions to the (first index, extent) of all
+    rows.
+    """
+    if tensor in storage.sums or holds.type.dims != kind.dims or tensor.type.dtype is not kind.dtype:
+        return False
+    as_value = storage.held(tensor, kind.dims, {d: all_parts[d] for d in kind.dims})
+    shape = tuple(as_expr(all_parts[d][1]) for d in kind.dims)
+    return as_value.formula == storage.env[holds].formula and storage.room_of(tensor) == shape
+
+
+def _result_tensor(storage: Storage, group: FusedRows, op: Op, all_parts: Parts, taken: list[Value]) -> Value:
+    """Return a tensor for the result of `op`, which operations outside the group use: that of an operand, or a new one.
+
+    An operand's tensor is overwritten if nothing uses it later and `op` is elementwise. `taken` are tensors that other
+    results have; `all_parts` maps dimensions to the (first index, extent) of all rows.
+    """
+    (value,) = op.results
+    kind: TileType = value.type
+    for before in group.given if op.name not in REDUCTIONS else ():
+        tensor = storage.going_on.get(before)
+        if tensor is None or tensor in taken or not _holds_alike(storage, tensor, before, kind, all_parts):
+            continue
+        is_local = all(
+            v in group.around for v, held in storage.going_on.items() if held is tensor
+        )  # no loop carries it
+        if is_local and not _is_used_later(storage, group, op, tensor, before):
+            return tensor
+    shape = [all_parts[d][1] for d in kind.dims]
+    return storage.writer.alloc(kind.dtype, shape, value.name if value.name and not value.name.isdigit() else "v")
+
+
+def _is_used_later(storage: Storage, group: FusedRows, made: Op, tensor: Value, holds: Value) -> bool:
+    """True if the operation `made` must not overwrite `tensor`, which holds the value `holds`.
+
+    A later operation reads the tensor then, or some operation of the group reads it at other coordinates.
+    """
+    load, readers = storage.env[holds].formula.value, set[Value]()
+    for value, tile in storage.env.items():
+        tile_loads = [x for _, formula in (tile.accumulated, (None, tile.formula)) for x in loads(formula)]
+        if any(x.tensor is tensor for x in tile_loads):
+            readers.add(value)
+            if value in group.later or (
+                value in group.given and any(x.tensor is tensor and x != load for x in tile_loads)
+            ):
+                return True
+    after = False
+    for op in group.ops:
+        reads_tensor = not readers.isdisjoint(op.operands)
+        if after and reads_tensor:
+            return True
+        if reads_tensor and op.name not in REDUCTIONS and op is not made:  # a lazy result: its users read the tensor
+            readers |= set(op.results)
+        after = after or op is made
+    return False

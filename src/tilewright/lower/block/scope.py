@@ -1,0 +1,258 @@
+"""The current part of each dimension at a point of the program, and the values of symbols there.
+
+tasks t_M in 0..4 {                     M is 1250*t_M to 1250*t_M + 1249
+  for k in 0..8 { ... }                 K is 64*k to 64*k + 63
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from math import prod
+
+from tilewright.algebra.expr import Const, Expr, Symbol, as_expr, symbol
+from tilewright.algebra.expr_use import Substitution, number_or
+from tilewright.analysis.flat_memory import Size
+from tilewright.analysis.in_bounds import holds, shown
+from tilewright.errors import ExecutionError, ProgramError
+from tilewright.ir.core import Op
+from tilewright.ir.printer import op_text
+from tilewright.ir.tile import SCANS
+from tilewright.lower.block.lazy_tiles import Part, Parts, Tile, most, rewritten
+from tilewright.lower.block.symbolic_shapes import CLOSED, OpenSizes
+
+_WHOLE = (*SCANS, "topk")
+_LINES = ("reshape", "extract", "debug_log")
+
+
+class TileScope:
+    """The current part of each dimension, and the values of symbols: numbers, expressions, or tiles (set by
+    set_symbol).
+
+    `symbols` maps sizes to numbers, or to expressions of the open sizes `opened`, which are known only at the call.
+
+    >>> m = symbol("M", 0, None)
+    >>> scope = TileScope({m: 5000})
+    >>> with scope.at(m, (as_expr(1250), 1250)):
+    ...     print(scope.part(m), scope.size(m))
+    (<1250>, 1250) 5000
+    >>> scope.part(m)
+    (<0>, 5000)
+    """
+
+    def __init__(self, symbols: Mapping[Symbol, Size], opened: OpenSizes = CLOSED):
+        self.opened = opened
+        self.symbols: dict[Symbol, Expr | int] = dict(symbols)
+        self.numbers = Substitution(self.symbols)
+        """The substitution of sizes by their values."""
+        self.parts: Parts = {}
+        self.bound: dict[Symbol, Tile] = {}
+        """{symbol that set_symbol gave a value: the value}."""
+        self.masks: list[Tile] = []
+        """The conditions of the conditionals around the current operation, outermost first."""
+        self.facts: list[Expr] = []
+        """Expressions that are >= 0 because of the conditions of the branches around."""
+        self.walking: set[Symbol] = set()
+        """The axes of the while loops around."""
+        self.ends: dict[Expr, Tile] = {}
+        """{dimension whose end is data: its end, as i64}."""
+        self.bases: dict[Expr, Tile] = {}
+        """{axis of a loop with a data-dependent start: start of the current tile, as i64}."""
+        self.past: dict[Expr, Size] = {}
+        """{axis of a loop whose last tile is padded: its end}; also dimensions that a task of a pipeline has all of,
+        with padding."""
+        self.unseen: dict[Expr, Op | None] = {}
+        """{axis in `past` past whose end nothing changes the carried values: the operation whose result is masked with
+        -inf there}; None: a select of the program gives -inf there."""
+        self.reach: dict[Expr, int] = {}
+        """{dimension whose part goes past its end in some workgroups: one more than the largest index}."""
+        self._coordinates: dict[tuple[Expr, Size], Symbol] = {}
+        """Coordinate symbols, by dimension and by its tile's extent in a loop with a data-dependent start (else 0)."""
+
+    # -- what holds inside of something -------------------------------------------------------------------
+
+    @contextmanager
+    def nested(self) -> Iterator[None]:
+        """Restore at the end of this context what set_symbol changes within it."""
+        bound, ends = dict(self.bound), dict(self.ends)
+        try:
+            yield
+        finally:
+            self.bound, self.ends = bound, ends
+
+    @contextmanager
+    def at(self, dim: Expr, part: Part) -> Iterator[None]:
+        """Make `part` the current part of the dimension `dim` within this context."""
+        before = self.parts.get(dim)
+        self.parts[dim] = part
+        yield
+        if before is None:
+            del self.parts[dim]
+        else:
+            self.parts[dim] = before
+
+    @contextmanager
+    def given(self, condition: Expr) -> Iterator[None]:
+        """Assume within this context that `condition`, an expression of loop variables and workgroup ids, holds."""
+        facts = self.facts
+        self.facts = [*facts, *holds(condition)]
+        yield
+        self.facts = facts
+
+    def means(self, symbols: Mapping[Symbol, Expr | int]) -> None:
+        """Set the values of all symbols to `symbols`: numbers, or expressions of workgroup ids."""
+        self.symbols = dict(symbols)
+        self.numbers = Substitution(self.symbols)
+
+    # -- sizes --------------------------------------------------------------------------------------------
+
+    def is_inside(self, e: Expr, size: Size) -> bool:
+        """True if the coordinate `e` is proved to lie in 0..size-1."""
+        return self.holds(e) and self.holds(size - 1 - e)
+
+    def holds(self, e: Expr) -> bool:
+        """True if `e` is proved to be >= 0, by the ranges of its symbols or by the branches around."""
+        return e.lo >= 0 or (e >= 0) is as_expr(1) or (bool(self.opened) and shown(e, self.facts))
+
+    def size(self, e: Expr) -> Size:
+        """Return the value of `e`, an expression of sizes: an int, or an expression of open sizes (known only at the
+        call).
+
+        Raise a ProgramError if its value is known only while the program runs.
+        """
+        value = self.numbers(e)
+        known = isinstance(value, Const) or value.symbols <= self.opened.symbols
+        if not known or not e.symbols.isdisjoint(self.bound):
+            raise ProgramError(f"{e} has no value before the program runs; natively it must have one")
+        return number_or(value)
+
+    def number(self, e: Expr) -> int:
+        """Return the value of `e`, an expression of sizes, as an int; raise a ProgramError if it depends on open
+        sizes.
+        """
+        value = self.size(e)
+        if isinstance(value, Expr):
+            named = ", ".join(sorted(s.name for s in e.symbols if self.numbers(s).symbols)) or str(e)
+            raise ProgramError(f"{e} must be a number here; {named} is dynamic, and only a call tells it")
+        return value
+
+    def expr(self, e: Expr) -> Expr:
+        """Return `e` with sizes replaced by their values; symbols that set_symbol bound stay."""
+        if not self.bound:
+            return self.numbers(e)
+        return Substitution({s: n for s, n in self.symbols.items() if s not in self.bound})(e)
+
+    # -- parts and coordinates ----------------------------------------------------------------------------
+
+    def coordinate(self, dim: Expr) -> Symbol:
+        """Return the symbol that is the coordinate of the dimension `dim` in formulas; the first call creates it.
+
+        In a loop with a data-dependent start, it is relative to the start of the loop's current tile.
+        """
+        tile_extent = 1 if dim in self.walking else self.parts[dim][1] if dim in self.bases else 0
+        coordinate = self._coordinates.get((dim, tile_extent))
+        if coordinate is None:
+            if tile_extent:
+                coordinate = self._coordinates[dim, tile_extent] = symbol(
+                    f"at_{len(self._coordinates)}", 0, tile_extent - 1
+                )
+                return coordinate
+            if isinstance(dim, Symbol) and dim in self.bound and dim not in self.reach:
+                raise ProgramError(f"set_symbol gives the dimension {dim} a size at run time, which is not native yet")
+            name = f"at_{len(self._coordinates)}"
+            if dim in self.reach or not dim.symbols.isdisjoint(self.reach):
+                coordinate = symbol(name, 0, self.reach[dim] - 1 if dim in self.reach else None)
+            else:
+                size = self.size(dim)
+                coordinate = symbol(name, 0, max(1, size) - 1 if isinstance(size, int) else size - 1)
+            self._coordinates[dim, tile_extent] = coordinate
+        return coordinate
+
+    def part(self, dim: Expr) -> Part:
+        """Return (first index, extent) of the current part of a dimension.
+
+        A dimension such as 2*K, computed from a split dimension K, has the part that follows from that of K.
+        """
+        if dim in self.walking:  # one index, which depends on data
+            return as_expr(0), 1
+        part = self.parts.get(dim)
+        if part is not None:
+            return part
+        cut = [s for s in dim.symbols if s in self.parts]
+        if not cut:
+            return as_expr(0), self.size(dim)
+        (s,) = cut
+        first, width = self.parts[s]
+        known: dict[Symbol, Expr | int] = dict(self.symbols)
+        begin = Substitution({**known, s: first})(dim)
+        size = Substitution({**known, s: first + width})(dim) - begin
+        if not isinstance(size, Const) and not (isinstance(width, Expr) and shown(size)):
+            raise ProgramError(f"the width of {dim} depends on the place: a tile of {s} does not divide it evenly")
+        return begin, number_or(size)
+
+    def is_known(self, dim: Expr) -> bool:
+        """True if the extent of the current part of a dimension is a number, or an expression of open sizes.
+
+        False if it depends on data, through set_symbol.
+        """
+        if dim in self.walking or dim in self.parts:
+            return True
+        value = self.numbers(dim)
+        return dim.symbols.isdisjoint(self.bound) and (isinstance(value, Const) or value.symbols <= self.opened.symbols)
+
+    def width(self, dim: Expr) -> int:
+        """Return the largest extent that the current part of a dimension may have."""
+        return most(self.part(dim)[1])
+
+    def images(self, dims: tuple[Expr, ...], parts: Parts, over: tuple[Symbol, ...]) -> Substitution:
+        """Return the substitution of each coordinate of `dims` by the first index of its part plus an iterator of
+        `over`.
+
+        `parts` maps dimensions to (first index, extent).
+        """
+        return Substitution({self.coordinate(d): parts[d][0] + i for d, i in zip(dims, over, strict=True)})
+
+    def digits(self, tile: Tile, flat: Expr) -> dict[Symbol, Expr]:
+        """Return {coordinate: its value} for the element of a tile whose row-major number within the tile is `flat`."""
+        images: dict[Symbol, Expr] = {}
+        step = prod(tile.sizes)
+        for place, d in enumerate(tile.dims):
+            start, width = tile.parts[d]
+            step //= max(1, width)
+            digit = flat // max(1, step)
+            images[self.coordinate(d)] = start + (digit % max(1, width) if place else digit)
+        return images
+
+    def conform(self, tile: Tile, dims: tuple[Expr, ...], op: Op) -> Tile:
+        """Return the tile over the dimensions `dims`; a dimension that is dropped or added must have one element here.
+
+        Otherwise raise an ExecutionError that names `op`.
+        """
+        if set(tile.dims) == set(dims):
+            return tile
+        dropped = [d for d in tile.dims if d not in dims]
+        parts = {d: part for d, part in tile.parts.items() if d not in dropped}
+        parts |= {d: self.part(d) for d in dims if d not in parts}
+        for d in (*dropped, *(d for d in dims if d not in tile.dims)):
+            width = tile.parts[d][1] if d in dropped else parts[d][1]
+            if width != 1:
+                change = "left out" if d in dropped else "added"
+                raise ExecutionError(f"{op.name}: {d} is {change}, but is {width} wide here", op.loc)
+        images = Substitution({self.coordinate(d): tile.parts[d][0] for d in dropped})
+        wide = None if tile.wide is None else (tile.wide[0], rewritten(tile.wide[1], images))
+        conformed = tuple(d for d in tile.dims if d in dims) + tuple(d for d in dims if d not in tile.dims)
+        return Tile(tile.dtype, conformed, parts, rewritten(tile.formula, images), wide)
+
+    def refuse_moved(self, op: Op) -> None:
+        """Raise a ProgramError if `op` needs all elements along a dimension whose end is data-dependent, as a scan
+        does.
+        """
+        moved = {*self.ends, *self.bases}
+        if not moved:
+            return
+        dims = {d for v in op.operands for d in getattr(v.type, "dims", ())}
+        along = {op.attrs["dim"]} if op.name in _WHOLE else dims if op.name in _LINES else set()
+        for d in along & moved:
+            raise ProgramError(
+                f"{op_text(op)}: along {d}, which ends where data say, this has no native form yet", op.loc
+            )

@@ -1,0 +1,186 @@
+"""Stores accumulators through shared memory: registers are written to shared tiles, which bulk copies store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+
+from tilewright.algebra import Swizzle
+from tilewright.algebra.expr import ONE, Expr, Symbol, as_expr, symbol
+from tilewright.algebra.expr_use import Substitution
+from tilewright.errors import ProgramError
+from tilewright.ir.core import Value
+from tilewright.ir.formula import Formula
+from tilewright.lower.block.accesses import marked
+from tilewright.lower.block.lazy_tiles import Tile, load, loads, most, rewritten
+from tilewright.lower.block.lowering import Lowering
+from tilewright.lower.block.scope import TileScope
+from tilewright.lower.block.stores import Write
+from tilewright.lower.block.writer import extent, split
+from tilewright.machine import CopyAtom, Machine
+from tilewright.plan.model import element_bytes
+
+
+def _store_atom(machine: Machine) -> CopyAtom | None:
+    """Return the machine's bulk copy from shared memory to global memory; None if it has none."""
+    return next((a for a in machine.copies_between("shared", "global") if a.asynchronous and a.rows), None)
+
+
+def through_shared(low: Lowering, write: Write) -> bool:
+    """Emit the store of an accumulator in registers through shared memory, some columns at a time; False if not
+    possible.
+
+    `write` is the write of the accumulator, perhaps after an elementwise epilogue.
+    """
+    _check_overhang(low.scope, write)
+    sums = {each.tensor for each in loads(write.formula) if each.tensor in low.storage.sums}
+    if not sums:
+        return False
+    if len(sums) > 1:  # such as an accumulator that is divided by a value of its row
+        stored = low.storage.stored(Tile(write.dtype, write.dims, write.parts, write.formula), name="made")
+        write.formula = stored.formula
+        sums = {each.tensor for each in loads(stored.formula) if each.tensor in low.storage.sums}
+    if len(sums) != 1:
+        return False
+    (held,) = sums
+    if len(low.storage.sums[held]) != 2:
+        return False
+    m, n = low.storage.sums[held]
+    atom = _store_atom(low.machine)
+    if atom is None or any(write.parts[d][1] > 1 for d in set(write.dims) - {m, n}):
+        return False
+    last = write.access.at[-1].symbols if write.access.at else frozenset()
+    if low.scope.coordinate(m) in last and low.scope.coordinate(n) not in last:
+        return _transposed(low, write, atom, held)
+    return _in_rows(low, write, atom, held)
+
+
+def _row(atom: CopyAtom, bytes_along: int) -> int | None:
+    """Return the widest row of a shared tile, in bytes, that the bulk copy `atom` can read and that divides
+    `bytes_along`.
+
+    None if there is none.
+    """
+    return next((n for n in atom.rows if bytes_along % n == 0), None)
+
+
+def swizzle_of(atom: CopyAtom, row: int, size: int, machine: Machine) -> Swizzle:
+    """Return the swizzle with which `atom` reads shared tiles with rows of `row` bytes, for elements of `size`
+    bytes.
+    """
+    bits = (row // atom.chunk).bit_length() - 1
+    return Swizzle(bits, (atom.chunk // size).bit_length() - 1, machine.shared_memory.swizzle_bits)
+
+
+def _in_rows(low: Lowering, write: Write, atom: CopyAtom, held: Value) -> bool:
+    """Emit the store of the accumulator `held` whose rows are rows of memory; False if no row of shared memory fits.
+
+    A shared tile has all rows and some columns; if several groups of waves split the columns, some columns of each
+    group.
+    """
+    w = low.writer
+    m, n = low.storage.sums[held]
+    groups_along_n = 1 if w.home is None else w.home.waves[1]
+    rows, columns, size = most(write.parts[m][1]), most(write.parts[n][1]) // groups_along_n, element_bytes(write.dtype)
+    row = _row(atom, columns * size)
+    if row is None:
+        return False
+    tile_columns = row // size
+    shape = (groups_along_n, rows, tile_columns)[groups_along_n == 1 :]
+    tile = w.alloc(write.dtype, shape, "result", swizzle_of(atom, row, size, low.machine))
+    with w.loop("j", columns // tile_columns, unroll=True) as j:
+        *group, i, c = over = w.axes(shape)
+        place = sum(columns * g for g in group) + tile_columns * j + c
+        part = load(w.columns(held, over, i, place), *over)
+        w.map(tile, over, _with_loads_replaced(write.formula, held, part), _images(low.scope, write, {m: i, n: place}))
+        with w.loop("g", groups_along_n, unroll=True) as side:
+            i, c = w.axes((rows, tile_columns))
+            images = _images(low.scope, write, {m: i, n: columns * side + tile_columns * j + c})
+            _copy_out(low, write, (i, c), images, tile, [*([side] if group else []), i, c])
+    return True
+
+
+def _transposed(low: Lowering, write: Write, atom: CopyAtom, held: Value) -> bool:
+    """Emit the store of the accumulator `held` whose columns are rows of memory; False if no shared tile fits.
+
+    A shared tile has some columns, and all rows in slabs of one row of shared memory.
+    """
+    w = low.writer
+    m, n = low.storage.sums[held]
+    rows, columns, size = most(write.parts[m][1]), most(write.parts[n][1]), element_bytes(write.dtype)
+    row = _row(atom, rows * size)
+    if row is None:
+        return False
+    slab_rows = row // size
+    unit = 1 << low.machine.shared_memory.swizzle_bits
+    count = next((x for x in range(min(columns, slab_rows) // unit * unit, 0, -unit) if columns % x == 0), None)
+    if count is None:
+        return False
+    tile = w.alloc(
+        write.dtype, (rows // slab_rows, count, slab_rows), "result", swizzle_of(atom, row, size, low.machine)
+    )
+    with w.loop("j", columns // count, unroll=True) as j:
+        i, c = w.axes((rows, count))
+        goal = w.view(tile, (i, c), [(i // slab_rows, False), (c, False), (i % slab_rows, False)])
+        images = _images(low.scope, write, {m: i, n: count * j + c})
+        part = load(w.columns(held, (i, c), i, count * j + c), i, c)
+        w.map(goal, (i, c), _with_loads_replaced(write.formula, held, part), images)
+        with w.loop("s", rows // slab_rows, unroll=True) as s:
+            c, i = w.axes((count, slab_rows))
+            _copy_out(
+                low, write, (c, i), _images(low.scope, write, {m: slab_rows * s + i, n: count * j + c}), tile, [s, c, i]
+            )
+    return True
+
+
+def _images(scope: TileScope, write: Write, moved: Mapping[Expr, Expr]) -> Substitution:
+    """Return the substitution of a write's coordinates by the start of each part plus the index in `moved` (0 if
+    missing).
+    """
+    return Substitution({scope.coordinate(d): part[0] + moved.get(d, as_expr(0)) for d, part in write.parts.items()})
+
+
+def _copy_out(
+    low: Lowering, write: Write, over: tuple[Symbol, Symbol], images: Substitution, tile: Value, at: Sequence[Expr]
+) -> None:
+    """Emit the bulk copy of the shared tile to the argument; elements out of bounds are not stored.
+
+    `over` are the iterators along rows and columns, `images` maps coordinates to them, `at` are the coordinates in the
+    shared tile. If the task walks image lines, each image is copied separately, without padding behind its last line.
+    """
+    coordinates = [images(e) for e in write.access.at]
+    walk, w = low.bound.walk, low.writer
+    with ExitStack() as loops:
+        axes: tuple[Symbol, ...] = over
+        moved = Substitution({})
+        if walk is not None:
+            i, c = over
+            count, each = low.bound.image_rows
+            image = loops.enter_context(w.loop("g", count, unroll=True))
+            line, place, column = w.axes((walk.lines, walk.pitch, extent(c)))
+            axes = line, place, column
+            moved = Substitution({i: each * image + walk.pitch * line + place, c: column})
+        places = [moved(e) for e in coordinates]
+        axes, digits = split(axes, places)
+        goal = w.view(write.access.tensor, axes, [(digits(e), mark) for e, mark in marked(places, write.access.shape)])
+        source = w.view(tile, axes, [(digits(moved(e)), False) for e in at])
+        low.storage.taken.append(w.emit("copy", (source, goal)))
+
+
+def _with_loads_replaced(formula: Formula, tensor: Value, other: Formula) -> Formula:
+    """Return the formula with `other` in place of all loads from `tensor`."""
+    return rewritten(formula, lambda e: e, lambda each: other if each.tensor is tensor else load(each.tensor, *each.at))
+
+
+def _check_overhang(scope: TileScope, write: Write) -> None:
+    """Raise a ProgramError unless the padding of edge tasks is out of bounds of the written argument, and so not
+    stored.
+    """
+    for d in write.dims:
+        width, extent = write.parts[d][1], scope.size(d)
+        if as_expr(extent % width) is as_expr(0):
+            continue
+        past: dict[Expr, Expr] = {scope.coordinate(d): symbol("past", extent)}
+        images = Substitution(past)
+        if not any((images(e) >= n) is ONE for e, n in zip(write.access.at, write.access.shape, strict=True)):
+            raise ProgramError(f"what lies past the end of {d} cannot be shown to lie outside what is written")

@@ -1,0 +1,149 @@
+"""Where the values of a program live: formulas over memory, registers and arguments."""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tilewright.algebra.expr import Expr, Symbol, as_expr
+from tilewright.algebra.expr_use import Substitution
+from tilewright.ir import tile_formulas as formulas
+from tilewright.ir.core import Op, Value
+from tilewright.ir.dtypes import DType
+from tilewright.ir.formula import Formula
+from tilewright.lower.block.lazy_tiles import Load, Parts, Tile, load, most, only_load
+from tilewright.lower.block.scope import TileScope
+from tilewright.lower.block.writer import BlockWriter
+
+
+class Storage:
+    """The Tile of each value of a tile program, and the tensors that hold computed values."""
+
+    def __init__(self, scope: TileScope, writer: BlockWriter):
+        self.scope, self.writer = scope, writer
+        self.env: ChainMap[Value, Tile] = ChainMap()
+        """The Tile of each value of the tile program."""
+        self.sums: dict[Value, tuple[Expr, ...]] = {}
+        """{register tensor: the dimensions that it has}; the value's current part has extent 1 along all others.
+        An accumulator tile has M and N."""
+        self.holds_sums = True
+        """True if registers hold an accumulator tile of every product at once; else finished tiles go to memory."""
+        self.padded: dict[Value, tuple[Expr, ...]] = {}
+        """{accumulator in memory that is padded to whole atoms: its extents without padding}."""
+        self.loose: dict[Load, tuple[bool, ...]] = {}
+        """{load that MMAs do in place: for each coordinate, True if it may be out of bounds}."""
+        self.early: dict[Op, Tile] = {}
+        """{read in a loop: its Tile}, for reads that were hoisted out of the loop for all of its iterations."""
+        self.going_on: dict[Value, Value] = {}
+        """{value: its tensor} of loop-carried values, and of results that were written over them in the same tensor."""
+        self.brought: dict[Op, str] = {}
+        """{copy from an argument to shared memory: its kind}: "ring" for K steps, "halo" for halo tiles, "start" for
+        operands that are loaded before the first task."""
+        self.taken: list[Op] = []
+        """Copies of results from shared memory to arguments."""
+
+    @contextmanager
+    def nested(self) -> Iterator[None]:
+        """Forget values that are defined within this context at its end."""
+        before, self.env = self.env, self.env.new_child()
+        try:
+            yield
+        finally:
+            self.env = before
+
+    def axes(
+        self, dims: tuple[Expr, ...], parts: Parts, tensor: Value | None = None
+    ) -> tuple[tuple[Symbol, ...], Substitution]:
+        """Return (iterators of an operation, substitution of the coordinates of `dims` by them).
+
+        `parts` maps dimensions to the (first index, extent) that the operation covers. If `tensor` is in registers,
+        there are iterators only for the dimensions it has; others have extent 1.
+        """
+        held = dims if tensor is None else self.sums.get(tensor, dims)
+        over = self.writer.axes([parts[d][1] for d in held])
+        along = dict(zip(held, over, strict=True))
+        return over, Substitution({self.scope.coordinate(d): parts[d][0] + along.get(d, as_expr(0)) for d in dims})
+
+    def viewed(self, source: Load, dims: tuple[Expr, ...], parts: Parts) -> Value:
+        """Return a view of the elements that a load reads over the dimensions `dims`.
+
+        `parts` maps dimensions to the (first index, extent) of the view.
+        """
+        return self.writer.viewed(source, *self.axes(dims, parts))
+
+    def held(self, tensor: Value, dims: tuple[Expr, ...], parts: Parts) -> Tile:
+        """Return a Tile over the dimensions `dims` that loads its elements from `tensor`.
+
+        `parts` maps dimensions to the (first index, extent) that the tensor has.
+        """
+        at = tuple(self.scope.coordinate(d) - parts[d][0] for d in self.sums.get(tensor, dims))
+        return Tile(tensor.type.dtype, dims, parts, load(tensor, *at))
+
+    def put(
+        self, tensor: Value, dims: tuple[Expr, ...], parts: Parts, formula: Formula, whole: Parts | None = None
+    ) -> None:
+        """Emit the computation of `formula` over the dimensions `dims` into `tensor`.
+
+        `parts` maps dimensions to the (first index, extent) to compute; `whole` to those that the tensor has, if it has
+        more.
+        """
+        over, images = self.axes(dims, parts, tensor)
+        first = {d: parts[d][0] - whole[d][0] for d in dims} if whole is not None else {}
+        held = zip(self.sums.get(tensor, dims), over, strict=True)
+        at = [(first.get(d, as_expr(0)) + i, False) for d, i in held]
+        self.writer.map(self.writer.view(tensor, over, at), over, formula, images)  # a view: the tensor may be padded
+
+    def stored(
+        self,
+        tile: Tile,
+        dims: tuple[Expr, ...] | None = None,
+        as_type: tuple[DType, Formula] | None = None,
+        name: str | None = None,
+    ) -> Tile:
+        """Compute a tile into a new tensor, in memory or registers; return a Tile that loads from it.
+
+        `dims` is the order of dimensions in the tensor; `as_type` is (element type, formula) to store instead of the
+        tile's; `name` is the tensor's name.
+        """
+        dims = tile.dims if dims is None else dims
+        dtype, formula = (tile.dtype, tile.formula) if as_type is None else as_type
+        parts = {d: tile.parts[d] for d in dims}
+        sizes = tuple(parts[d][1] for d in dims)
+        if 0 in sizes:  # there are no elements to store
+            return Tile(dtype, dims, parts, Formula.cast(dtype, Formula.number(0)))
+        tensor = self.room(dtype, dims, parts, f"v{name}" if name is not None and name.isdigit() else name or "v")
+        self.put(tensor, dims, parts, formula)
+        return self.held(tensor, dims, parts)
+
+    def room(self, dtype: DType, dims: tuple[Expr, ...], parts: Parts, name: str) -> Value:
+        """Allocate a tensor called `name` for a value over the dimensions `dims`; return it.
+
+        `parts` maps dimensions to (first index, extent). The tensor is in registers if values of this shape are
+        distributed over lanes as accumulators are (`home`), else in memory.
+        """
+        axes = None if self.writer.home is None else self.writer.home.axes(dims, parts)
+        if axes is None:
+            return self.writer.alloc(dtype, [parts[d][1] for d in dims], name)
+        registers = self.writer.dealt(dtype, [most(parts[d][1]) for d in axes], name)
+        self.sums[registers] = axes
+        return registers
+
+    def room_of(self, tensor: Value) -> tuple[Expr, ...]:
+        """Return the extents of a tensor's elements that hold values, without the padding to whole atoms."""
+        return self.padded.get(tensor) or tensor.type.shape
+
+    def load_of(self, tile: Tile, dtype: DType | None = None) -> tuple[Tile, Load]:
+        """Return (Tile that is one load, this Load) with the elements of `tile`, which is stored first if it is no
+        plain load.
+
+        It is also stored if its element type is not `dtype`; None: any type.
+        """
+        source = only_load(tile.formula)
+        if source is not None and dtype in (None, tile.dtype):
+            return tile, source
+        kind = dtype or tile.dtype
+        stored = self.stored(tile, as_type=(kind, formulas.converted(tile.formula, tile.dtype, kind)))
+        stored_load = only_load(stored.formula)
+        assert stored_load is not None
+        return stored, stored_load

@@ -1,0 +1,384 @@
+"""Emits block programs: allocations, views, copies, maps, reductions and loops (`BlockWriter`)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from math import inf, prod
+from typing import Any
+
+from tilewright.algebra import Layout, Swizzle
+from tilewright.algebra.expr import Const, Expr, FloorDiv, Symbol, as_expr, index, symbol
+from tilewright.algebra.expr_use import Substitution, number_or
+from tilewright.analysis.flat_memory import Size
+from tilewright.ir.attrs import Range
+from tilewright.ir.block import BLOCK
+from tilewright.ir.builder import Builder
+from tilewright.ir.core import Block, Op, Value
+from tilewright.ir.dtypes import DType
+from tilewright.ir.formula import Formula
+from tilewright.ir.tensors import Distribution, RegisterType, TensorType, packed
+from tilewright.lower.block.lazy_tiles import Load, loads, rewritten
+from tilewright.lower.block.register_layouts import Home
+from tilewright.machine import Limits
+
+_AXIS = re.compile(r"i\d+")
+"""Names of the iterators of block operations (`axes`): i0, i1, ..."""
+
+
+def _is_shared(value: Value) -> bool:
+    """True if a value is a tensor in shared memory."""
+    return isinstance(value.type, TensorType) and value.type.space == "shared"
+
+
+def extent(axis: Symbol) -> Size:
+    """Return the extent of an iterator: its upper bound plus 1; an int, or an expression of open sizes."""
+    assert axis.upper is not None
+    return number_or(axis.upper + 1)
+
+
+def word(dim: Expr) -> str:
+    """Return a dimension as part of a name: its own name if it is a symbol, "d" if it is a longer expression."""
+    text = str(dim)
+    return text if text.isidentifier() else "d"
+
+
+def split(over: tuple[Symbol, ...], expressions: Sequence[Expr]) -> tuple[tuple[Symbol, ...], Substitution]:
+    """Return (new iterators, substitution of the iterators `over` by them) so that `expressions` need no division.
+
+    An iterator that some expression divides by n, or takes modulo n, is split there into digits (mixed-radix parts of a
+    flat index). A copy along a flat index then has loops in which contiguous elements are recognised. `over` and the
+    empty substitution are returned if nothing is divided.
+
+    >>> i, j = index("i0", 4), index("i1", 36)
+    >>> axes, images = split((i, j), [i + j // 12, j % 12])
+    >>> axes, images(i + j // 12), images(j % 12)
+    ((<i0>, <i1>, <i2>), <i0 + i1>, <i2>)
+    """
+    radices: dict[Symbol, set[int]] = {s: set() for s in over}
+    for node in (n for e in expressions for n in e.divisions(set())):
+        inner, divisor = node.parts
+        quotient_of, inner_divisor = inner.parts if isinstance(inner, FloorDiv) else (inner, as_expr(1))
+        if quotient_of in radices and isinstance(divisor, Const) and isinstance(inner_divisor, Const):
+            radices[quotient_of].add(divisor.value * inner_divisor.value)
+    sizes: list[Size] = []
+    steps_of: dict[Symbol, list[int]] = {}
+    for s in over:
+        size = extent(s)
+        if isinstance(size, Expr):
+            steps_of[s] = [1]
+            sizes.append(size)
+            continue
+        chain = [1, *sorted(r for r in radices[s] if r < size), size]
+        if any(b % a for a, b in pairwise(chain)):
+            chain = [1, size]
+        steps = chain[-2::-1]
+        steps_of[s] = steps
+        sizes += [b // a for a, b in zip(steps, [size, *steps], strict=False)]
+    if len(sizes) == len(over):
+        return over, Substitution({})
+    axes = tuple(index(f"i{n}", size) for n, size in enumerate(sizes))
+    next_axis = iter(axes)
+    images: dict[Symbol, Expr] = {s: sum((next(next_axis) * n for n in steps_of[s]), start=as_expr(0)) for s in over}
+    return axes, Substitution(images)
+
+
+class BlockWriter:
+    """Emits the operations of a block program to the block that is open, through the builder of all levels."""
+
+    def __init__(self, lanes: int | None = None, opened: Collection[Symbol] = (), limits: Limits | None = None) -> None:
+        """`lanes` is the number of a workgroup's threads, which need a barrier after each operation on shared memory;
+        None: there is one thread (a CPU). `opened` are the sizes known only at the call. `limits` has the cache sizes
+        from which strides without cache conflicts follow; None: rows are packed."""
+        self.lanes, self.opened, self._limits = lanes, frozenset(opened), limits
+        self._endless = Substitution({s: symbol(s.name, 1) for s in opened})
+        self._builder = Builder(BLOCK)
+        self.blocks = self._builder.blocks
+        self.loc: Any = None
+        """The line of the author's source that emitted operations refer to."""
+        self._names: dict[str, int] = {}
+        self.home: Home | None = None
+        """The register layout of values between MMAs; None: they are in memory."""
+        self.loops: list[tuple[Symbol, Block]] = []
+        """(variable, body) of the loops around the open block, outermost first."""
+
+    def fresh(self, name: str) -> str:
+        """Return `name`, or `name` with a number behind it, that this program does not use yet.
+
+        Characters that cannot stand in a name become `_`.
+
+        >>> w = BlockWriter()
+        >>> [w.fresh(name) for name in ("v", "v", "v_1", "v", "t_2*M + 1")]
+        ['v', 'v_1', 'v_1_1', 'v_2', 't_2_M_1']
+        """
+        name = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_") or "v"
+        candidate, count = name, self._names.get(name, 0)
+        while candidate in self._names or _AXIS.fullmatch(candidate):
+            count += 1
+            candidate = f"{name}_{count}"
+        self._names[name] = count
+        self._names.setdefault(candidate, 0)
+        return candidate
+
+    def emit(
+        self, spec_name: str, operands: tuple[Value, ...] = (), blocks: tuple[Block, ...] = (), **attrs: Any
+    ) -> Op:
+        """Append the operation `spec_name` to the open block, and return it; attributes that are None are left out.
+
+        A workgroup barrier follows if there are several threads and an operand is in shared memory.
+        """
+        attributes = {name: value for name, value in attrs.items() if value is not None}
+        op = self._builder.emit(spec_name, operands, attributes, blocks=blocks, loc=self.loc)
+        if self.lanes is not None and spec_name not in ("view", "bitcast") and any(map(_is_shared, operands)):
+            self._builder.emit("barrier", loc=self.loc)
+        return op
+
+    def room(self, size: Size) -> Expr:
+        """Return the extent to allocate for a dimension of `size`: its largest value; an unbounded size stays an
+        expression.
+        """
+        e = as_expr(size)
+        limit = self._endless(e).hi
+        return e if e.is_constant or (limit == inf and e.symbols <= self.opened) else as_expr(int(min(limit, e.hi)))
+
+    def alloc(
+        self,
+        dtype: DType,
+        sizes: Sequence[Size],
+        name: str,
+        swizzle: Swizzle | None = None,
+        strides: Sequence[int] | None = None,
+    ) -> Value:
+        """Allocate a tensor called `name` in shared memory (on a CPU: the worker's own memory) and return it.
+
+        If a size is an expression, the tensor has room for its largest value; `part` gives a view of the size itself.
+        `strides` are in elements; None: packed, or padded against cache conflicts.
+        """
+        room = tuple(map(self.room, sizes))
+        steps = tuple(map(as_expr, strides)) if strides else self._strides(dtype, room) if swizzle is None else None
+        kind = TensorType("shared", dtype, room, steps, swizzle)
+        value = self.emit("alloc", type=kind).result
+        value.name = self.fresh(name)
+        return value
+
+    def _strides(self, dtype: DType, sizes: Sequence[Expr]) -> tuple[Expr, ...] | None:
+        """Return strides (in elements) that add a cache line to each row, against cache conflicts; None to keep rows
+        packed.
+
+        A cache finds a line by the low bits of its address: of rows whose pitch is a multiple of a page, it holds only
+        as many as it has ways, and a block of the accumulator reads more.
+        """
+        *outer, last = [e.value for e in sizes if isinstance(e, Const)] or [1]
+        limits = self._limits
+        if limits is None or self.lanes is not None or len(outer) + 1 < len(sizes) or prod(outer) < 2:
+            return None
+        if limits.conflict_bytes is None or last * dtype.bits % (8 * limits.conflict_bytes):
+            return None
+        return packed(tuple(map(as_expr, (*outer, last + 8 * limits.line_bytes // dtype.bits))))
+
+    def register(self, dtype: DType, name: str) -> Value:
+        """Allocate one number in a register, with the same value in all threads, and return it."""
+        return self._alloc_registers(dtype, (), Distribution(layout=Layout((self.lanes or 1, 1), (0, 0))), name)
+
+    def _alloc_registers(self, dtype: DType, sizes: Sequence[int], distribution: Distribution, name: str) -> Value:
+        """Allocate a register tensor with a layout over lanes, and return it."""
+        value = self.emit("alloc", type=RegisterType(dtype, tuple(map(as_expr, sizes)), distribution)).result
+        value.name = self.fresh(name)
+        return value
+
+    def part(self, tensor: Value, sizes: Sequence[Size]) -> Value:
+        """Return a view of the first `sizes[n]` elements along each dimension n of a tensor."""
+        over = self.axes(sizes)
+        return self.view(tensor, over, [(s, False) for s in over])
+
+    def registers(
+        self, dtype: DType, sizes: Sequence[int], operand: str, name: str, waves: tuple[int, int] = (1, 1)
+    ) -> Value:
+        """Allocate a register tensor in the layout of an atom's operand, and return it.
+
+        `operand` names it: the atom and a, b or c. `waves` is (groups of waves along M, groups along N) that share the
+        tensor.
+        """
+        groups = None if waves == (1, 1) else (as_expr(waves[0]), as_expr(waves[1]))
+        return self._alloc_registers(dtype, sizes, Distribution(operand=operand, waves=groups), name)
+
+    def dealt(self, dtype: DType, sizes: Sequence[int], name: str) -> Value:
+        """Allocate a register tensor that is distributed to lanes as accumulators are (`home`), and return it."""
+        distribution = None if self.home is None else self.home.distribution(tuple(sizes))
+        assert distribution is not None
+        return self._alloc_registers(dtype, sizes, distribution, name)
+
+    def vectors(self, dtype: DType, sizes: Sequence[int], layout: Layout, name: str) -> Value:
+        """Allocate a register tensor with the layout (lane, register) -> element, and return it."""
+        return self._alloc_registers(dtype, sizes, Distribution(layout=layout), name)
+
+    @contextmanager
+    def inside(self, block: Block) -> Iterator[None]:
+        """Append operations to `block` within this context."""
+        self.blocks.append(block)
+        try:
+            yield
+        finally:
+            self.blocks.pop()
+
+    @contextmanager
+    def loop(
+        self,
+        name: str,
+        count: Expr | int,
+        first: Expr | int = 0,
+        *,
+        unroll: bool = False,
+        peel: tuple[int, int] | None = None,
+        kept: bool = False,
+    ) -> Iterator[Expr]:
+        """Emit a loop called `name` from `first` up to, and without, `count`; yield its variable, and emit the body in
+        this context.
+
+        A single iteration has no loop: `first` is yielded, unless `kept` is set. `peel` is (number of first iterations,
+        number of last iterations) that are peeled.
+        """
+        if not kept and as_expr(count) - first is as_expr(1):
+            yield as_expr(first)
+            return
+        loop_range = Range.of(self.fresh(name), first, count)
+        inner = Block(())
+        self.loops.append((loop_range.symbol, inner))
+        with self.inside(inner):
+            yield loop_range.symbol
+        self.loops.pop()
+        ends = None if peel is None else tuple(map(as_expr, peel))
+        self.emit("for", ranges=(loop_range,), unroll=unroll or None, peel=ends, blocks=(inner,))
+
+    @contextmanager
+    def before(self, expressions: Collection[Expr]) -> Iterator[None]:
+        """Within this context, emit operations in front of the loops whose variables do not occur in `expressions`."""
+        used = {s for e in expressions for s in e.symbols}
+        outer = self.blocks[-1]
+        for variable, body in reversed(self.loops):
+            if body is not outer or variable in used:
+                break
+            outer = self.blocks[self.blocks.index(outer) - 1]
+        with self.inside(outer):
+            yield
+
+    def combine(
+        self, name: str, source: Value, target: Value, along: int, how: str, *, accumulate: bool = False
+    ) -> None:
+        """Emit the operation `name` ("reduce" or "scan") of `source` along dimension number `along` to `target`.
+
+        `how` is the combining function, such as "sum". With `accumulate`, elements of `target` are combined with the
+        result; otherwise they are overwritten.
+        """
+        attrs: dict[str, Any] = {"along": along, "with": how, "accumulate": accumulate or None}
+        self.emit(name, (source, target), (), **attrs)
+
+    def axes(self, sizes: Sequence[Size]) -> tuple[Symbol, ...]:
+        """Return iterators i0, i1, ... with these extents, the coordinates of an operation."""
+        return tuple(index(f"i{n}", size) for n, size in enumerate(sizes))
+
+    def view(self, tensor: Value, over: tuple[Symbol, ...], at: Sequence[tuple[Expr, bool]]) -> Value:
+        """Return a view of `tensor` over the iterators `over`; the tensor itself if the view has the same elements.
+
+        `at` has (coordinate, True if it may be out of bounds) for each dimension of the tensor. A register tensor with
+        one element per row is broadcast along columns; any other register tensor is first copied to shared memory.
+        """
+        sizes = tuple(s.upper + 1 for s in over if s.upper is not None)
+        if sizes == tensor.type.shape and all(
+            e is s and not may_leave for (e, may_leave), s in zip(at, over, strict=True)
+        ):
+            return tensor
+        if isinstance(tensor.type, RegisterType) and self._is_row(tensor, over, at, sizes):
+            broadcast = self.dealt(tensor.type.dtype, [int(n) for n in sizes], f"{tensor.name}_wide")
+            self.emit("broadcast", (tensor, broadcast), along=1)
+            return broadcast
+        if isinstance(tensor.type, RegisterType):  # parts of registers have no view: copy them to memory
+            held = self.alloc(tensor.type.dtype, [int(n) for n in tensor.type.shape], f"{tensor.name}_held")
+            self.emit("copy", (tensor, held))
+            tensor = held
+        value = self.emit("view", (tensor,), over=over, at=tuple(at)).result
+        value.name = self.fresh(f"{tensor.name}_view")
+        return value
+
+    def columns(self, held: Value, over: tuple[Symbol, ...], row: Expr, column: Expr) -> Value:
+        """Return a view of some columns of the register tensor `held`; it stays in registers.
+
+        `row` and `column` are its coordinates in `held`, as expressions of the iterators `over`.
+        """
+        part = self.emit("view", (held,), over=over, at=((row, False), (column, False))).result
+        part.name = self.fresh("columns")
+        return part
+
+    def _is_row(
+        self, tensor: Value, over: tuple[Symbol, ...], at: Sequence[tuple[Expr, bool]], sizes: tuple[Expr, ...]
+    ) -> bool:
+        """True if a view repeats a register tensor of one element per row along columns.
+
+        `at` and `over` are the coordinates and iterators of the view; `sizes` are its extents.
+        """
+        if self.home is None or len(over) != 2 or len(at) != 1 or at[0][0] is not over[0]:
+            return False
+        shape = tuple(e.value for e in sizes if isinstance(e, Const))
+        return tensor.type.shape == sizes[:1] and self.home.distribution(shape) is not None
+
+    def copy(
+        self, tensor: Value, over: tuple[Symbol, ...], at: Sequence[tuple[Expr, bool]], target: Value, otherwise: float
+    ) -> None:
+        """Emit a copy to `target`, whose coordinates are `over`, of the elements of `tensor` at `at`.
+
+        `at` has (coordinate, True if it may be out of bounds) for each dimension of `tensor`; `otherwise` is stored
+        where an element is out of bounds.
+        """
+        axes, images = split(over, [e for e, _ in at])
+        source = self.view(tensor, axes, [(images(e), may_leave) for e, may_leave in at])
+        goal = self.view(target, axes, [(images(s), False) for s in over])
+        self.emit("copy", (source, goal), otherwise=otherwise)
+
+    def viewed(self, source: Load, over: tuple[Symbol, ...], images: Substitution) -> Value:
+        """Return a view of the elements of a load over the iterators `over`; `images` maps coordinates to them."""
+        return self.view(source.tensor, over, [(images(e), False) for e in source.at])
+
+    def map(self, target: Value, over: tuple[Symbol, ...], formula: Formula, images: Substitution) -> None:
+        """Emit target = formula, element by element, over the iterators `over`; `images` maps coordinates to them.
+
+        A formula that is one load of the same type becomes a copy.
+        """
+        target = self.view(target, over, [(s, False) for s in over])
+        register_loads = [each for each in loads(formula) if isinstance(each.tensor.type, RegisterType)]
+        # register tensors cannot be viewed in part, so that their axes stay
+        register_axes = {s for each in register_loads for e in each.at for s in images(e).symbols}
+        single = {s: as_expr(0) for s in over if s.hi == 0 and s not in register_axes}
+        if single and len(single) < len(over) and isinstance(target.type, TensorType):
+            longer = [s for s in over if s not in single]
+            axes = self.axes([extent(s) for s in longer])
+            known = Substitution({**single, **dict(zip(longer, axes, strict=True))})
+            goal = self.view(target, axes, [(known(s), False) for s in over])
+            self.map(goal, axes, rewritten(formula, lambda e: known(images(e))), Substitution({}))
+            return
+        axes, digits = split(over, [images(e) for each in loads(formula) for e in each.at])
+        if axes != over and isinstance(target.type, TensorType) and all(digits(s) in axes for s in register_axes):
+            goal = self.view(target, axes, [(digits(s), False) for s in over])
+            self.map(goal, axes, rewritten(formula, lambda e: digits(images(e))), Substitution({}))
+            return
+        operand_number: dict[Load, int] = {}
+        views: list[Value] = []
+        for each in loads(formula):
+            moved = Load(each.tensor, tuple(images(e) for e in each.at))
+            if moved not in operand_number:
+                view = self.view(moved.tensor, over, [(e, False) for e in moved.at])
+                if view not in views:
+                    views.append(view)
+                operand_number[moved] = views.index(view) + 1
+        if formula.name == "operand" and target.type.dtype is views[0].type.dtype:
+            self.emit("copy", (views[0], target))
+            return
+
+        def numbered(each: Load) -> Formula:
+            """Return the number of the operand that replaces a load."""
+            return Formula.operand(operand_number[Load(each.tensor, tuple(map(images, each.at)))])
+
+        numbered_formula = rewritten(formula, images, numbered)
+        indexed = any(True for _ in numbered_formula.expressions())
+        self.emit("map", (target, *views), over=over if indexed else None, formula=numbered_formula)

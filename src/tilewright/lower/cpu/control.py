@@ -1,0 +1,301 @@
+"""For, tasks, if and while on CPUs; unrolling and peeling; channels if one worker is producer and consumer."""
+
+from __future__ import annotations
+
+from itertools import product
+from math import prod
+from typing import Any
+
+from tilewright.algebra.expr import Const, Expr, FloorDiv, Symbol, as_expr, symbol
+from tilewright.algebra.expr_rules import linear, maximum
+from tilewright.algebra.expr_use import has_division
+from tilewright.analysis.flat_memory import PlacedMemory
+from tilewright.analysis.in_bounds import fails, holds
+from tilewright.errors import ProgramError
+from tilewright.ir.attrs import Range
+from tilewright.ir.core import Block, Op
+from tilewright.ir.dtypes import i64
+from tilewright.ir.formula import Formula
+from tilewright.ir.tensors import numbers
+from tilewright.lower.cpu.clone import cloned
+from tilewright.lower.cpu.delayed_epilogue import can_defer, lower_deferred
+from tilewright.lower.cpu.elementwise import in_memory, load
+from tilewright.lower.dynamic_tasks import lower_task_table
+from tilewright.lower.loop_lowering import LoopLowering
+
+MOST = 4096
+"""The most iterations that `unroll` or `peel` may unroll."""
+
+
+def for_(low: LoopLowering, op: Op) -> None:
+    """Lower a `for` loop: as a loop, unrolled, peeled, or with the end of each iteration deferred into the next one.
+    Nothing is emitted if it has no iterations for any value of the open sizes.
+    """
+    if low.open and any((low.expr(r.hi) - low.expr(r.lo)).hi <= 0 for r in op.attrs["ranges"]):
+        return
+    if op.attrs.get("overlap") == "defer" and can_defer(low, op):
+        lower_deferred(low, op)
+        return
+    ranges = op.attrs["ranges"]
+    if op.attrs.get("unroll") and all(isinstance(low.expr(e), Const) for r in ranges for e in (r.lo, r.hi)):
+        _emit_unrolled(low, op, ranges)
+        return
+    _emit_nest(low, op, list(ranges), _peel_counts(low, op))
+
+
+def _peel_counts(low: LoopLowering, op: Op) -> tuple[int, ...]:
+    """Return (number of first iterations to peel, number of last ones) from the attribute `peel`; () if the loop has
+    none. Raise a ProgramError unless these are one or two numbers from 0 to MOST.
+    """
+    if "peel" not in op.attrs:
+        return ()
+    counts = [int(low.expr(e)) for e in op.attrs["peel"]]
+    if not 1 <= len(counts) <= 2 or any(not 0 <= n <= MOST for n in counts):
+        raise ProgramError(
+            f"peel {counts}: one or two numbers of rounds from 0 to {MOST}, of the first and of the last"
+        )
+    return counts[0], counts[1] if len(counts) > 1 else 0
+
+
+def _range_length(values: range) -> int:
+    """Return the number of elements of a range; `len` fails for numbers beyond a machine word.
+
+    >>> _range_length(range(0, 10**30, 3)) == 10**30 // 3 + 1, _range_length(range(5, 2))
+    (True, 0)
+    """
+    return max(0, -(-(values.stop - values.start) // values.step))
+
+
+def lower_blocks(low: LoopLowering, op: Op) -> None:
+    """Lower all blocks of an iteration, one after the other."""
+    before = low.meaning
+    for block in op.blocks:
+        low.block(block)
+    low.meaning = before
+
+
+def _emit_unrolled(low: LoopLowering, op: Op, ranges: tuple[Range, ...]) -> None:
+    """Emit an unrolled loop: its body is lowered once and cloned for each iteration. Raise a ProgramError for more than
+    MOST iterations.
+    """
+    limits = [range(int(low.expr(r.lo)), int(low.expr(r.hi)), r.step) for r in ranges]
+    count = prod(map(_range_length, limits))
+    if count > MOST:
+        raise ProgramError(f"unroll: {count} rounds are more than {MOST}")
+    points = list(product(*limits))
+    if len(points) == 1:
+        with low.means({r.symbol: as_expr(v) for r, v in zip(ranges, points[0], strict=True)}):
+            lower_blocks(low, op)
+        return
+    template, variables = Block(()), {}
+    for r, numbers_of in zip(ranges, limits, strict=True):
+        variables[r.symbol] = low.symbol(r.symbol.name, numbers_of[0], numbers_of[-1])
+    with low.writing(template), low.means(variables):
+        lower_blocks(low, op)
+    for point in points:
+        meanings = {variables[r.symbol]: as_expr(v) for r, v in zip(ranges, point, strict=True)}
+        low.blocks[-1].ops += cloned(low, template.ops, meanings)
+
+
+def _emit_nest(low: LoopLowering, op: Op, ranges: list[Range], peel: tuple[int, ...]) -> None:
+    """Emit nested loops over `ranges` around the body of `op`. With `peel` = (first, last), that many iterations at
+    both ends of the innermost loop are peeled.
+    """
+    if not ranges:
+        lower_blocks(low, op)
+        return
+    r, rest = ranges[0], ranges[1:]
+    lo, hi = low.expr(r.lo), low.expr(r.hi)
+    if peel and not rest and isinstance(lo, Const) and isinstance(hi, Const):
+        values = range(lo.value, hi.value, r.step)
+        count = _range_length(values)
+        first = min(peel[0], count)
+        last = max(count - peel[1], first)
+        head, middle, tail = values[:first], values[first:last], values[last:]
+        for v in head:
+            _emit_iteration(low, op, r.symbol, as_expr(v), rest)
+        if middle:
+            _emit_loop(low, op, r, as_expr(middle[0]), as_expr(middle[-1] + 1), rest, ())
+        for v in tail:
+            _emit_iteration(low, op, r.symbol, as_expr(v), rest)
+        return
+    if peel and not rest and low.open and r.step == 1:
+        _emit_peeled(low, op, r, lo, hi, peel)
+        return
+    _emit_loop(low, op, r, lo, hi, rest, peel)
+
+
+def _emit_peeled(low: LoopLowering, op: Op, r: Range, lo: Expr, hi: Expr, peel: tuple[int, ...]) -> None:
+    """Emit the loop over range `r` with limits `lo` and `hi` that are known only at the call. The first peel[0]
+    iterations are emitted separately, each under a condition; the last peel[1] are a second loop, so that their code is
+    emitted once.
+    """
+    first, last = peel
+    if has_division(hi):  # a symbol with a definition: proofs know its distance from the dividend
+        hi = symbol(low.fresh("end"), definition=hi)
+        low.emit("let", symbol=hi)
+    for n in range(first):
+        runs = lo + n < hi
+        if isinstance(runs, Const) and runs.value:
+            _emit_iteration(low, op, r.symbol, lo + n, [])
+        else:
+            with low.when(runs):
+                _emit_iteration(low, op, r.symbol, lo + n, [])
+    _emit_loop(low, op, r, lo + first, hi - last, [], ())
+    if last:
+        _emit_loop(low, op, r, maximum(lo + first, hi - last), hi, [], ())
+
+
+def _emit_iteration(low: LoopLowering, op: Op, variable: Symbol, value: Expr, rest: list[Range]) -> None:
+    """Emit one iteration of a loop, with `variable` replaced by `value`, and the loops over `rest` inside it."""
+    with low.means({variable: value}):
+        _emit_nest(low, op, rest, ())
+
+
+def _emit_loop(
+    low: LoopLowering, op: Op, r: Range, lo: Expr, hi: Expr, rest: list[Range], peel: tuple[int, ...]
+) -> None:
+    """Emit a loop over range `r` from `lo` to `hi`, and the loops over `rest` inside it, the innermost one peeled as
+    `peel` says. Nothing is emitted if the loop is known to be empty.
+    """
+    if isinstance(lo, Const) and isinstance(hi, Const) and hi.value <= lo.value:
+        return
+    with low.loop(r.symbol.name, lo, hi, r.step) as value, low.means({r.symbol: value}):
+        _emit_nest(low, op, rest, peel)
+
+
+def tasks(low: LoopLowering, op: Op) -> None:
+    """Lower `tasks` to a loop over the tasks of one worker, which the runtime numbers. Tasks with shared memory need no
+    barrier between them: each operation is done for all waves before the next one begins.
+    """
+    if op.attrs.get("overlap") == "pingpong":
+        raise ProgramError("overlap pingpong needs two halves of waves that run at once; this machine has one worker")
+    if op.attrs.get("schedule") == "table":
+        lower_task_table(low, op, lambda: lower_blocks(low, op))
+        return
+    ranges = tuple(
+        Range.of(low.fresh(r.symbol.name), low.expr(r.lo), low.expr(r.hi), r.step) for r in op.attrs["ranges"]
+    )
+    inner = Block(())
+    meanings = {r.symbol: n.symbol for r, n in zip(op.attrs["ranges"], ranges, strict=True)}
+    with low.writing(inner), low.means(meanings):
+        lower_blocks(low, op)
+    low.emit("tasks", ranges=ranges, schedule=op.attrs.get("schedule"), blocks=(inner,))
+
+
+def if_(low: LoopLowering, op: Op) -> None:
+    """Lower `if`; a constant condition leaves only the operations of the block that is taken."""
+    when = low.expr(op.attrs["when"])
+    before = low.meaning
+    if isinstance(when, Const):
+        chosen = op.blocks[:1] if when.value else op.blocks[1:]
+        for block in chosen:
+            low.block(block)
+        low.meaning = before
+        return
+    blocks = []
+    for block, facts in zip(op.blocks, (holds(when), fails(when)), strict=False):
+        inner = Block(())
+        with low.writing(inner):
+            for fact in facts if low.open else ():
+                _narrow_open_size(low, fact)
+            low.block(block)
+        low.meaning = before
+        blocks.append(inner)
+    low.emit("if", when=when, blocks=tuple(blocks))
+
+
+def _narrow_open_size(low: LoopLowering, fact: Expr) -> None:
+    """Replace an open size by a symbol with a tighter range in the current branch if `fact`, an expression that is at
+    least 0 there, bounds this size alone (such as W//14 - 1).
+    """
+    constant, terms = linear(fact)
+    if len(terms) != 1 or terms[0][1] != 1:
+        return
+    term, least = terms[0][0], -constant
+    quotient = term
+    if isinstance(quotient, FloorDiv) and isinstance(quotient.right, Const):
+        term, least = quotient.left, least * quotient.right.value
+    if not isinstance(term, Symbol) or least <= term.lo or all(low.expr(s) is not term for s in low.open):
+        return
+    named = symbol(low.fresh(term.name), least, term.upper, definition=term)
+    low.emit("let", symbol=named)
+    low.meaning = {**low.meaning, **{s: named for s in low.open if low.expr(s) is term}}
+
+
+def while_(low: LoopLowering, op: Op) -> None:
+    """Lower `while`: emit a loop that runs while a number in a register or in memory is not zero."""
+    flag = low.handles[op.operands[0]]
+    register = low.register(i64)
+
+    def read_flag() -> None:
+        raw = low.register(flag.dtype)
+        load(low, raw, (), in_memory(low, flag).at(()), 0)
+        low.emit("compute", (register, raw), formula=Formula.cast(i64, Formula.operand(1)))
+
+    read_flag()
+    inner = Block(())
+    before = low.meaning
+    with low.writing(inner):
+        low.block(op.blocks[0])
+        read_flag()
+    low.meaning = before
+    low.emit("while", (register,), blocks=(inner,))
+
+
+def barrier(low: LoopLowering, op: Op) -> None:
+    """Lower `barrier` to nothing: a CPU does each operation for all threads before the next one."""
+
+
+def edge(low: LoopLowering, op: Op) -> None:
+    """Lower `edge` to nothing: CPUs order arithmetic themselves."""
+
+
+# -- channels of one role: stages taken in turn -----------------------------------------------------------------
+
+
+def channel(low: LoopLowering, op: Op) -> None:
+    """Lower `channel`: emit two counters, of the next fill to acquire and of the next fill to wait for."""
+    counters = {}
+    for side in ("acquire", "wait"):
+        counters[side] = low.register(i64, name=side)
+        low.emit("fill", (counters[side],), value=0)
+    low.handles[op.results[0]] = (op, counters)
+
+
+def _take_stage(low: LoopLowering, op: Op, side: str) -> None:
+    """Bind the results of an `acquire` or `wait` (`side`) to the next stage of its channel, and emit the increment of
+    that side's counter.
+    """
+    handle: Any = low.handles[op.operands[0]]
+    channel_op, counters = handle
+    stages = numbers((channel_op.attrs["stages"],), "stages")[0]
+    number = low.symbol("fill", 0, 1 << 40)
+    low.emit("read", (counters[side],), symbol=number)
+    increment = Formula("add", (Formula.operand(1), Formula.number(1)))
+    low.emit("compute", (counters[side], counters[side]), formula=increment)
+    for value, tensor in zip(op.results, channel_op.operands, strict=True):
+        ring_memory: PlacedMemory = low.handles[tensor]
+        start = ring_memory.start + ring_memory.strides[0] * (number % stages)
+        low.handles[value] = PlacedMemory(
+            ring_memory.buffer,
+            ring_memory.dtype,
+            ring_memory.shape[1:],
+            ring_memory.strides[1:],
+            ring_memory.swizzle,
+            start,
+        )
+
+
+def acquire(low: LoopLowering, op: Op) -> None:
+    """Lower `acquire`: bind its results to the stage that the producer fills next."""
+    _take_stage(low, op, "acquire")
+
+
+def wait(low: LoopLowering, op: Op) -> None:
+    """Lower `wait`: bind its results to the stage that the consumer reads next."""
+    _take_stage(low, op, "wait")
+
+
+def ignore_handover(low: LoopLowering, op: Op) -> None:
+    """Lower `commit` or `release` to nothing: one worker does everything in order."""

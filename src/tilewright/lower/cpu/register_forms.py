@@ -1,0 +1,129 @@
+"""Forms of a register tensor on CPUs: vectors, fragments, tile registers, or plain memory if none fits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilewright.algebra.expr import Expr, as_expr
+from tilewright.analysis.distribution import Placement
+from tilewright.ir.core import Value
+from tilewright.ir.dtypes import DType
+from tilewright.machine import MultiplyAtom, OpaqueOperand, RegisterOperand
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """A tensor as vector registers along its last dimension: `registers[outer..., block]` has `lanes` contiguous
+    elements.
+    """
+
+    dtype: DType
+    shape: tuple[int, ...]
+    lanes: int
+    registers: dict[tuple[int, ...], Value]
+
+    def coordinates(self, key: tuple[int, ...], lane: Expr) -> tuple[Expr, ...]:
+        """Return the coordinates of the element in lane `lane` of the register with index `key`."""
+        return (*(as_expr(k) for k in key[:-1]), self.lanes * key[-1] + lane)
+
+    def has_same_layout(self, other: Vectors) -> bool:
+        """True if registers with the same index hold the same elements in both tensors, so that elementwise operations
+        can pair them.
+        """
+        return (self.shape, self.lanes) == (other.shape, other.lanes) and not isinstance(other, Fragments)
+
+
+@dataclass(frozen=True)
+class Fragments(Vectors):
+    """A matrix as vector registers that each hold a small matrix: `registers[i, j]` is in row i and
+    column j of these.
+    """
+
+    operand: RegisterOperand
+
+    def coordinates(self, key: tuple[int, ...], lane: Expr) -> tuple[Expr, ...]:
+        """Return the coordinates of the element in lane `lane` of the register with index `key`."""
+        number = _layout_expr(self.operand, lane, as_expr(0))
+        r, c = number % self.operand.rows, number // self.operand.rows
+        return self.operand.rows * key[0] + r, self.operand.columns * key[1] + c
+
+    def has_same_layout(self, other: Vectors) -> bool:
+        """True if registers with the same index hold the same elements in both matrices, so that elementwise operations
+        can pair them.
+        """
+        same = (self.shape, self.lanes) == (other.shape, other.lanes)
+        return same and isinstance(other, Fragments) and other.operand.layout == self.operand.layout
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """A matrix as tile registers: `registers[i, j]` is the tile in row i and column j of tiles."""
+
+    dtype: DType
+    shape: tuple[int, int]
+    operand: OpaqueOperand
+    registers: dict[tuple[int, int], Value]
+
+    @property
+    def register_shape(self) -> tuple[int, int]:
+        """(rows of a tile register, elements of a row)."""
+        return self.operand.lanes, self.operand.values
+
+    def coordinates(self, key: tuple[int, int], row: Expr, element: Expr) -> tuple[Expr, Expr]:
+        """Return the coordinates in the matrix of the element at (row, element) of the tile register
+        with index `key`.
+        """
+        number = _layout_expr(self.operand, row, element)
+        r, c = number % self.operand.rows, number // self.operand.rows
+        return self.operand.rows * key[0] + r, self.operand.columns * key[1] + c
+
+
+def _layout_expr(operand: RegisterOperand, row: Expr, element: Expr) -> Expr:
+    """Return the column-major index, within the operand's matrix, of the element at (row, element) of its register, as
+    an expression.
+    """
+    total: Expr = as_expr(0)
+    for coordinate, mode in ((row, operand.layout[0]), (element, operand.layout[1])):
+        rest: Expr = coordinate
+        shape = mode.shape if isinstance(mode.shape, tuple) else (mode.shape,)
+        stride = mode.stride if isinstance(mode.stride, tuple) else (mode.stride,)
+        for i, (n, s) in enumerate(zip(shape, stride, strict=True)):
+            digit = rest if i == len(shape) - 1 else rest % n
+            total = total + s * digit
+            rest = rest // n
+    return total
+
+
+def as_vectors(spread: Placement) -> tuple[int, list[tuple[int, ...]]] | None:
+    """Return (lanes, index of the register for each value) if each value of all threads together is a run along the
+    last dimension, so that a vector register can hold it. None if not, or if there are more than 64 threads.
+    """
+    if not spread.shape or spread.threads > 64:
+        return None
+    coordinates = np.unravel_index(spread.elements, spread.shape, order="F")
+    last = coordinates[-1]
+    run = np.arange(spread.threads)[:, None]
+    if np.any(last - last[:1] != run) or np.any(last[:1] % spread.threads):
+        return None
+    if any(np.any(c != c[:1]) for c in coordinates[:-1]):
+        return None
+    keys = [
+        (*(int(c[0, v]) for c in coordinates[:-1]), int(last[0, v]) // spread.threads) for v in range(spread.values)
+    ]
+    return (spread.threads, keys) if len(set(keys)) == len(keys) else None
+
+
+def tile_operand(atom: MultiplyAtom, operand: str) -> OpaqueOperand | None:
+    """Return the atom's operand ("a", "b" or "c") if it is a tile register; else None."""
+    operand_type = {"a": atom.a, "b": atom.b, "c": atom.c}[operand]
+    return operand_type if isinstance(operand_type, OpaqueOperand) else None
+
+
+def fragment_operand(atom: MultiplyAtom, operand: str) -> RegisterOperand | None:
+    """Return the atom's operand ("a", "b" or "c") if each of its registers holds a small matrix; else None."""
+    operand_type = {"a": atom.a, "b": atom.b, "c": atom.c}[operand]
+    if atom.shape[0] == 1 or not isinstance(operand_type, RegisterOperand) or isinstance(operand_type, OpaqueOperand):
+        return None
+    return operand_type if operand_type.values == 1 else None

@@ -1,0 +1,59 @@
+"""Asynchronous copies and MMAs: which atoms are asynchronous, and the shared memory that they read and fill."""
+
+from __future__ import annotations
+
+from tilewright.analysis.views import Places
+from tilewright.ir.core import Program, Value
+from tilewright.ir.tensors import TensorType
+from tilewright.machine import Machine
+
+
+def is_bulk_copy(machine: Machine, atom_name: str) -> bool:
+    """True if the copy atom named `atom_name` copies a whole box of elements asynchronously (a bulk copy)."""
+    atom = machine.copy_atom(atom_name)
+    return atom.asynchronous and atom.bytes_moved is None
+
+
+def is_lane_copy(machine: Machine, atom_name: str) -> bool:
+    """True if the copy atom named `atom_name` is started lane by lane, each lane for a few bytes of its own (as
+    `cp.async`).
+    """
+    atom = machine.copy_atom(atom_name)
+    return atom.asynchronous and atom.bytes_moved is not None
+
+
+def read_asynchronously(program: Program, chain: Places, machine: Machine) -> set[Value]:
+    """Return the allocations and arguments of the program that bulk copies or asynchronous MMAs read. `chain` maps a
+    view to the tensor that it is a view of; a stage of a channel counts as the tensor that holds all its stages.
+    """
+    roots = set()
+
+    def note(value: Value) -> None:
+        root = chain.root(value)
+        maker = chain.made.get(root)
+        if maker is not None and maker.name in ("acquire", "wait"):
+            channel = chain.made[maker.operands[0]]
+            root = channel.operands[maker.results.index(root)]
+        roots.add(chain.root(root))
+
+    for op in program.walk():
+        if op.name == "copy" and "by" in op.attrs and is_bulk_copy(machine, op.attrs["by"]):
+            note(op.operands[0])
+        elif op.name == "mma" and machine.multiply_atom(op.attrs["atom"]).asynchronous:
+            for value in op.operands[1:]:
+                if isinstance(value.type, TensorType):
+                    note(value)
+    return roots
+
+
+def lane_filled_channels(program: Program, chain: Places, machine: Machine) -> set[Value]:
+    """Return the channels of the program into whose stages lanes copy asynchronously, each lane its own bytes. `chain`
+    maps a view to the stage that it is a view of.
+    """
+    channels = set()
+    for op in program.walk():
+        if op.name == "copy" and "by" in op.attrs and is_lane_copy(machine, op.attrs["by"]):
+            maker = chain.made.get(chain.root(op.operands[1]))
+            if maker is not None and maker.name == "acquire":
+                channels.add(maker.operands[0])
+    return channels

@@ -1,0 +1,423 @@
+"""The general form of each operation: lanes take elements or rows in turn, and exchange data through shared memory.
+
+Operands in registers are stored first, and results are loaded to registers; the waves synchronise in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tilewright.algebra.expr import Expr, Symbol, as_expr
+from tilewright.algebra.expr_use import Substitution
+from tilewright.analysis.flat_memory import PlacedMemory, PlacedView, TensorAddress, sizes
+from tilewright.errors import ProgramError
+from tilewright.ir.core import Block, Op, Value
+from tilewright.ir.dtypes import DType
+from tilewright.ir.formula import Formula
+from tilewright.ir.tensors import TensorType, packed
+from tilewright.lower.cpu.reduce import arguments_as_operands
+from tilewright.lower.gpu import copies
+from tilewright.lower.gpu.register_tensors import RegisterTensor, conjunction
+from tilewright.lower.gpu.wave_lowering import WaveLowering
+from tilewright.lower.partial_sums import accumulate, accumulate_scan
+
+InMemory = PlacedMemory | PlacedView
+COMBINING = {"sum": "add", "max": "maximum", "min": "minimum", "prod": "mul"}
+FIRST = {"sum": 0, "prod": 1}
+
+
+def scratch(low: WaveLowering, key: Any, dtype: DType, shape: tuple[int, ...]) -> PlacedMemory:
+    """Return shared scratch memory of the workgroup with this type and shape; calls with the same `key` share it. Each
+    half of a ping-pong role has a part of its own.
+    """
+    size = max(1, int(np.prod(shape, dtype=np.int64)))
+    kind = TensorType("shared", dtype, (as_expr(size * low.group.halves),))
+    buffer = low.scratch_buffer((*key, low.role, low.group.halves), kind)
+    strides = tuple(int(e) for e in packed(tuple(map(as_expr, shape))))
+    return PlacedMemory(buffer, dtype, shape, strides, None, low.group.side * size)
+
+
+def in_memory(low: WaveLowering, op: Op, operand: int, filled: bool = True) -> InMemory:
+    """Return operand number `operand` of `op` in memory. A tensor in registers gets scratch memory, to which its
+    elements are stored if `filled`; if not, it only receives results.
+    """
+    handle = low.handles[op.operands[operand]]
+    if not isinstance(handle, RegisterTensor):
+        memory: InMemory = handle
+        return memory
+    scratch_memory = scratch(low, (op, operand), handle.dtype, handle.shape)
+    if filled:
+        for piece in handle.pieces:
+            copies.store(low, copies.values_of(low, piece), piece, scratch_memory)
+        low.sync_waves()
+    return scratch_memory
+
+
+def load_results(low: WaveLowering, op: Op, operands: range | tuple[int, ...], memories: list[InMemory]) -> None:
+    """Emit the loads of results from the scratch `memories` to the register tensors among `operands` (operand numbers).
+    The waves synchronise before and after.
+    """
+    handles = [low.handles[op.operands[i]] for i in operands]
+    if any(isinstance(h, RegisterTensor) for h in (low.handles[v] for v in op.operands)):
+        low.sync_waves()
+    for handle, memory in zip(handles, memories, strict=True):
+        if isinstance(handle, RegisterTensor):
+            for piece in handle.pieces:
+                copies.load(low, memory, piece.fragment, piece, None)
+    if any(isinstance(h, RegisterTensor) for h in handles):
+        low.sync_waves()
+
+
+def _scalar_fragment(low: WaveLowering, dtype: DType) -> Value:
+    """Return a new fragment with one value per lane."""
+    return low.fragment(dtype, 1)
+
+
+# -- along a dimension ------------------------------------------------------------------------------------------
+
+
+class Rows:
+    """The rows of a `reduce` or `scan`, each done by one lane, element after element."""
+
+    def __init__(self, low: WaveLowering, op: Op):
+        self.low, self.op, self.half = low, op, len(op.operands) // 2
+        self.along = op.attrs["along"]
+        self.targets = [in_memory(low, op, self.half + i, self._reads_targets()) for i in range(self.half)]
+        self.sources = [self._unaliased_source(i) for i in range(self.half)]
+        shape = self.sources[0].shape
+        self.length, self.outer = shape[self.along], shape[: self.along] + shape[self.along + 1 :]
+        wide = op.attrs["with"] in ("sum", "prod")
+        self.kinds = [s.dtype.accumulator if wide else s.dtype for s in self.sources]
+
+    def _reads_targets(self) -> bool:
+        """True if the old elements of the targets are needed, because the reduction accumulates onto them."""
+        return bool(self.op.attrs.get("accumulate"))
+
+    def _unaliased_source(self, number: int) -> InMemory:
+        """Return source number `number` in memory that no target overwrites: a copy if a target has the same memory."""
+        low, op = self.low, self.op
+        source = in_memory(low, op, number)
+        if all(t.root.buffer is not source.root.buffer for t in self.targets):
+            return source
+        copy = scratch(low, (op, number, "before"), source.dtype, source.extents)
+
+        def body(lane: Symbol, v: Symbol, at: tuple[Expr, ...], in_bounds: Expr | None) -> None:
+            copies.store_at(low, copies.load_at(low, source, lane, v, at, in_bounds, 0), copy, lane, v, at, in_bounds)
+
+        copies.distribute_over_lanes(low, source.extents, source.dtype.numpy.itemsize, body)
+        low.sync_waves()
+        return copy
+
+    def run(self) -> None:
+        """Emit the reduction or scan of all rows, and load results to targets that are in registers."""
+        copies.distribute_over_lanes(self.low, self.outer, 1, self._row, width=1)
+        load_results(self.low, self.op, range(self.half, 2 * self.half), self.targets)
+        if any(s.root.buffer in self.low.hoisted.values() for s in self.sources):
+            self.low.sync_waves()
+
+    def source_coordinates(self, at: tuple[Expr, ...], along: Expr) -> tuple[Expr, ...]:
+        """Return the coordinates of an element of a source: the row's coordinates `at`, with the coordinate `along`
+        inserted at the reduced dimension.
+        """
+        return (*at[: self.along], along, *at[self.along :])
+
+    def items(self, lane: Symbol, v: Symbol, at: tuple[Expr, ...], in_bounds: Expr | None) -> list[Value]:
+        """Return a fragment for each source with its element at the coordinates `at`, in the type of the totals. `lane`
+        and `v` are the symbols of a lane and of its value index; `in_bounds` is the condition that a lane has an
+        element (None: always).
+        """
+        items = []
+        for source, kind in zip(self.sources, self.kinds, strict=True):
+            raw = copies.load_at(self.low, source, lane, v, at, in_bounds, 0)
+            items.append(self._cast(raw, kind))
+        return items
+
+    def _cast(self, value: Value, kind: DType) -> Value:
+        """Return a fragment with the value converted to the type `kind`; the value itself if it has this type."""
+        if value.type.dtype is kind:
+            return value
+        converted = _scalar_fragment(self.low, kind)
+        self.low.emit("compute", (converted, value), formula=Formula.cast(kind, Formula.operand(1)))
+        return converted
+
+    def combine(self, totals: list[Value], items: list[Value]) -> None:
+        """Emit totals = combination of `totals` and `items` by the function or the formulas of the operation."""
+        function, low = self.op.attrs["with"], self.low
+        if isinstance(function, str):
+            formula = Formula(COMBINING[function], (Formula.operand(1), Formula.operand(2)))
+            low.emit("compute", (totals[0], totals[0], items[0]), formula=formula)
+            return
+        results = []
+        for total, formula in zip(totals, function, strict=True):
+            results.append(_scalar_fragment(low, total.type.dtype))
+            low.emit("compute", (results[-1], *totals, *items), formula=arguments_as_operands(formula, len(totals)))
+        for total, result in zip(totals, results, strict=True):
+            low.emit("compute", (total, result), formula=Formula.operand(1))
+
+    def write(self, totals: list[Value], lane: Symbol, v: Symbol, at: tuple[Expr, ...], in_bounds: Expr | None) -> None:
+        """Emit the stores of `totals` to the targets at the coordinates `at`, for the lanes for which `in_bounds` holds
+        (None: all). `lane` and `v` are the symbols of a lane and of its value index.
+        """
+        for total, target in zip(totals, self.targets, strict=True):
+            copies.store_at(self.low, self._cast(total, target.dtype), target, lane, v, at, in_bounds)
+
+    def begin(self, items: list[Value]) -> list[Value]:
+        """Return new fragments for the totals that start with the values of `items`."""
+        totals = [_scalar_fragment(self.low, kind) for kind in self.kinds]
+        for total, item in zip(totals, items, strict=True):
+            self.low.emit("compute", (total, item), formula=Formula.operand(1))
+        return totals
+
+    def _row(self, lane: Symbol, v: Symbol, at: tuple[Expr, ...], in_bounds: Expr | None) -> None:
+        """Emit the reduction or scan of the row at the coordinates `at`, for the lanes for which `in_bounds` holds
+        (None: all). `lane` and `v` are the symbols of a lane and of its value index.
+        """
+        low, op = self.low, self.op
+        if op.name == "scan":
+            self._scan_row(lane, v, at, in_bounds)
+            return
+        first = 0
+        if op.attrs.get("accumulate"):
+            before = [
+                self._cast(copies.load_at(low, t, lane, v, at, in_bounds, 0), kind)
+                for t, kind in zip(self.targets, self.kinds, strict=True)
+            ]
+            totals = self.begin(before)
+        else:
+            totals = self.begin(self.items(lane, v, self.source_coordinates(at, as_expr(0)), in_bounds))
+            first = 1
+        if self.length != first:
+
+            def step(i: Expr, accumulators: list[Value]) -> None:
+                self.combine(accumulators, self.items(lane, v, self.source_coordinates(at, i), in_bounds))
+
+            accumulate(low, [(op, total) for total in totals], (first, self.length), step)
+        self.write(totals, lane, v, at, in_bounds)
+
+    def _scan_row(self, lane: Symbol, v: Symbol, at: tuple[Expr, ...], in_bounds: Expr | None) -> None:
+        """Emit the scan of the row at the coordinates `at`: the running total is stored at every element, without that
+        element if `exclusive`. `lane` and `v` are the symbols of a lane and of its value index, `in_bounds` is the
+        condition that a lane has a row.
+        """
+        low, function = self.low, self.op.attrs["with"]
+        if not isinstance(function, str):
+            self._scan_by_formulas(lane, v, at, in_bounds)
+            return
+        first = _scalar_fragment(low, self.kinds[0])
+        low.emit("fill", (first,), value=neutral(function, self.kinds[0]))
+
+        def step(i: Expr, bases: Sequence[Value | None], totals: list[Value]) -> None:
+            items = self.items(lane, v, self.source_coordinates(at, i), in_bounds)
+            if self.op.attrs.get("exclusive"):
+                self.write(self._with_base(bases[0], totals), lane, v, self.source_coordinates(at, i), in_bounds)
+                self.combine(totals, items)
+                return
+            self.combine(totals, items)
+            self.write(self._with_base(bases[0], totals), lane, v, self.source_coordinates(at, i), in_bounds)
+
+        accumulate_scan(low, self.op, [first], self.length, step)
+
+    def _with_base(self, base: Value | None, totals: list[Value]) -> list[Value]:
+        """Return the running totals combined with `base`, the total of all earlier blocks of a long sum; `totals`
+        themselves if `base` is None.
+        """
+        if base is None:
+            return totals
+        total_so_far = self.begin(totals)
+        self.combine(total_so_far, [base])
+        return total_so_far
+
+    def _scan_by_formulas(self, lane: Symbol, v: Symbol, at: tuple[Expr, ...], in_bounds: Expr | None) -> None:
+        """Emit the scan of the row at the coordinates `at` by formulas, which have no neutral element: the totals start
+        with the first elements. `lane` and `v` are the symbols of a lane and of its value index, `in_bounds` is the
+        condition that a lane has a row.
+        """
+        start = self.source_coordinates(at, as_expr(0))
+        totals = self.begin(self.items(lane, v, start, in_bounds))
+        self.write(totals, lane, v, start, in_bounds)
+        if self.length != 1:
+            with self.low.loop("along", 1, self.length) as i:
+                self.combine(totals, self.items(lane, v, self.source_coordinates(at, i), in_bounds))
+                self.write(totals, lane, v, self.source_coordinates(at, i), in_bounds)
+
+
+def neutral(function: str, kind: DType) -> float:
+    """Return the neutral element of a function (sum, prod, max or min) in the type `kind`."""
+    if function in FIRST:
+        return FIRST[function]
+    if kind.is_float:
+        return float("-inf") if function == "max" else float("inf")
+    limits = np.iinfo(kind.numpy)
+    return int(limits.min if function == "max" else limits.max)
+
+
+def along(low: WaveLowering, op: Op) -> None:
+    """Lower `reduce` or `scan` in its general form: each row is done by one lane."""
+    Rows(low, op).run()
+
+
+def broadcast(low: WaveLowering, op: Op) -> None:
+    """Lower `broadcast` through memory: each element of the target is loaded from its row of the source."""
+    source, target = in_memory(low, op, 0), in_memory(low, op, 1, filled=False)
+    axis = op.attrs["along"]
+
+    def body(lane: Symbol, v: Symbol, at: tuple[Expr, ...], in_bounds: Expr | None) -> None:
+        element = copies.load_at(low, source, lane, v, (*at[:axis], *at[axis + 1 :]), in_bounds, 0)
+        copies.store_at(low, element, target, lane, v, at, in_bounds)
+
+    copies.distribute_over_lanes(low, target.shape, target.dtype.numpy.itemsize, body)
+    load_results(low, op, (1,), [target])
+
+
+# -- places that are data ---------------------------------------------------------------------------------------
+
+
+def _for_each_indexed_element(
+    low: WaveLowering,
+    op: Op,
+    memory: InMemory,
+    body: Callable[[Symbol, Symbol, tuple[Expr, ...], Expr | None, TensorAddress], None],
+    in_order: bool = False,
+) -> None:
+    """Emit `body(lane, value, coordinates, condition, address)` for each element of a gather, scatter or atomic.
+    `address` is the place in `memory` that the index tensors give. With `in_order`, one lane does all elements, one
+    after the other.
+    """
+    indices = [in_memory(low, op, 2 + i) for i in range(len(op.operands) - 2)]
+    shape = sizes(low.expr(s.upper + 1) for s in op.attrs["over"])
+
+    def lower_element(lane: Symbol, v: Symbol, at: tuple[Expr, ...], in_bounds: Expr | None) -> None:
+        meanings: dict[Symbol, Expr] = dict(zip(op.attrs["over"], at, strict=True))
+        for (name, index_coordinates), source in zip(op.attrs.get("where", ()), indices, strict=True):
+            images = Substitution({**low.meaning, **meanings})
+            index_value = copies.load_at(
+                low, source, lane, v, tuple(images(formula) for formula in index_coordinates), in_bounds, 0
+            )
+            number = low.unlimited("d")
+            low.emit("read", (index_value,), symbol=number)
+            meanings[name] = number
+        images = Substitution({**low.meaning, **meanings})
+        coordinates, conditions = [], []
+        for (formula, loose), size in zip(op.attrs["at"], memory.shape, strict=True):
+            coordinate = images(formula)
+            if loose:
+                conditions += [coordinate >= 0, coordinate < size]
+            coordinates.append(coordinate)
+        where = memory.at(tuple(coordinates))
+        body(lane, v, at, in_bounds, TensorAddress(where.buffer, where.offset, (*conditions, *where.conditions)))
+
+    if not in_order:
+        copies.distribute_over_lanes(low, shape, 1, lower_element, width=1)
+        return
+    with low.one_wave(), low.loop("element", 0, prod(map(as_expr, shape), start=as_expr(1))) as number:
+        lane, v = low.axes(1)
+        lower_element(lane, v, copies.coordinates_of(number, shape), lane < 1)
+
+
+def _condition_attrs(where: TensorAddress, in_bounds: Expr | None, otherwise: Any = None) -> dict[str, Any]:
+    """Return the attributes `when` and `otherwise` of a load or store at an address: its bounds conditions, and
+    `in_bounds` if that is not None. No attributes if the access is unconditional; no `otherwise` for a store (None).
+    """
+    condition = conjunction((*(() if in_bounds is None else (in_bounds,)), *where.conditions))
+    if condition is None:
+        return {}
+    return {"when": condition} if otherwise is None else {"when": condition, "otherwise": otherwise}
+
+
+def gather(low: WaveLowering, op: Op) -> None:
+    """Lower `gather`: load elements from coordinates that index tensors give."""
+    memory, tile = in_memory(low, op, 1), in_memory(low, op, 0, filled=False)
+
+    def body(lane: Symbol, v: Symbol, at: tuple[Expr, ...], in_bounds: Expr | None, where: TensorAddress) -> None:
+        element = _scalar_fragment(low, tile.dtype)
+        attrs = _condition_attrs(where, in_bounds, op.attrs.get("otherwise", 0))
+        low.emit("load", (element, where.buffer), over=(lane, v), at=(where.offset,), **attrs)
+        copies.store_at(low, element, tile, lane, v, at, in_bounds)
+
+    _for_each_indexed_element(low, op, memory, body)
+    load_results(low, op, (0,), [tile])
+
+
+def scatter(low: WaveLowering, op: Op) -> None:
+    """Lower `scatter` with one lane, element after element: if several elements have the same coordinates, the last one
+    stays.
+    """
+    memory, tile = in_memory(low, op, 1), in_memory(low, op, 0)
+
+    def body(lane: Symbol, v: Symbol, at: tuple[Expr, ...], in_bounds: Expr | None, where: TensorAddress) -> None:
+        element = copies.load_at(low, tile, lane, v, at, in_bounds, 0)
+        attrs = _condition_attrs(where, in_bounds)
+        low.emit("store", (element, where.buffer), over=(lane, v), at=(where.offset,), **attrs)
+        low.note_stored(memory)
+
+    _for_each_indexed_element(low, op, memory, body, in_order=True)
+    load_results(low, op, (), [])
+
+
+def atomic(low: WaveLowering, op: Op) -> None:
+    """Lower `atomic`: combine elements into memory at coordinates that index tensors give."""
+    memory, tile = in_memory(low, op, 1), in_memory(low, op, 0)
+
+    def body(lane: Symbol, v: Symbol, at: tuple[Expr, ...], in_bounds: Expr | None, where: TensorAddress) -> None:
+        element = copies.load_at(low, tile, lane, v, at, in_bounds, 0)
+        low.emit(
+            "atomic",
+            (element, where.buffer),
+            over=(lane, v),
+            how=op.attrs["how"],
+            at=(where.offset,),
+            **_condition_attrs(where, in_bounds),
+        )
+        low.note_stored(memory)
+
+    _for_each_indexed_element(low, op, memory, body)
+    load_results(low, op, (), [])
+
+
+# -- the rest -----------------------------------------------------------------------------------------------------
+
+
+def bitcast(low: WaveLowering, op: Op) -> None:
+    """Lower `bitcast`: memory gets another element type in place; a register tensor is stored to scratch memory and
+    loaded in the other type.
+    """
+    base, dtype = low.handles[op.operands[0]], op.attrs["dtype"]
+    if isinstance(base, PlacedView):
+        raise ProgramError("bitcast of a view: bitcast the tensor, then view it")
+    if isinstance(base, RegisterTensor):
+        memory = in_memory(low, op, 0)
+        assert isinstance(memory, PlacedMemory)
+        buffer = low.emit("bitcast", (memory.buffer,), dtype=dtype).results[0]
+        retyped = PlacedMemory(buffer, dtype, memory.shape, memory.strides, None, memory.start)
+        pieces = []
+        for piece in base.pieces:
+            fragment = low.fragment(dtype, len(piece.columns), op.results[0].name)
+            new_piece = type(piece)(fragment, tuple(range(len(piece.columns))), piece.coordinates, piece.first)
+            copies.load(low, retyped, fragment, new_piece, None)
+            pieces.append(new_piece)
+        low.sync_waves()
+        low.handles[op.results[0]] = RegisterTensor(dtype, base.shape, tuple(pieces))
+        return
+    buffer = low.emit("bitcast", (base.buffer,), dtype=dtype).results[0]
+    if base.buffer in low.origins:
+        low.origins[buffer] = low.origins[base.buffer]
+    low.handles[op.results[0]] = PlacedMemory(buffer, dtype, base.shape, base.strides, None, base.start)
+
+
+def while_(low: WaveLowering, op: Op) -> None:
+    """Lower `while`: emit a loop that runs while a number in a register is not zero; all lanes hold the same number."""
+    flag = low.handles[op.operands[0]]
+    if not isinstance(flag, RegisterTensor) or len(flag.pieces) != 1 or flag.shape:
+        raise ProgramError("while looks at one number in registers")
+    low.flying.wait_for_all()
+    inner = Block(())
+    before = low.meaning
+    with low.writing(inner):
+        low.block(op.blocks[0])
+        low.flying.wait_for_all()
+    low.meaning = before
+    low.emit("while", (flag.pieces[0].fragment,), blocks=(inner,))

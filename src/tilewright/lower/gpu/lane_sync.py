@@ -1,0 +1,106 @@
+"""Synchronisation between the lanes of one wave, which exchange elements through memory.
+
+A wave does the operations of a block program one after the other, but its lanes are ordered among themselves only where
+the wave synchronises. An element that one lane stored for an operation may be loaded or overwritten by another lane
+only for a later operation, after a synchronisation. Within one operation no two lanes touch the same element; an
+operation of several steps synchronises by itself.
+
+All lanes wait at a counting barrier, and one lane arrives for all of them. It must not run ahead of lanes that still
+wait for an earlier phase, because they could not tell that phase from a later one. So the wave synchronises in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+
+from tilewright.ir.core import Block, Op, Value
+from tilewright.ir.tensors import TensorType
+from tilewright.lower.loop_lowering import LoopLowering
+
+ALONE = ("expect", "copy_in", "arrive")
+"""Loop operations that one lane does for all lanes of its wave."""
+COLLECTIVE = ("together", "barrier", "settle")
+"""Loop operations that synchronise the lanes of a wave by themselves."""
+
+
+@dataclass
+class LaneAccesses:
+    """The block operations whose lanes have loaded from and stored to a memory since the wave was last synchronised."""
+
+    loaded: set[Op | None] = field(default_factory=set)
+    stored: set[Op | None] = field(default_factory=set)
+
+    def union(self, other: LaneAccesses) -> LaneAccesses:
+        """Return the union of these accesses and the `other` ones."""
+        return LaneAccesses(self.loaded | other.loaded, self.stored | other.stored)
+
+
+class WaveSync:
+    """Tracks which memory lanes have accessed, and synchronises the wave where a lane depends on another one."""
+
+    def __init__(self, low: LoopLowering):
+        self.low = low
+        self.touched: dict[Value, LaneAccesses] = {}
+        self.current: Op | None = None
+        self.stored: set[Value] = set()
+        self.waited = False
+
+    def before_emit(self, name: str, operands: tuple[Value, ...]) -> None:
+        """Take note of a loop operation that is about to be emitted, by its name and operands. Emit a synchronisation
+        of the wave before it if it depends on memory accesses or waits of other lanes.
+        """
+        if name == "arrive" or (name in ALONE and self.waited):
+            self.sync()
+        self.waited = name == "await" or (self.waited and name not in COLLECTIVE)
+        if name == "land":  # who arrives next does not go ahead of the others
+            self.touched.setdefault(operands[0], LaneAccesses())
+        if name not in ("load", "store", "atomic") or not isinstance(operands[1].type, TensorType):
+            return
+        memory, others = operands[1], {self.current}
+        known = self.touched.get(memory, LaneAccesses())
+        if known.stored - others or (name != "load" and known.loaded - others):
+            self.sync()
+        touched = self.touched.setdefault(memory, LaneAccesses())
+        (touched.loaded if name == "load" else touched.stored).add(self.current)
+        if name != "load":
+            self.stored.add(memory)
+
+    def sync(self) -> None:
+        """Emit a synchronisation of the wave's lanes, unless they have neither accessed memory nor waited at a barrier
+        since the last one.
+        """
+        if self.touched or self.waited:
+            self.low.emit("together")
+        self.touched.clear()
+
+    def sync_before_release(self) -> None:
+        """Synchronise the wave's lanes if some may still wait at a barrier, before one lane starts work for which that
+        wait is needed.
+        """
+        if self.waited:
+            self.sync()
+
+    @contextmanager
+    def conditional(self) -> Iterator[None]:
+        """Treat operations emitted within this context as conditional: accesses from before it may still be
+        unsynchronised after it.
+        """
+        before, waited = dict(self.touched), self.waited
+        yield
+        for memory, touched in before.items():
+            self.touched[memory] = self.touched.get(memory, LaneAccesses()).union(touched)
+        self.waited |= waited
+
+    def block(self, block: Block, once: bool) -> None:
+        """Lower a block that may be skipped or run again, or runs exactly once if `once`; the wave synchronises at its
+        end if lanes stored to memory that is not yet synchronised.
+        """
+        outer, self.stored = self.stored, set()
+        with nullcontext() if once else self.conditional():
+            for op in block.ops:
+                self.low.op(op)
+            if any(memory in self.stored for memory in self.touched):
+                self.sync()
+        self.stored |= outer

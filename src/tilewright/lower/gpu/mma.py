@@ -1,0 +1,94 @@
+"""MMAs: one loop operation for each atom of the accumulator, over all of K."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tilewright.algebra.expr import Expr, Symbol
+from tilewright.analysis.flat_memory import PlacedMemory
+from tilewright.errors import ProgramError
+from tilewright.ir.core import Op, Value
+from tilewright.ir.loop_types import FragmentType
+from tilewright.lower.gpu import copies
+from tilewright.lower.gpu.ordered_mmas import after_mma, before_mma
+from tilewright.lower.gpu.register_tensors import RegisterTensor, as_expression
+from tilewright.lower.gpu.rings import Stage
+from tilewright.lower.gpu.wave_lowering import WaveLowering
+from tilewright.machine import MultiplyAtom
+
+
+def mma(low: WaveLowering, op: Op) -> None:
+    """Lower `mma`: emit one atom operation for each fragment of the accumulator. Asynchronous MMAs are noted as in
+    flight.
+    """
+    if op.attrs.get("skip"):
+        raise ProgramError(
+            "mma skip: copy the factors with `else 0` first; waves of many lanes do not leave out factors"
+        )
+    atom = low.target.multiply_atom(op.attrs["atom"])
+    c, a, b = (low.handles[v] for v in op.operands)
+    k = int(a.shape[1])
+    rings = {f.root.ring for f in (a, b) if not isinstance(f, RegisterTensor) and isinstance(f.root, Stage)}
+    atoms: list[tuple[tuple[Value, ...], dict[str, Any]]] = []
+    for piece in c.pieces:
+        if not piece.whole or len(piece.columns) != atom.c.values:
+            raise ProgramError(f"mma: the sum is to be allocated `as {atom.name}.c`")
+        attrs: dict[str, Any] = {}
+        operands = [piece.fragment]
+        for operand, side, dim in ((a, "a", 0), (b, "b", 1)):
+            value, operand_attrs = _mma_operand(
+                low, atom, operand, side, _first_of_atom(low, atom, piece.coordinates[dim]), k
+            )
+            operands.append(value)
+            attrs |= operand_attrs
+        atoms.append((tuple(operands), attrs))
+    starts_from_zero = [low.flying.take_zero(values[0]) for values, _ in atoms]
+    register_operands = {v for values, _ in atoms for v in values[1:] if isinstance(v.type, FragmentType)}
+    low.flying.wait_for_registers(read=register_operands)
+    if not atom.asynchronous:
+        low.flying.wait_for_registers(written=[values[0] for values, _ in atoms])
+    before_mma(low, op)
+    for (values, attrs), from_zero in zip(atoms, starts_from_zero, strict=True):
+        if from_zero:
+            attrs["fresh"] = True
+        low.emit("atom", values, atom=atom.name, **attrs)
+    after_mma(low, op)
+    if atom.asynchronous:
+        low.between_lanes.waited = False  # an MMA is an instruction of all lanes at once
+        groups = [((values[0],), tuple(v for v in values[1:] if v in register_operands)) for values, _ in atoms]
+        low.flying.start(groups, rings)
+
+
+def _first_of_atom(low: WaveLowering, atom: MultiplyAtom, rows_or_columns: Any) -> Any:
+    """Return for each wave the first row or column of its atom, from the table of an atom's rows or columns over
+    [thread, value]. Waves that do one atom together have the same one.
+    """
+    waves_per_atom = atom.c.lanes // low.lanes
+    return rows_or_columns.reshape(low.group.waves // waves_per_atom, -1).min(axis=1).repeat(waves_per_atom)
+
+
+def _mma_operand(
+    low: WaveLowering, atom: MultiplyAtom, handle: Any, side: str, first: Any, depth: int
+) -> tuple[Value, dict[str, Any]]:
+    """Return (operand, attributes) of A or B (`side`: `a` or `b`) for an atom: a fragment without attributes, or shared
+    memory with the offset of each element. `first` is each wave's first row or column; `depth` is K.
+    """
+    if isinstance(handle, RegisterTensor):
+        for piece in handle.pieces:
+            if (_first_of_atom(low, atom, piece.coordinates[0 if side == "a" else 1]) == first).all():
+                return (piece.fragment if piece.whole else copies.values_of(low, piece)), {}
+        raise ProgramError(f"mma: no lane holds the factor {side} where it sums; allocate it `as {atom.name}.{side}`")
+    start = as_expression(np.asarray(first), low.group.wave)
+    if start is None:
+        raise ProgramError("mma: where a wave's rows begin is no sum of digits of its number")
+    extent = atom.shape[0] if side == "a" else atom.shape[1]
+    i, k = low.axis("i" if side == "a" else "j", extent), low.axis("k", depth)
+    at: tuple[Expr, Expr] = (start + i, k) if side == "a" else (k, start + i)
+    where = handle.at(at)
+    if where.conditions:
+        raise ProgramError("mma: a factor may lie outside its tensor; copy it with `else 0` first")
+    axes: tuple[Symbol, Symbol] = (i, k) if side == "a" else (k, i)
+    root: PlacedMemory = handle.root
+    return root.buffer, {side: axes, f"{side}_at": (where.offset,)}

@@ -1,0 +1,130 @@
+"""Asynchronous MMAs: who waits for which of them, and which stages are released when they are done.
+
+Groups of MMAs end in the order in which they were started, so a wait names how many groups may still be in flight. A
+stage that an MMA reads is released when the MMA is done; that is waited for only after the next MMA was started, so
+that one is always in flight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tilewright.algebra.expr import Const, Expr
+from tilewright.ir.core import Value
+from tilewright.lower.loop_lowering import LoopLowering
+
+
+@dataclass
+class MmaGroup:
+    """A group of asynchronous MMAs in flight: its accumulators, its operands in registers, and the channels whose
+    stages it reads.
+    """
+
+    accumulators: tuple[Value, ...]
+    operands: tuple[Value, ...]
+    rings: frozenset[Any]
+    releases: list[Callable[[], None]] = field(default_factory=list)
+    released: list[Any] = field(default_factory=list)
+    started_if: Expr | None = None
+    """The condition under which the group was started; None: always."""
+
+    def is_same_group(self, other: MmaGroup) -> bool:
+        """True if this group and `other`, of two iterations of a loop, have the same accumulators and operands, and
+        release the same channels.
+        """
+        own_values, other_values = (
+            (self.accumulators, self.operands, self.released),
+            (other.accumulators, other.operands, other.released),
+        )
+        return own_values == other_values
+
+
+class InFlightMmas:
+    """The groups of asynchronous MMAs that are in flight at the current point of the emitted program."""
+
+    def __init__(self, low: LoopLowering):
+        self.low = low
+        self.groups: list[MmaGroup] = []
+        self.touched: set[Value] = set()
+        """Registers that operations other than MMAs have read or written."""
+        self.cleared: dict[Value, None] = {}
+        """Fragments whose zeros are not emitted yet: an MMA can start from zero; other uses fill them first."""
+
+    def start(self, groups: Sequence[tuple[tuple[Value, ...], tuple[Value, ...]]], rings: Iterable[Any]) -> None:
+        """Note that MMAs were started: `groups` are pairs (accumulators, operands in registers), `rings` the channels
+        that they read. If a stage waits to be released, wait for all earlier groups.
+        """
+        before = len(self.groups)
+        self.groups += [MmaGroup(accumulators, operands, frozenset(rings)) for accumulators, operands in groups]
+        if any(g.releases for g in self.groups[:before]):
+            self.wait_for_oldest(before)
+
+    def wait_for_registers(self, read: Iterable[Value] = (), written: Iterable[Value] = ()) -> None:
+        """Emit a wait for the MMAs in flight that use registers which the next operation reads or writes."""
+        read, written = set(read), set(written)
+        self.touched |= read | written
+        self.clear(read | written)
+        last = -1
+        for i, g in enumerate(self.groups):
+            if (read | written) & set(g.accumulators) or written & set(g.operands):
+                last = i
+        if last >= 0:
+            self.wait_for_oldest(last + 1)
+
+    def release(self, ring: Any, release_stage: Callable[[], None], late: bool) -> None:
+        """Call `release_stage()`, which emits the release of a stage of `ring`, once the MMAs that read the stage are
+        done. With `late`, it is called when these MMAs are next waited for; else they are waited for now.
+        """
+        readers = [i for i, g in enumerate(self.groups) if ring in g.rings]
+        if not readers:
+            release_stage()
+            return
+        last = readers[-1]
+        if late:
+            self.groups[last].releases.append(release_stage)
+            self.groups[last].released.append(ring)
+            return
+        self.wait_for_oldest(last + 1)
+        release_stage()
+
+    def clear(self, fragments: Iterable[Value] | None = None) -> None:
+        """Emit the zeros of accumulators that are noted but not emitted yet, for `fragments`; None: for all."""
+        for value in list(self.cleared):
+            if fragments is None or value in fragments:
+                del self.cleared[value]
+                self.low.emit("fill", (value,), value=0)
+
+    def take_zero(self, accumulator: Value) -> bool:
+        """True if the zeros of `accumulator` are noted but not emitted yet, so that the MMA which starts now must begin
+        from zero; the note is deleted.
+        """
+        is_cleared = accumulator in self.cleared
+        self.cleared.pop(accumulator, None)
+        return is_cleared
+
+    def wait_for_all(self) -> None:
+        """Emit a wait for all groups of MMAs in flight, and all zeros of accumulators that are noted but not emitted
+        yet.
+        """
+        self.clear()
+        if self.groups:
+            self.wait_for_oldest(len(self.groups))
+
+    def wait_for_oldest(self, count: int) -> None:
+        """Emit a wait for the oldest `count` groups of MMAs in flight, then the releases of stages that were delayed
+        until these are done.
+        """
+        done, self.groups = self.groups[:count], self.groups[count:]
+        under_way = {v for g in self.groups for v in g.accumulators}
+        accumulators = dict.fromkeys(v for g in done for v in g.accumulators)
+        finished = tuple(v for v in accumulators if v not in under_way)
+        self.low.emit("settle", finished, pending=len(self.groups))
+        for g in done:
+            for release_stage in g.releases:
+                if g.started_if is None or (isinstance(g.started_if, Const) and g.started_if.value):
+                    release_stage()
+                else:
+                    with self.low.when(g.started_if):
+                        release_stage()

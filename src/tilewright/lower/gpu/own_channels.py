@@ -1,0 +1,131 @@
+"""Channels of a role to itself (`apart`): groups of waves that hand over their own part of a stage independently.
+
+Results wait in a stage until bulk copies have read them. Groups of waves need not wait for each other if each group
+writes rows of its own, and if the copy can be split so that each part reads just the elements that one group wrote.
+Otherwise, and for a channel that is declared outside of its role, all waves synchronise as in any channel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from tilewright.algebra.expr import Const, Symbol
+from tilewright.ir.core import Block, Op, Value
+from tilewright.ir.tensors import RegisterType, numbers
+from tilewright.lower.gpu.wave_lowering import WaveLowering
+
+
+def groups_are_independent(low: WaveLowering, channel: Op, groups: int) -> bool:
+    """True if each of `groups` groups of the role's waves can hand over its part of the channel's stages without
+    waiting for the others: copies out, split along their first dimension, read just the elements that one group wrote.
+    """
+    role = next((op for op in low.roles if op.attrs["name"] == low.role), None)
+    if role is None or channel in low.program.body.ops or low.group.halves > 1 or low.group.waves % groups:
+        return False
+    written_offsets: list[Any] | None = None
+    for op, constant_symbols in _unrolled_ops(low, role.blocks[0], frozenset()):
+        stages = [v for v in op.operands if _is_in_stage(low, v, channel)]
+        if not stages or op.name in ("view", "commit", "release"):
+            continue
+        if len(channel.operands) > 1 or not all(
+            _has_constant_coordinates(low, v, constant_symbols) for v in _operands_to_check(op)
+        ):
+            return False
+        if stages == [op.operands[0 if op.name == "map" else 1]]:
+            written_offsets = _offsets_written(low, op, stages[0], groups)
+            if written_offsets is None:
+                return False
+        elif (
+            op.name != "copy"
+            or "by" not in op.attrs
+            or written_offsets is None
+            or not _can_split_copy(low, op.operands[0], written_offsets)
+        ):
+            return False
+    return written_offsets is not None
+
+
+def _operands_to_check(op: Op) -> tuple[Value, ...]:
+    """Return the operands of an operation whose coordinates must be known: the source of an asynchronous copy, all
+    operands of any other operation.
+    """
+    return op.operands[:1] if op.name == "copy" and "by" in op.attrs else op.operands
+
+
+def _is_in_stage(low: WaveLowering, value: Value, channel: Op) -> bool:
+    """True if a value is a stage of the channel that `channel` makes, or a view of one."""
+    maker = low.chain.made.get(low.chain.root(value))
+    return maker is not None and maker.name in ("acquire", "wait") and maker.operands[0] is channel.results[0]
+
+
+def _unrolled_ops(
+    low: WaveLowering, block: Block, constant_symbols: frozenset[Symbol]
+) -> Iterator[tuple[Op, frozenset[Symbol]]]:
+    """Yield (operation, symbols of the unrolled loops around it) for a block and the blocks inside it: once for each
+    iteration of unrolled loops, with the loop variables set in `low.chain.values`.
+    """
+    for op in block.ops:
+        yield op, constant_symbols
+        ranges = op.attrs.get("ranges", ()) if op.attrs.get("unroll") else ()
+        limits = [(low.expr(r.lo), low.expr(r.hi)) for r in ranges]
+        if not all(isinstance(e, Const) for pair in limits for e in pair):
+            ranges, limits = (), []
+        names = [r.symbol.name for r in ranges]
+        outer_values = {name: low.chain.values[name] for name in names}
+        counts = [range(int(lo), int(hi), r.step) for r, (lo, hi) in zip(ranges, limits, strict=True)]
+        try:
+            for point in product(*counts):
+                low.chain.values |= zip(names, point, strict=True)
+                for inner in op.blocks:
+                    yield from _unrolled_ops(low, inner, constant_symbols | {r.symbol for r in ranges})
+        finally:
+            low.chain.values |= outer_values
+
+
+def _has_constant_coordinates(low: WaveLowering, value: Value, constant_symbols: frozenset[Symbol]) -> bool:
+    """True if the coordinates of a view, and of the views it is of, depend only on their own axes and on
+    `constant_symbols`.
+    """
+    op = low.chain.made.get(value)
+    while op is not None and op.name in ("view", "bitcast"):
+        if op.name == "view" and any(
+            low.expr(e).symbols - constant_symbols - {*op.attrs["over"]} for e, _ in op.attrs["at"]
+        ):
+            return False
+        op = low.chain.made.get(op.operands[0])
+    return True
+
+
+def _offsets_written(low: WaveLowering, op: Op, stage: Value, groups: int) -> list[Any] | None:
+    """Return, for each group of waves, the offsets of the elements that it writes to the stage when it does `op`; None
+    if several groups write the same element, or if `op` has no register tensor with a known layout.
+    """
+    register_tensor = next((v for v in op.operands if isinstance(v.type, RegisterType)), None)
+    elements = None if register_tensor is None else low.chain.registers(register_tensor, low.target)
+    if elements is None or len(elements) != low.lanes * low.group.waves:
+        return None
+    shape = numbers(stage.type.shape, stage.type)
+    _, offsets = low.chain.offsets(stage, np.unravel_index(elements, shape, order="F"))
+    offsets_of_group = [np.unique(part) for part in np.split(offsets, groups)]
+    return offsets_of_group if sum(map(len, offsets_of_group)) == len(np.unique(offsets)) else None
+
+
+def _can_split_copy(low: WaveLowering, source: Value, written_offsets: list[Any]) -> bool:
+    """True if a copy of `source`, split along its first dimension into one part per group, reads in each part only
+    elements that this group wrote, from an aligned offset on. `written_offsets` lists the offsets that each group
+    wrote.
+    """
+    shape = numbers(source.type.shape, source.type)
+    kind, offsets = low.chain.offsets(source, tuple(np.indices(shape)))
+    if shape[0] % len(written_offsets):
+        return False
+    unit = low.target.spaces["shared"].alignment // kind.dtype.numpy.itemsize
+    parts = np.split(offsets, len(written_offsets))
+    return all(
+        int(part.min()) % unit == 0 and np.isin(part, group_places).all()
+        for part, group_places in zip(parts, written_offsets, strict=True)
+    )

@@ -1,0 +1,223 @@
+"""Scans over a dimension that is distributed over lanes.
+
+The elements of a row follow each other as elements of a vector, vectors of adjacent lanes, waves, and then the next
+vector of each lane. The elements before one are those of earlier vectors, lanes and waves in the same round (vector of
+a lane), and all earlier rounds. Lanes combine totals with partners whose number differs in one bit: in each pair, the
+later lane takes the total of the earlier one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tilewright.algebra.expr import Expr, Symbol
+from tilewright.analysis.thread_layout import Dim, Dims, columns, held
+from tilewright.ir.core import Op, Value
+from tilewright.ir.dtypes import DType
+from tilewright.ir.formula import Formula
+from tilewright.lower.gpu import copies, general
+from tilewright.lower.gpu.distributed import (
+    COMBINING,
+    DistributedTensor,
+    cast,
+    load_window,
+    masked,
+    store_window,
+    to_type,
+    window,
+)
+from tilewright.lower.gpu.register_tensors import table_expression
+from tilewright.lower.gpu.wave_lowering import WaveLowering
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class Scan:
+    """A scan of a distributed tensor. Its fragments have one value per row and round (vector of a lane along the
+    dimension).
+    """
+
+    def __init__(self, low: WaveLowering, op: Op):
+        self.low, self.op = low, op
+        self.axes = low.frames.axes[op]
+        self.dims: Dims = tuple(d for d in self.axes if d is not None)
+        self.scanned: Dim | None = self.axes[op.attrs["along"]]
+        function = op.attrs["with"]
+        source = op.operands[0].type.dtype
+        self.kind: DType = source.accumulator if function in ("sum", "prod") else source
+        self.neutral = general.neutral(function, self.kind)
+        self.combination = Formula(COMBINING[function], (Formula.operand(1), Formula.operand(2)))
+
+    def run(self) -> None:
+        """Emit the whole scan: load the source, scan it, and store or keep the result."""
+        low, op = self.low, self.op
+        values = cast(low, load_window(low, op, op.operands[0], self.axes, window(self.dims)), self.kind)
+        result = low.fragment(self.kind, held(self.dims))
+        if self.scanned is None:
+            self._single(values, result)
+        else:
+            self._along(masked(low, values, window(self.dims), self.scanned, self.neutral), result, self.scanned)
+        target = op.operands[1]
+        into = low.handles[low.frames.root(target)]
+        stored_values = (
+            into.fragment if isinstance(into, DistributedTensor) else low.fragment(target.type.dtype, held(self.dims))
+        )
+        low.emit("compute", (stored_values, result), formula=to_type(target.type.dtype))
+        if not isinstance(into, DistributedTensor):
+            reads_target = low.frames.root(op.operands[0]) is low.frames.root(target)
+            store_window(low, stored_values, low.handles[target], self.axes, window(self.dims), reads_target)
+
+    def _single(self, values: Value, result: Value) -> None:
+        """Emit the scan of a dimension of extent 1: `result` gets `values`, or the neutral element if the scan is
+        exclusive.
+        """
+        if self.op.attrs.get("exclusive"):
+            self.low.emit("fill", (result,), value=self.neutral)
+        else:
+            self.low.emit("compute", (result, values), formula=Formula.operand(1))
+
+    def _along(self, values: Value, result: Value, scanned: Dim) -> None:
+        """Emit the scan of `values` along the distributed dimension `scanned` into `result`."""
+        numbers = np.arange(held(self.dims))
+        round_of, element_of = self._digits(scanned)
+        groups = [numbers[element_of == j] for j in range(scanned.width)]
+        count = len(groups[0])
+        sums: list[Value] = []
+        for columns_of_element in groups:
+            partial = self._picked(values, columns_of_element)
+            sums.append(partial if not sums else self._combined(sums[-1], partial))
+        before, total = self._filled(count), self._copied(sums[-1])
+        self._over_lanes(before, total, scanned)
+        self._over_waves(before, total, scanned)
+        rounds = round_of[groups[0]]
+        before = self._combined(before, self._earlier(total, rounds, scanned.rounds))
+        exclusive = bool(self.op.attrs.get("exclusive"))
+        parts: list[Value | None] = [None, *sums[:-1]] if exclusive else [*sums]
+        totals = [before if partial is None else self._combined(before, partial) for partial in parts]
+        for j, partial in enumerate(totals):
+            self._set_vector_element(result, partial, j, scanned.width)
+
+    def _digits(self, scanned: Dim) -> tuple[Array, Array]:
+        """Return two tables over the values of a lane: the index of the vector that a value is in, and its index within
+        this vector, both along the dimension `scanned`.
+        """
+        number = columns(self.dims, (scanned,))
+        return number // scanned.width, number % scanned.width
+
+    # -- fragments --------------------------------------------------------------------------------------------------
+
+    def _picked(self, source: Value, columns: Array) -> Value:
+        """Return a fragment with the values of `source` at the indices `columns`."""
+        picked = self.low.fragment(self.kind, len(columns))
+        copies.shuffle(self.low, picked, source, columns)
+        return picked
+
+    def _copied(self, source: Value) -> Value:
+        """Return a new fragment with a copy of the values of `source`."""
+        copy = self.low.fragment(self.kind, int(source.type.shape[1]))
+        self.low.emit("compute", (copy, source), formula=Formula.operand(1))
+        return copy
+
+    def _filled(self, count: int) -> Value:
+        """Return a new fragment of `count` values per lane, all the neutral element."""
+        filled = self.low.fragment(self.kind, count)
+        self.low.emit("fill", (filled,), value=self.neutral)
+        return filled
+
+    def _combined(self, a: Value, b: Value) -> Value:
+        """Return a new fragment with the elementwise combination of the fragments `a` and `b`."""
+        combined = self.low.fragment(self.kind, int(a.type.shape[1]))
+        self.low.emit("compute", (combined, a, b), formula=self.combination)
+        return combined
+
+    def _combine_where(self, condition: Expr, lane: Symbol, v: Symbol, target: Value, other: Value) -> None:
+        """Emit target = combination of `target` and `other` in the lanes and values for which `condition` holds; the
+        rest of `target` stays. `condition` is in terms of the symbols `lane` and `v` (value).
+        """
+        holds = Formula("ne", (Formula("index", (), condition), Formula.number(0)))
+        formula = Formula("select", (holds, self.combination, Formula.operand(1)))
+        self.low.emit("compute", (target, target, other), over=(lane, v), formula=formula)
+
+    def _set_vector_element(self, target: Value, part: Value, element: int, width: int) -> None:
+        """Emit the copy of `part` (one value per vector) to element number `element` of each vector of `target`, which
+        has `width` elements per vector.
+        """
+        count = int(target.type.shape[1])
+        spread = self._picked(part, np.arange(count) // width)
+        if element == 0:
+            self.low.emit("compute", (target, spread), formula=Formula.operand(1))
+            return
+        lane, v = self.low.axes(count)
+        mark = Formula("eq", (Formula("index", (), v % width), Formula.number(element)))
+        formula = Formula("select", (mark, Formula.operand(2), Formula.operand(1)))
+        self.low.emit("compute", (target, target, spread), over=(lane, v), formula=formula)
+
+    # -- over lanes, waves, rounds ------------------------------------------------------------------------------------
+
+    def _over_lanes(self, before: Value, total: Value, scanned: Dim) -> None:
+        """Emit the scan over lanes that share a row: `total` becomes the total of all these lanes, and `before` is
+        combined with the totals of earlier lanes.
+        """
+        low, count, bit = self.low, int(total.type.shape[1]), scanned.stride
+        while bit < min(low.lanes, scanned.stride * scanned.threads):
+            other = low.fragment(self.kind, count)
+            copies.shuffle(low, other, total, np.arange(count), bit)
+            lane, v = low.axes(count)
+            self._combine_where(lane // bit % 2 >= 1, lane, v, before, other)
+            low.emit("compute", (total, total, other), formula=self.combination)
+            bit *= 2
+
+    def _over_waves(self, before: Value, total: Value, scanned: Dim) -> None:
+        """Emit the scan over waves that share a row: `total` becomes the total of all these waves, and `before` is
+        combined with the totals of earlier waves.
+        """
+        low, op = self.low, self.op
+        waves = low.frames.waves_between(op)
+        if waves <= 1:
+            return
+        stride, lanes = max(1, scanned.stride // low.lanes), min(low.lanes, scanned.stride)
+        count, wave = int(total.type.shape[1]), low.group.wave
+        scratch = general.scratch(low, (op, "waves"), self.kind, (low.group.waves, lanes, count))
+        lane, v = low.axes(count)
+        # any lane of the row in a wave has its total; the first stores it
+        at = scratch.at((wave, lane % lanes, v)).offset
+        low.emit("store", (total, scratch.buffer), over=(lane, v), at=(at,), when=lane < lanes)
+        low.note_stored(scratch)
+        low.sync_waves()
+        own_number = wave // stride % waves
+        low.emit("fill", (total,), value=self.neutral)
+        for n in range(waves):
+            other = low.fragment(self.kind, count)
+            lane, v = low.axes(count)
+            at = scratch.at((wave - own_number * stride + n * stride, lane % lanes, v)).offset
+            low.emit("load", (other, scratch.buffer), over=(lane, v), at=(at,))
+            lane, v = low.axes(count)
+            self._combine_where(own_number >= n + 1, lane, v, before, other)
+            low.emit("compute", (total, total, other), formula=self.combination)
+        low.sync_waves()
+
+    def _earlier(self, total: Value, round_of: Array, rounds: int) -> Value:
+        """Return a fragment with, for each value, the combined totals of all earlier rounds (vectors of a lane) of its
+        row. `round_of` has the round of each value, 0 to `rounds` - 1.
+        """
+        count = len(round_of)
+        earlier = self._filled(count)
+        for r in range(rounds - 1):
+            # the value of the same row in round r, for every value of a later round
+            rows = np.argsort(round_of, kind="stable").reshape(rounds, -1)
+            source = np.empty(count, np.int64)
+            for k in range(rounds):
+                source[rows[k]] = rows[r]
+            other = self.low.fragment(self.kind, count)
+            copies.shuffle(self.low, other, total, source)
+            lane, v = self.low.axes(count)
+            later = table_expression(np.asarray([round_of]), 1, lane, lane, v) >= r + 1
+            self._combine_where(later, lane, v, earlier, other)
+        return earlier
+
+
+def scan(low: WaveLowering, op: Op) -> None:
+    """Lower `scan` of a tensor that is distributed over lanes."""
+    Scan(low, op).run()

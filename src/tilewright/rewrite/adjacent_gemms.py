@@ -1,0 +1,113 @@
+"""Finds adjacent GEMMs: a dimension along which rows of A begin right behind each other, so that several are one row.
+
+    %1 = read %x over=[g, i, c] at=[i//196, i//14%14, i%14, 16*g + c] : bf16[G, M, K]
+    %1 = read %x over=[i, c] at=[i//196, i//14%14, i%14, c] : bf16[M, K]                      %x has 16 channels
+
+Neighbours along G, and along M, are 16 elements apart, which is the extent of K: several of them are one longer row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+from tilewright.algebra.expr import Expr, Symbol
+from tilewright.algebra.expr_rules import add_all, linear
+from tilewright.algebra.expr_use import Substitution
+from tilewright.ir.core import MemoryType, Op, Program, Value
+from tilewright.plan.microkernel import axes_in
+from tilewright.rewrite.operand_copies import Numbered, Shape, factor_reads, steps_of
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """Adjacent GEMMs that can be merged: the dimension `d` along which they lie, N and K of one, and the reads of A and
+    B.
+    """
+
+    product: Op
+    d: Expr
+    n: Expr
+    k: Expr
+    a: Numbered
+    b: Numbered
+
+    @property
+    def count(self) -> int:
+        """The number of adjacent GEMMs."""
+        return self.a.extent(self.d)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(extent of N, extent of K) of one GEMM."""
+        return self.b.extent(self.n), self.b.extent(self.k)
+
+
+def neighbours(program: Program, sizes: Mapping[Symbol, int], shapes: Mapping[Value, Shape]) -> Neighbours | str:
+    """Return the adjacent GEMMs of a program that can share one block-diagonal MMA; or text: why there are none.
+
+    `shapes` has the extents of the arguments.
+    """
+    products = [op for op in program.walk() if op.name == "mma"]
+    if len(products) != 1:
+        return f"it has {len(products)} products"
+    (product,) = products
+    numbers = Substitution(dict(sizes))
+    axes = axes_in(product, lambda d: int(numbers(d)))
+    if isinstance(axes, str):
+        return axes
+    reads = factor_reads(program, product, sizes, shapes)
+    if isinstance(reads, str):
+        return reads
+    a, b = reversed(reads) if axes.swapped else reads
+    if axes.n not in b.over or axes.n in a.over:
+        return "B has no N"
+    for d in (d for d in product.result.type.dims if d in a.over and a.extent(d) > 1):
+        if has_run(a, d, axes.k) or as_run(a, d, axes.k) is not None:
+            return Neighbours(product, d, axes.n, axes.k, a, b)
+    return f"neighbours of {a.source.name} along no dimension lie behind each other"
+
+
+def has_run(access: Numbered, outer: Expr, inner: Expr) -> bool:
+    """True if the last coordinate of an access is outer * extent(inner) + inner, plus other terms.
+
+    `outer` and `inner` are dimensions; no other coordinate may have their indices.
+    """
+    d, k = access.over[outer], access.over[inner]
+    *others, last = access.at
+    return _is_run(last, d, k) and not any({d, k} & e.symbols for e in others)
+
+
+def as_run(access: Numbered, outer: Expr, inner: Expr) -> tuple[Symbol, ...] | None:
+    """Return the iterators that are the coordinates of an access if its tensor is viewed in another packed shape.
+
+    The last two are those of `outer` and `inner`. None if there is no such shape, or the access may be out of bounds.
+    """
+    d, k = access.over[outer], access.over[inner]
+    kind: MemoryType = access.source.type
+    inside = all(is_inside(e, n) for e, n in zip(access.at, access.shape, strict=True))
+    if not inside or kind.strides is not None or kind.extents is not None:
+        return None
+    address = add_all(e * step for e, step in zip(access.at, steps_of(access.shape), strict=True))
+    first, terms = linear(address)
+    ordered = sorted(terms, key=lambda term: -term[1])
+    symbols = [s for s, _ in ordered]
+    if first or not _is_run(address, d, k) or any(s not in access.over.values() for s in symbols):
+        return None
+    shape = tuple(int(s.hi or 0) + 1 for s in symbols)
+    if tuple(step for _, step in ordered) != steps_of(shape) or prod(shape) != prod(access.shape):
+        return None
+    return tuple(s for s in symbols if isinstance(s, Symbol))
+
+
+def _is_run(e: Expr, d: Symbol, k: Symbol) -> bool:
+    """True if the expression `e` has k with factor 1, and d with the extent of k as its factor."""
+    weights = dict(linear(e)[1])
+    steps = weights.pop(d, 0), weights.pop(k, 0)
+    return steps == (int(k.hi) + 1, 1) and not any({d, k} & term.symbols for term in weights)
+
+
+def is_inside(e: Expr, extent: int) -> bool:
+    """True if the range of the coordinate `e` lies in 0..extent-1."""
+    return isinstance(e.lo, int) and isinstance(e.hi, int) and e.lo >= 0 and e.hi < extent

@@ -1,0 +1,127 @@
+"""Tiles a flat dimension into boxes of its digits (mixed-radix parts) instead of runs of neighbours.
+
+    %3 = read %x over=[n, p, q, r, s, c] at=[n, p + r - 1, q + s - 1, c] : bf16[M_2, M_1, M_0, K_2, K_1, K_0]
+    %3 = read %x over=[t, i, r, s, c] at=[2*(t//49) + i//64, ..., 8*(t%7) + i%8 + s - 1, c] : bf16[M_box, M_in, ...]
+
+The digits are replaced by two dimensions: the number of the box, and the element of the box; or by one dimension for
+each digit within the box. If a box does not divide a digit, boxes at the end go past it: zeros are read there, and
+nothing is stored. Elements of a box are near each other along all digits, so that the windows that an MMA reads around
+them overlap most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from tilewright.algebra.expr import Expr, Symbol, as_expr, symbol
+from tilewright.ir.core import Op, Program, building
+from tilewright.ir.verifier import verify
+from tilewright.rewrite.rewriter import DimensionGroup, Regrouped
+
+
+@dataclass(frozen=True)
+class Patched:
+    """A program over boxes: the dimension `outer` that counts boxes, those within a box, their sizes, and the free
+    loops.
+    """
+
+    program: Program
+    outer: Symbol
+    inner: tuple[Symbol, ...]
+    sizes: dict[Symbol, int]
+    free: frozenset[Op] = frozenset()
+
+
+def in_patches(
+    program: Program,
+    sizes: Mapping[Symbol, int],
+    name: str,
+    digits: Sequence[Symbol],
+    box: Sequence[int],
+    lines: tuple[int, int] | None = None,
+    *,
+    apart: bool = False,
+    free: Collection[Op] = (),
+) -> Patched:
+    """Return the program with the neighbouring dimensions `digits` replaced by boxes of extents `box` (Patched).
+
+    `name` is the flat dimension that the digits (mixed-radix parts) belong to. With `apart`, a box has one dimension
+    for each digit along which `box` is longer than 1; else one flat dimension. `lines` is (elements that the last two
+    digits take together, pitch of an image line): elements run on from line to line, with padding between. `free` are
+    the loops with the same result for every tile size.
+
+    >>> from tilewright.ir.tile import parse_tile
+    >>> tile = parse_tile('''tile moved(%x: global f32[P, Q], %y: global f32[P, Q])
+    ...   symbols P, Q, p, q
+    ... {
+    ...   %0 = read %x over=[p, q] at=[p, q] : f32[P, Q]
+    ...   write %0, %y over=[p, q] at=[p, q]
+    ... }''')
+    >>> digits = tile.args[0].type.dims
+    >>> print(in_patches(tile, dict(zip(digits, (6, 10))), "M", digits, (2, 4)).program.body.ops[0].attrs["at"])
+    (<2*(at_box//3) + at_in//4>, <4*(at_box%3) + at_in%4>)
+    """
+    counts = [-(-sizes[d] // n) for d, n in zip(digits, box, strict=True)]
+    t = symbol("at_box", 0, prod(counts) - 1)
+    inside = _Inside.apart(digits, box) if apart else _Inside.flat(name, box, lines)
+    dims = outer_of(name), *inside.dims
+    numbers = zip(digits, box, _digits(t, counts), inside.within, strict=True)
+    places: dict[Expr, Expr] = {d: n * a + b for d, n, a, b in numbers}
+    ragged = lines is not None or any(sizes[d] % n for d, n in zip(digits, box, strict=True))
+    with building():
+        rewrite = Regrouped([DimensionGroup(tuple(digits), dims, (t, *inside.axes), places)], zeros=ragged)
+        rewritten = replace(program, body=rewrite.body(program.body))
+        verify(rewritten)
+    extents = dict(zip(dims, (prod(counts), *(int(s.hi) + 1 for s in inside.axes)), strict=True))
+    return Patched(rewritten, dims[0], dims[1:], extents, frozenset(rewrite.kept[op] for op in free))
+
+
+def outer_of(name: str) -> Symbol:
+    """Return the dimension that counts the boxes of the flat dimension `name`."""
+    return symbol(f"{name}_box", 1)
+
+
+def inner_of(digits: Sequence[Symbol], box: Sequence[int]) -> dict[Symbol, int]:
+    """Return {dimension within a box: its extent}, one for each digit along which the box is longer than 1."""
+    return {symbol(f"{d}_in", 1): n for d, n in zip(digits, box, strict=True) if n > 1}
+
+
+@dataclass(frozen=True)
+class _Inside:
+    """The dimensions within a box, an iterator along each, and the digits within the box as expressions of the
+    iterators.
+    """
+
+    dims: tuple[Symbol, ...]
+    axes: tuple[Symbol, ...]
+    within: list[Expr]
+
+    @classmethod
+    def flat(cls, name: str, box: Sequence[int], lines: tuple[int, int] | None) -> _Inside:
+        """Return one flat dimension within a box, which counts all digits, or runs on from image line to image line.
+
+        `name` is the dimension that is tiled; `lines` is (elements of the last two digits, pitch of a line), or None.
+        """
+        count = prod(box) if lines is None else prod(box[:-2]) * lines[0]
+        i = symbol("at_in", 0, count - 1)
+        within = _digits(i, box)
+        if lines is not None:
+            elements_of_lines, pitch = lines
+            *outer, row = _digits(i, (*box[:-2], elements_of_lines))
+            within = [*outer, row // pitch, row % pitch]
+        return cls((symbol(f"{name}_in", 1),), (i,), within)
+
+    @classmethod
+    def apart(cls, digits: Sequence[Symbol], box: Sequence[int]) -> _Inside:
+        """Return one dimension within a box for each digit along which the box is longer than 1."""
+        long = {d: symbol(f"at_in_{d}", 0, n - 1) for d, n in zip(digits, box, strict=True) if n > 1}
+        within = [long[d] if d in long else as_expr(0) for d in digits]
+        return cls(tuple(inner_of(digits, box)), tuple(long.values()), within)
+
+
+def _digits(flat: Symbol, extents: Sequence[int]) -> list[Expr]:
+    """Return the digits (mixed-radix parts), with these extents, of a flat index; the last one is the fastest."""
+    after = [prod(extents[n + 1 :]) for n in range(len(extents))]
+    return [flat // a % n if k else flat // a for k, (a, n) in enumerate(zip(after, extents, strict=True))]

@@ -1,0 +1,256 @@
+"""Finds congruences: MMA operands that are zero unless a sum of two indices is a multiple of a number.
+
+    %1 = read %dy over=[h, r, f] at=[(h - r + 1)//2 - (h - r + 1)%2*57, f] otherwise=0 : bf16[H, R, F]
+
+For every odd h - r + 1 the read is out of bounds, below 0, so half of the multiplications are with zeros. Authors write
+the same as a select: `select((h - r + 1) % 2 == 0, read at (h - r + 1)//2, 0)`. Which elements are zero is not derived
+from the form of an expression: it is computed for all indices.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tilewright.algebra.expr import Expr, Symbol, symbol
+from tilewright.algebra.expr_use import Substitution, evaluate, linear_form
+from tilewright.ir.core import Op, Program, TileType, Value
+from tilewright.plan.boxes import numbers_of
+from tilewright.plan.writes import TABLED
+from tilewright.rewrite.rewriter import places
+
+Array = np.ndarray[Any, Any]
+SAME = frozenset({"cast", "permute"})
+"""Operations whose result is zero wherever their operand is."""
+_ON_INDICES: dict[str, Callable[..., Any]] = {
+    **{name: getattr(operator, name) for name in ("add", "sub", "mul", "mod", "floordiv", "eq", "ne")},
+    **dict.fromkeys(("broadcast", "permute", "cast"), lambda x: x),
+}
+
+
+@dataclass(frozen=True)
+class Congruence:
+    """The fact that MMA operands are zero unless sign*h + step*r + rest is a multiple of `modulus`.
+
+    h is the index along `kept`, a dimension of the result; r is the index along `summed`, which the MMAs sum; `sign` is
+    1 or -1.
+    """
+
+    kept: Symbol
+    summed: Symbol
+    sign: int
+    step: int
+    rest: int
+    modulus: int
+
+    def holds(self, kept: Array, summed: Array) -> Array:
+        """Return an array of bools: True where the sum of the indices `kept` and `summed` is a multiple of the
+        modulus.
+        """
+        multiple: Array = (self.sign * kept + self.step * summed + self.rest) % self.modulus == 0
+        return multiple
+
+
+class Congruences:
+    """Finds the congruences of a program; `sizes` has the extents of its dimensions as ints."""
+
+    def __init__(self, program: Program, sizes: Mapping[Symbol, int]):
+        self.program, self.makers = program, program.makers()
+        self.numbers, self.size = Substitution(dict(sizes)), numbers_of(sizes)
+
+    def proposed(self) -> Iterator[Congruence]:
+        """Yield candidates for congruences, found from divisions by a number; `holds` tells whether the program has
+        them.
+
+        A congruence says that an MMA operand is zero unless a sum of two indices is a multiple of a number.
+        """
+        yielded: set[Congruence] = set()
+        for op in [x for x in self.program.walk() if x.name == "mma"]:
+            left, right, acc = (set(v.type.dims) for v in op.operands)
+            for value, dims, other in ((op.operands[0], left, right), (op.operands[1], right, left)):
+                result_dims, summed = (dims & acc) - other, (dims & other) - acc
+                for congruence in self._divided(value, result_dims, summed):
+                    if congruence not in yielded:
+                        yielded.add(congruence)
+                        yield congruence
+
+    def holds(self, congruence: Congruence) -> bool:
+        """True if every MMA operand with both dimensions of `congruence` is zero where the congruence says so.
+
+        A congruence says that an operand is zero unless a sum of two indices is a multiple of a number.
+        """
+        both = {congruence.kept, congruence.summed}
+        products = (op for op in self.program.walk() if op.name == "mma")
+        values = [v for op in products for v in op.operands[:2] if both <= set(v.type.dims)]
+        return all(self.vanishes(v, congruence) for v in values)
+
+    def vanishes(self, value: Value, congruence: Congruence) -> bool:
+        """True if the tile `value` is zero wherever the congruence's sum of indices is no multiple of its modulus."""
+        op = self.makers.get(value)
+        if op is None:
+            return False
+        if op.name in SAME:
+            return self.vanishes(op.operands[0], congruence)
+        if op.name == "select" and _is_zero(op.operands[2], self.makers):
+            implied = any(self._implies(c, congruence) for c in conjuncts(op.operands[0], self.makers))
+            return implied or self.vanishes(op.operands[1], congruence)
+        return op.name == "read" and self.leaves(op, congruence)
+
+    def leaves(self, read: Op, congruence: Congruence) -> bool:
+        """True if a read is out of bounds, and gives zero, wherever the congruence's sum of indices is no multiple of
+        its modulus.
+        """
+        if read.attrs.get("otherwise") != 0 or read.attrs.get("lookups") or read.attrs.get("bounds"):
+            return False
+        kind, over, at = places(read)
+        index_of = dict(zip(kind.dims, over, strict=True))
+        if not {congruence.kept, congruence.summed} <= index_of.keys():
+            return False
+        h, r = index_of[congruence.kept], index_of[congruence.summed]
+        shape = [None if d is None else self.size(d) for d in read.operands[0].type.sizes]
+        for e, extent in zip(map(self.numbers, at), shape, strict=True):
+            grid = None if extent is None else self._grid(index_of, e, (h, r))
+            if grid is not None:
+                place = np.asarray(evaluate(e, grid))
+                inside = (place >= 0) & (place < extent)
+                if not (inside & ~congruence.holds(grid[h], grid[r])).any():
+                    return True
+        return False
+
+    def is_same(self, condition: Value, congruence: Congruence) -> bool:
+        """True if a condition on indices is true exactly where the congruence's sum of indices is a multiple of its
+        modulus.
+        """
+        return self._compared(condition, congruence, lambda a, b: a == b)
+
+    def _implies(self, condition: Value, congruence: Congruence) -> bool:
+        """True if the congruence's sum of indices is a multiple of its modulus wherever a condition on indices is
+        true.
+        """
+        return self._compared(condition, congruence, lambda a, b: ~a | b)
+
+    def _compared(self, condition: Value, congruence: Congruence, compare: Callable[[Array, Array], Array]) -> bool:
+        """True if compare(c, m) is True at all indices: arrays of bools for a condition on indices and for the
+        congruence.
+
+        m is True where the congruence's sum of indices is a multiple of its modulus. False if the condition has other
+        dimensions, or if there are too many indices.
+        """
+        dims = (congruence.kept, congruence.summed)
+        if set(condition.type.dims) != set(dims) or prod(map(self.size, dims)) > TABLED:
+            return False
+        axes = np.ogrid[tuple(slice(0, self.size(d)) for d in dims)]
+        grid: dict[Expr, Array] = dict(zip(dims, axes, strict=True))
+        holds = self._at(condition, grid)
+        where = congruence.holds(grid[congruence.kept], grid[congruence.summed])
+        return holds is not None and bool(np.all(compare(np.broadcast_to(holds, where.shape), where)))
+
+    def _at(self, value: Value, grid: Mapping[Expr, Any]) -> Any:
+        """Return the values of a tile that is computed from indices alone; None if it depends on anything else.
+
+        `grid` maps dimensions to their indices: arrays, or expressions.
+        """
+        op = self.makers.get(value)
+        if op is None:
+            return None
+        if op.name == "self_index":
+            return grid.get(op.attrs["dim"])
+        if op.name in ("scalar", "fill"):
+            number = op.attrs["value"]
+            return self.size(number) if isinstance(number, Expr) else number
+        parts = [self._at(v, grid) for v in op.operands]
+        if op.name not in _ON_INDICES or any(part is None for part in parts):
+            return None
+        return _ON_INDICES[op.name](*parts)
+
+    def _grid(self, index_of: Mapping[Expr, Symbol], e: Expr, always: Sequence[Symbol]) -> dict[Symbol, Any] | None:
+        """Return {index symbol: array of its values, shaped to broadcast}, for the indices in `e` and in `always`.
+
+        `index_of` maps dimensions to index symbols. None if there are too many combinations, or `e` has other symbols.
+        """
+        dims = [d for d, s in index_of.items() if s in e.symbols or s in always]
+        if e.symbols - {index_of[d] for d in dims} or prod(map(self.size, dims)) > TABLED:
+            return None
+        axes = np.ogrid[tuple(slice(0, self.size(d)) for d in dims)]
+        return {index_of[d]: axis for d, axis in zip(dims, axes, strict=True)}
+
+    def _divided(self, value: Value, kept: Collection[Expr], summed: Collection[Expr]) -> Iterator[Congruence]:
+        """Yield a congruence for each division of a sum of a kept and a summed index, in the operations that compute
+        `value`.
+
+        `kept` are dimensions of the result, `summed` those that the MMA sums.
+        """
+        op = self.makers.get(value)
+        if op is None:
+            return
+        if op.name == "select":
+            for condition in conjuncts(op.operands[0], self.makers):
+                indices = {d: symbol(f"at_{n}", 0, self.size(d) - 1) for n, d in enumerate(condition.type.dims)}
+                e = self._at(_tested(condition, self.makers), indices)
+                yield from _congruences(e, indices, kept, summed) if isinstance(e, Expr) else ()
+            yield from self._divided(op.operands[1], kept, summed)
+        elif op.name in SAME:
+            yield from self._divided(op.operands[0], kept, summed)
+        elif op.name == "read":
+            kind, over, at = places(op)
+            for e in map(self.numbers, at):
+                yield from _congruences(e, dict(zip(kind.dims, over, strict=True)), kept, summed)
+
+
+def conjuncts(condition: Value, makers: Mapping[Value, Op]) -> list[Value]:
+    """Return the conditions that `and_` joins to `condition`; [condition] if it is no conjunction.
+
+    `makers` maps values to the operations that compute them.
+    """
+    op = makers.get(condition)
+    if op is not None and op.name == "and_":
+        return [c for v in op.operands for c in conjuncts(v, makers)]
+    return [condition]
+
+
+def _tested(condition: Value, makers: Mapping[Value, Op]) -> Value:
+    """Return the first operand of a comparison, without casts and broadcasts; `condition` itself if it is no
+    comparison.
+    """
+    op = makers.get(condition)
+    while op is not None and op.name in ("eq", "ne", "broadcast", "permute", "cast"):
+        condition = op.operands[0]
+        op = makers.get(condition)
+    return condition
+
+
+def _is_zero(value: Value, makers: Mapping[Value, Op]) -> bool:
+    """True if a value is the number 0 everywhere."""
+    op = makers.get(value)
+    while op is not None and op.name in ("broadcast", "permute", "cast"):
+        op = makers.get(op.operands[0])
+    return op is not None and op.name in ("fill", "scalar") and op.attrs["value"] == 0
+
+
+def _congruences(
+    e: Expr, index_of: Mapping[Expr, Symbol], kept: Collection[Expr], summed: Collection[Expr]
+) -> Iterator[Congruence]:
+    """Yield a congruence for each division in `e` of a sum of one kept and one summed index by a number.
+
+    `index_of` maps dimensions to index symbols; `kept` and `summed` are dimensions.
+    """
+    dim_of = {s: d for d, s in index_of.items()}
+    for node in e.divisions(set()):
+        inner, divisor = node.parts
+        form = linear_form(inner, list(dim_of)) if divisor.is_constant else None
+        if form is None or len(form[0]) != 2 or not all(x.is_constant for x in (*form[0].values(), form[1])):
+            continue
+        steps = {dim_of[s]: int(c) for s, c in form[0].items()}
+        h, r = next((d for d in steps if d in kept), None), next((d for d in steps if d in summed), None)
+        if isinstance(h, Symbol) and isinstance(r, Symbol) and abs(steps[h]) == 1 and int(divisor) > 1:
+            yield Congruence(h, r, steps[h], steps[r], int(form[1]), int(divisor))
+
+
+def tiles_of(op: Op) -> set[Expr]:
+    """Return the dimensions of all tiles that are operands or results of an operation."""
+    return {d for v in (*op.operands, *op.results) if isinstance(v.type, TileType) for d in v.type.dims}

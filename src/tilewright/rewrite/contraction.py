@@ -1,0 +1,102 @@
+"""Writes a contraction (GEMM, convolution) as a tile program over the digits of its indices, for the general lowering.
+
+    %acc = fill value=0 : f32[M, F]                         %acc = fill value=0 : f32[m_1, m_0, f_0]
+    %y = iterate %acc axis=K ... {                          %x = read %x over=[m_1, m_0, k_1, k_0] at=[...]
+      %x = read %x over=[i, k] at=[i//56 + k//192, ...]     %w = read %w over=[f_0, k_1, k_0] at=[...]
+      ...                                                   %y = mma %x, %w, %acc
+
+The loop is gone: the MMA sums over all digits of K. Arguments have the shapes that accesses in digits take, and the
+types that the contraction states.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright.algebra.expr import Expr, Symbol, as_expr
+from tilewright.algebra.expr_use import number_or
+from tilewright.analysis.flat_memory import Size
+from tilewright.ir.core import Block, MemoryType, Op, Program, TileType, Value, building
+from tilewright.plan.contraction import Contraction, Operand, dimension
+from tilewright.rewrite.rewriter import Rewriter, needed
+
+
+def over_digits(
+    c: Contraction, order: tuple[Symbol, ...]
+) -> tuple[Program, dict[Symbol, Size], dict[Value, tuple[Size, ...]]]:
+    """Return (program of the contraction `c` over its digits, sizes of its dimensions, shapes of its arguments).
+
+    Digits are mixed-radix parts of flat indices. `order` is the order that the digits have in every tile.
+    """
+    with building():
+        return _Normal(c, order).run()
+
+
+class _Normal(Rewriter):
+    """Rewrites the program of a contraction over its digits, without its loop."""
+
+    def __init__(self, c: Contraction, order: tuple[Symbol, ...]):
+        super().__init__()
+        assert c.program is not None
+        self.program, self.c = c.program, c
+        self.used = needed(c.accesses[2], c.program.makers())
+        self.operands = dict(zip(c.accesses, (c.a, c.b, c.out, *c.extras), strict=True))
+        self.arguments: dict[tuple[str, bool], Value] = {}
+        self.shapes: dict[Value, tuple[Size, ...]] = {}
+        self.digits = {d: tuple(map(dimension, digits)) for dims, digits in c.over for d in dims}
+        """By dimension: the digits that replace it, perhaps together with other dimensions."""
+        self.order: dict[Expr, Symbol] = {dimension(s): s for s in order}
+
+    def run(self) -> tuple[Program, dict[Symbol, Size], dict[Value, tuple[Size, ...]]]:
+        """Return (rewritten program, sizes of its dimensions, shapes of its arguments)."""
+        for operand in self.operands.values():
+            self._argument(operand)
+        body = Block(())
+        self.block(self.program.body.ops, body.ops)
+        sizes = {dimension(s): number_or(s.upper + 1) for s in self.order.values() if s.upper is not None}
+        rewritten = replace(self.program, args=tuple(self.arguments.values()), body=body, records=[])
+        return rewritten, sizes, self.shapes
+
+    def _argument(self, operand: Operand) -> Value:
+        """Return the memory argument of an operand, created at its first use.
+
+        Operands of the same name share an argument; B, which is packed, always has one of its own.
+        """
+        key = operand.name, operand is self.c.b
+        if key not in self.arguments:
+            self.arguments[key] = Value(MemoryType(operand.dtype, tuple(map(as_expr, operand.shape))), operand.name)
+            self.shapes[self.arguments[key]] = operand.shape
+        return self.arguments[key]
+
+    def goes(self, op: Op) -> bool:
+        """Return True: every loop is removed, as the MMA sums over all digits of its axis."""
+        return True
+
+    def block(self, given: list[Op], ops: list[Op]) -> None:
+        """Append rewritten operations to `ops`: those of the list `given` that the written result depends on."""
+        super().block([op for op in given if op in self.used], ops)
+
+    def op(self, op: Op) -> Op:
+        """Return an operation over digits; a read or write gets its operand's argument, and an MMA gets A before B."""
+        operand = self.operands.get(op)
+        rewritten = super().op(op)
+        if op.name == "mma":
+            rewritten.operands = (*(self.of(self.c.accesses[n].result) for n in (0, 1)), rewritten.operands[2])
+        if operand is None:
+            return rewritten
+        value = rewritten.operands[:-1] if op.name == "write" else ()
+        results = tuple(Value(TileType(operand.dtype, r.type.dims), r.name) for r in rewritten.results)
+        self.values |= dict(zip(op.results, results, strict=True))
+        return Op(op.spec, (*value, self._argument(operand)), rewritten.attrs, results, (), op.loc)
+
+    def access(self, op: Op) -> dict[str, object]:
+        """Return the iterators `over` and coordinates `at`, in digits, of a read or write."""
+        dims = self.over(op.results[0].type.dims) if op.name == "read" else self.of(op.operands[0]).type.dims
+        return {"over": tuple(self.order[d] for d in dims), "at": self.operands[op].coordinates}
+
+    def over(self, dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        """Return the digits (mixed-radix parts of flat indices) that replace the dimensions of a tile, in the program's
+        order.
+        """
+        digits = {s for d in dims for s in self.digits[d]}
+        return tuple(s for s in self.order if s in digits)

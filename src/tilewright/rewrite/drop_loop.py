@@ -1,0 +1,114 @@
+"""Removes a loop whose carried values can be merged: one iteration goes over all of its dimension, and sums start from
+0.
+
+    %m, %d, %o = iterate %low, %zero, %zero2 axis=N {     %m = max %s, %low                  s over all of N
+      %m' = max %s, %m                                    %p = exp(%s - %m)
+      %p = exp(%s - %m')                                  %d = sum %p, %zero
+      %d' = sum %p, %d * exp(%m - %m')                    %o = mma %p, %v, %zero2
+      %o' = mma %p, %v, %o * exp(%m - %m')
+
+Values between its MMAs may then go through memory from one kernel to the next. Online softmax is one example: the
+factor that rescales a carried value is not needed if the value starts from zero. A result that is divided by a number
+for each row becomes an MMA of rows that were divided before, (p v) / d = (p / d) v, so that the last kernel is an MMA
+alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright.algebra.expr import Expr
+from tilewright.ir.core import Block, Op, Program, TileType, Value, building
+from tilewright.ir.verifier import verify
+from tilewright.plan.boxes import WRITES
+from tilewright.plan.facts.loops import merging_loop
+from tilewright.rewrite.rewriter import Rewriter, needed
+
+
+def dissolved(program: Program) -> Program | str:
+    """Return the program with its loop replaced by one iteration over all of its dimension; or text: why that is not
+    possible.
+
+    Its carried values must be mergeable (`merging_loop`), as those of online softmax are.
+    """
+    loop = merging_loop(program)
+    if isinstance(loop, str):
+        return loop
+    with building():
+        body = _Dissolving(loop).body(program.body)
+        _scale_operands(body)
+        makers = {result: op for op in body.ops for result in op.results}
+        used = set[Op]().union(*(needed(op, makers) for op in body.ops if op.name in WRITES))
+        records = [r for r in program.records if r.name != "tiling" or r.attrs["dim"] is not loop.attrs["axis"]]
+        rewritten = replace(program, body=Block(body.args, [op for op in body.ops if op in used]), records=records)
+        verify(rewritten)
+    return rewritten
+
+
+def _scale_operands(body: Block) -> None:
+    """Divide or multiply operand A of an MMA, instead of its result, by a value of the row; the block is changed in
+    place.
+
+    A must be computed, and the MMA must start from zero.
+    """
+    makers = {result: op for op in body.ops for result in op.results}
+    for op in [op for op in body.ops if op.name in ("div", "mul")]:
+        product = makers.get(op.operands[0])
+        if product is None or product.name != "mma":
+            continue
+        (a, b, start), (result, factor) = product.operands, op.operands
+        users = [x for x in body.ops if result in x.operands]
+        zero = makers.get(start)
+        is_of_rows = isinstance(factor.type, TileType) and {*factor.type.dims} <= {*a.type.dims} & {*result.type.dims}
+        is_zero = zero is not None and zero.name == "fill" and zero.attrs["value"] == 0
+        is_read = a in makers and makers[a].name == "read"  # an operand in memory stays as it is
+        if is_read or users != [op] or not is_of_rows or not is_zero or a.type.dtype is not factor.type.dtype:
+            continue
+        scaled = Op(op.spec, (a, factor), op.attrs, (Value(a.type, a.name),), loc=op.loc)
+        multiplied = Op(product.spec, (scaled.result, b, start), product.attrs, op.results, loc=product.loc)
+        place = body.ops.index(op)
+        body.ops[place : place + 1] = [scaled, multiplied]
+        body.ops.remove(product)
+        makers[multiplied.result] = multiplied
+
+
+class _Dissolving(Rewriter):
+    """Rewrites a program with the body of a loop in place of the loop, once, on the values that the loop starts
+    from.
+    """
+
+    def __init__(self, loop: Op):
+        super().__init__()
+        self.loop = loop
+        (body,) = loop.blocks
+        makers = {result: op for op in body.ops for result in op.results}
+        starts = zip(body.ops[-1].operands, loop.operands, strict=True)
+        self.starts: dict[Op, Value] = {makers[end]: start for end, start in starts}
+        """{operation that computes a carried value: the value that the loop starts from}."""
+
+    def over(self, dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        """Return `dims`: tiles keep their dimensions."""
+        return dims
+
+    def access(self, op: Op) -> dict[str, object]:
+        """Return {}: reads and writes keep their attributes."""
+        return {}
+
+    def goes(self, op: Op) -> bool:
+        """True if `op` is the loop that is removed."""
+        return op is self.loop
+
+    def block(self, given: list[Op], ops: list[Op]) -> None:
+        """Append the rewritten operations of the list `given` to `ops`, without casts to a value's own type."""
+        for op in given:
+            if op.name == "cast" and op.operands[0].type.dtype is op.result.type.dtype:
+                self.values[op.result] = self.of(op.operands[0])
+            else:
+                super().block([op], ops)
+
+    def op(self, op: Op) -> Op:
+        """Return the rewritten operation; one that computes a carried value starts from the loop's initial value."""
+        rewritten = super().op(op)
+        if op in self.starts:
+            rewritten.operands = (*rewritten.operands[:-1], self.of(self.starts[op]))
+        return rewritten

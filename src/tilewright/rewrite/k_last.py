@@ -1,0 +1,91 @@
+"""Reads of MMA operands with a dimension of K as the last of memory: the layout of copies whose rows run along K.
+
+    %x = read %x over=[n, p, q, c, r, s] at=[n, c, p + r - 1, q + s - 1] : bf16[N, P, Q, C, R, S]   the argument
+    %x = read %x_rows over=[n, p, q, c, r, s] at=[n, p + r - 1, q + s - 1, c]                       the copy
+
+A pipeline steps along K where memory is contiguous. If that is a window, or a few taps, a step has few elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from math import prod
+
+from tilewright.ir.core import Op, Program, TileType, Value, building
+from tilewright.ir.verifier import verify
+from tilewright.rewrite.operand_copies import FactorCopy, Numbered, copying_to, with_ops
+from tilewright.rewrite.rewriter import places
+
+
+def with_k_last(product: Op, reads: Sequence[Numbered]) -> list[Numbered] | str:
+    """Return the reads of both MMA operands with the coordinate of one dimension of K last; or text: why it cannot be.
+
+    It is the longest dimension of K whose index is a coordinate of its own in both operands.
+    """
+    one, two = (v.type.dims for v in product.operands[:2])
+    summed = [d for d in one if d in two and d not in product.result.type.dims]
+    plain = [d for d in summed if all(read.at.count(read.over[d]) == 1 and _is_alone(read, d) for read in reads)]
+    if not plain:
+        return "no dimension that is summed is a coordinate of its own in both factors"
+    k = max(plain, key=lambda d: min(read.extent(d) for read in reads))
+    places = [read.at.index(read.over[k]) for read in reads]
+    if all(place == len(read.at) - 1 for place, read in zip(places, reads, strict=True)):
+        return f"{k} is the last dimension of both factors"
+    return [_moved_last(read, place) for read, place in zip(reads, places, strict=True)]
+
+
+def _is_alone(read: Numbered, dim: object) -> bool:
+    """True if the index of `dim` occurs in one coordinate of a read only, and that memory dimension has its extent."""
+    index = read.over[dim]  # type: ignore[index]
+    users = [n for n, e in enumerate(read.at) if index in e.symbols]
+    return len(users) == 1 and read.shape[users[0]] == int(index.hi) + 1
+
+
+def _moved_last(read: Numbered, place: int) -> Numbered:
+    """Return the read with coordinate number `place` moved to the last position."""
+    order = (*(n for n in range(len(read.at)) if n != place), place)
+    if order == tuple(range(len(read.at))):
+        return read
+    return replace(read, at=tuple(read.at[n] for n in order), shape=tuple(read.shape[n] for n in order), order=order)
+
+
+def with_tiles_k_last(program: Program, free: Collection[Op]) -> tuple[Program, Collection[Op]]:
+    """Return (program whose MMA operands have their contiguous dimension last, its `free` loops).
+
+    `free` are the loops with the same result for every tile size.
+    """
+    (product,) = (op for op in program.walk() if op.name == "mma")
+    makers, swapped = program.makers(), dict[Op, Op]()
+    with building():
+        for factor in product.operands[:2]:
+            read = makers[factor]
+            kind, over, at = places(read)
+            order = sorted(range(len(over)), key=lambda n: over[n] in at[-1].symbols)
+            attrs = {**read.attrs, "over": tuple(over[n] for n in order), "at": at}
+            result = Value(TileType(kind.dtype, tuple(kind.dims[n] for n in order)), factor.name)
+            swapped[read] = Op(read.spec, read.operands, attrs, (result,), loc=read.loc)
+        copy_of_op: dict[Op, Op] = {}
+        values = {op.result: other.result for op, other in swapped.items()}
+        rewritten = replace(program, body=with_ops(program.body, swapped, values, copy_of_op))
+        verify(rewritten)
+    return rewritten, tuple(copy_of_op.get(op, op) for op in free)
+
+
+def transposing(program: Program, read: Numbered, name: str) -> FactorCopy:
+    """Return the program that copies an operand to the argument `name`, in the order of coordinates of `read`.
+
+    `read` comes from `with_k_last`. The copy has three dimensions: those before the moved coordinate, those behind it,
+    and the moved one.
+    """
+    assert read.order is not None
+    moved = read.order[-1]
+    source_extents = [0] * len(read.shape)
+    for n, extent in zip(read.order, read.shape, strict=True):
+        source_extents[n] = extent
+    extents = (prod(source_extents[:moved]), source_extents[moved], prod(source_extents[moved + 1 :]))
+    words = (
+        f"{read.source.name} is copied to {read.shape}, from {tuple(source_extents)}: "
+        f"{read.shape[-1]} of K are contiguous"
+    )
+    return copying_to(program, read.source, name, extents, (0, 2, 1), words)

@@ -1,0 +1,81 @@
+"""Puts a loop over the steps of a summed dimension around the MMAs that sum it at once.
+
+    %14 = mma %11, %12, %13 : f32[M, N]        %14 = iterate %13 axis=(D) (%sum: f32[M, N]) {
+                                                %11 = read %q : bf16[M, D]
+                                                %12 = read %k : bf16[N, D]
+                                                %15 = mma %11, %12, %sum ; yield %15 }
+
+Operands with that dimension are read in the loop, or computed there element by element from reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from tilewright.algebra.expr import Expr
+from tilewright.ir.core import Block, Op, Program, TileType, Value, building
+from tilewright.ir.tile import TILE
+from tilewright.ir.verifier import verify
+from tilewright.plan.stepping import unlooped_mmas, why_no_k_loop
+from tilewright.rewrite.rewriter import Rewriter, without_unused
+
+
+def in_steps(program: Program, free: Collection[Op], dim: Expr) -> tuple[Program, set[Op]] | str:
+    """Return (program with a loop over `dim` around each MMA that sums it, its free loops); or text: why not.
+
+    `free` are the loops with the same result for every tile size.
+    """
+    if (reason := why_no_k_loop(program, dim)) is not None:
+        return reason
+    products = unlooped_mmas(program, dim)
+    with building():
+        rewriter = _InSteps(products, dim, program.makers())
+        body = rewriter.body(program.body)
+        stepped = replace(program, body=without_unused(body))
+        verify(stepped)
+    return stepped, {rewriter.kept[op] for op in (*free, *products) if op in rewriter.kept}
+
+
+class _InSteps(Rewriter):
+    """Rewrites a program with a loop over `dim` around each MMA in `products`."""
+
+    def __init__(self, products: list[Op], dim: Expr, makers: Mapping[Value, Op]):
+        super().__init__()
+        self.products, self.dim, self.makers = products, dim, makers
+
+    def over(self, dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        """Return `dims`: tiles keep their dimensions."""
+        return dims
+
+    def access(self, op: Op) -> Mapping[str, object]:
+        """Return {}: reads and writes keep their attributes."""
+        return {}
+
+    def op(self, op: Op) -> Op:
+        """Return the rewritten operation; for an MMA in `products`, the loop around it."""
+        if op not in self.products:
+            return super().op(op)
+        inside: dict[Value, Op] = {}
+        a, b = (self._recomputed(v, inside) for v in op.operands[:2])
+        acc = Value(op.operands[2].type, "sum")
+        added = Op(op.spec, (a, b, acc), dict(op.attrs), (Value(acc.type),), (), op.loc)
+        end = Op(TILE.ops["yield"], (added.result,), {}, loc=op.loc)
+        results = tuple(Value(r.type, r.name) for r in op.results)
+        start = (self.of(op.operands[2]),)
+        self.values |= dict(zip(op.results, results, strict=True))
+        body = Block((acc,), [*inside.values(), added, end])
+        return Op(TILE.ops["iterate"], start, {"axis": self.dim}, results, (body,), op.loc)
+
+    def _recomputed(self, value: Value, inside: dict[Value, Op]) -> Value:
+        """Return the value to use inside the loop: recomputed there if it has the dimension `dim`.
+
+        The operations that recompute it are added to `inside`, by the original value.
+        """
+        if not isinstance(value.type, TileType) or self.dim not in value.type.dims:
+            return self.of(value)
+        if value not in inside:
+            op = self.makers[value]
+            operands = tuple(self._recomputed(v, inside) for v in op.operands)
+            inside[value] = Op(op.spec, operands, dict(op.attrs), (Value(value.type, value.name),), (), op.loc)
+        return inside[value].result

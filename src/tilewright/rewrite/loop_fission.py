@@ -1,0 +1,75 @@
+"""Splits a loop over K with several accumulators into several loops, if an MMA outside needs only some of them.
+
+    %acc, %low = iterate ... axis=(K) {        %low = iterate ... axis=(K) { ... }       mma of %x and %a
+      mma of %x and %w, mma of %x and %a }     %acc = iterate ... axis=(K) { ... }       mma of %x and %w
+    %y = mma %low, %b, %acc                    %y = mma %low, %b, %acc
+
+In one loop, a task that has some columns of %acc would compute all of %low for itself. Accumulators that no MMA has as
+operands, or that all feed the same MMAs, stay in one loop, which reads their common operands once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from tilewright.ir.core import Block, Op, Program, Value, building
+from tilewright.ir.verifier import verify
+from tilewright.plan.general import only_adds
+from tilewright.rewrite.rewriter import needed
+
+
+def with_sums_apart(program: Program, free: Collection[Op]) -> tuple[Program, Collection[Op]]:
+    """Return (program with free loops split whose accumulators are needed one after the other, its free loops).
+
+    `free` are the loops with the same result for every tile size.
+    """
+    users = program.users()
+    loops = [op for op in program.body.ops if op in free and only_adds(op) and len(op.results) > 1]
+    feeding_results = {op: [n for n, r in enumerate(op.results) if _feeds_product(r, users)] for op in loops}
+    split_loops = {op: places for op, places in feeding_results.items() if 0 < len(places) < len(op.results)}
+    if not split_loops:
+        return program, free
+    ops: list[Op] = []
+    loops_of: dict[Op, tuple[Op, ...]] = {}
+    with building():
+        for op in program.body.ops:
+            other_results = [n for n in range(len(op.results)) if n not in split_loops.get(op, ())]
+            loops_of[op] = (
+                (_loop_of_results(op, split_loops[op]), _loop_of_results(op, other_results))
+                if op in split_loops
+                else (op,)
+            )
+            ops += loops_of[op]
+        rewritten = replace(program, body=Block(program.body.args, ops))
+        verify(rewritten)
+    return rewritten, tuple(loop for op in free for loop in loops_of.get(op, (op,)))
+
+
+def _feeds_product(value: Value, users: Mapping[Value, list[Op]]) -> bool:
+    """True if operand A or B of an MMA is computed from `value`; `users` maps each value to the operations that use
+    it.
+    """
+    visited: set[Value] = set()
+    pending = [value]
+    while pending:
+        current = pending.pop()
+        for user in users.get(current, ()):
+            if user.name == "mma" and current in user.operands[:2]:
+                return True
+            pending += [r for r in user.results if r not in visited]
+            visited |= set(user.results)
+    return False
+
+
+def _loop_of_results(loop: Op, places: list[int]) -> Op:
+    """Return a loop like `loop` that computes only its results number `places`; it takes over these result values."""
+    (body,) = loop.blocks
+    end = body.ops[-1]
+    makers = {r: op for op in body.ops for r in op.results}
+    inside = {x for n in places for x in needed(makers[end.operands[n]], makers)}
+    body_ops = [op for op in body.ops if op in inside]
+    ends = Op(end.spec, tuple(end.operands[n] for n in places), dict(end.attrs), loc=end.loc)
+    args = tuple(body.args[n] for n in places)
+    starts, results = (tuple(values[n] for n in places) for values in (loop.operands, loop.results))
+    return Op(loop.spec, starts, dict(loop.attrs), results, (Block(args, [*body_ops, ends]),), loop.loc)

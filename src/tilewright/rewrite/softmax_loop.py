@@ -1,0 +1,109 @@
+"""Writes a softmax between two MMAs as a loop over its dimension, so that all forms of attention get the same plan.
+
+An author may divide the weights by their sum before the second MMA or its result after it. The loop needs the second:
+
+    %p = div %w, %l : f32[M, N]             %o = mma %w, %v, %zero : f32[M, E]
+    %o = mma %p, %v, %zero : f32[M, E]      %y = div %o, %l : f32[M, E]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from tilewright.algebra.expr import Expr
+from tilewright.ir.core import Block, Op, Program, TileType, Value, building
+from tilewright.ir.tile import TILE
+from tilewright.plan.facts.loops import SAME_ELEMENTS
+from tilewright.plan.facts.online_softmax import OnlineSoftmax, online_softmax
+from tilewright.rewrite.tile_between_gemms import in_a_loop, summed_between
+
+TILE_SIZE = 128
+"""Elements of an iteration as the loop is written; plans choose another number."""
+
+
+def with_softmax_loops(program: Program, free: Collection[Op]) -> tuple[Program, Collection[Op]]:
+    """Return (program with a loop over the dimension of each softmax between two MMAs, its free loops).
+
+    `free` are the loops with the same result for every tile size. A dimension that the author loops over or constrains
+    stays as it is.
+    """
+    looped = program
+    for dim in summed_between(program):
+        if _is_constrained(program, dim):
+            continue
+        divided_last = _divided_last(looped, dim)
+        if isinstance(online_softmax(divided_last, dim), OnlineSoftmax):
+            written = in_a_loop(divided_last, dim, TILE_SIZE)
+            looped = looped if isinstance(written, str) else written
+    if looped is program:
+        return program, free
+    ops = set(looped.walk())
+    return looped, {op for op in free if op in ops}
+
+
+def _is_constrained(program: Program, dim: Expr) -> bool:
+    """True if the program loops over `dim`, or has a constraint on it."""
+    return any(op.name == "iterate" and op.attrs["axis"] is dim for op in program.walk()) or any(
+        record.attrs.get("dim") is dim for record in program.records
+    )
+
+
+def _divided_last(program: Program, dim: Expr) -> Program:
+    """Return the program with MMAs that sum `dim` before a division of their operand by a tile of its rows, not after
+    it; a multiplication counts as a division.
+    """
+    for product in program.body.ops:
+        if product.name == "mma" and any(_has(v, dim) for v in product.operands[:2]):
+            for operand in product.operands[:2]:
+                division = _division(program, product, operand, dim)
+                if division is not None:
+                    return _divided_last(_moved_behind(program, product, *division), dim)
+    return program
+
+
+def _division(program: Program, product: Op, operand: Value, dim: Expr) -> tuple[Op, Value, Value] | None:
+    """Return (division, divided value, divisor) if `operand` of the MMA `product` is a division by a tile without `dim`
+    whose dimensions the result of `product` has, perhaps cast; else None. Nothing else may use the quotient.
+    """
+    makers, users = program.makers(), program.users()
+    op, value = makers.get(operand), operand
+    while op is not None and op.name in ("cast", *SAME_ELEMENTS) and len(users[value]) == 1:
+        value = op.operands[0]
+        op = makers.get(value)
+    if op is None or op.name not in ("div", "mul") or len(users[value]) != 1 or op not in program.body.ops:
+        return None
+    start, result = makers.get(product.operands[2]), product.result.type
+    if start is None or start.name != "fill" or start.attrs["value"] != 0:
+        return None
+    pairs = [op.operands] if op.name == "div" else [op.operands, op.operands[::-1]]
+    for divided, divisor in pairs:
+        fits = divided.type == op.result.type and divisor.type.dtype is result.dtype
+        rows = isinstance(divisor.type, TileType) and set(divisor.type.dims) <= set(result.dims) - {dim}
+        if fits and rows and _has(divided, dim):
+            return op, divided, divisor
+    return None
+
+
+def _moved_behind(program: Program, product: Op, division: Op, divided: Value, divisor: Value) -> Program:
+    """Return the program with `division` applied to the result of the MMA `product`, instead of to its operand
+    `divided`.
+    """
+    with building():
+        ops: list[Op] = []
+        for op in program.body.ops:
+            if op is division:
+                continue
+            operands = tuple(divided if v is division.result else v for v in op.operands)
+            results = (Value(product.result.type),) if op is product else op.results
+            changed = operands != op.operands or op is product
+            ops.append(Op(op.spec, operands, op.attrs, results, op.blocks, op.loc) if changed else op)
+            if op is product:
+                quotient = (results[0], divisor)
+                ops.append(Op(TILE.ops[division.name], quotient, {}, product.results, (), division.loc))
+        return replace(program, body=Block(program.body.args, ops))
+
+
+def _has(value: Value, dim: Expr) -> bool:
+    """True if a value is a tile that has the dimension `dim`."""
+    return isinstance(value.type, TileType) and dim in value.type.dims

@@ -1,0 +1,160 @@
+"""Splits a program into two kernels with a value in memory between them, if that value does not fit registers.
+
+    %h = mma %x, %w1, ...                      first                     second
+    %a = ... of %h, element by element         %h = mma ...              %a = read %between
+    %y = mma %a, %w2, ...                      write %a, %between        %y = mma %a, %w2, ...
+
+The value in memory is computed element by element from an MMA, and the rest of the program uses nothing else of that
+MMA. Among such values, one is taken that needs the fewest MMAs, then the narrowest, then the last. In a loop, it must
+not depend on carried values: the first program then computes it for all tiles at once. The second program may be split
+again.
+
+An operand that is computed by reductions, such as rows that are normalised before an MMA, goes through memory if the
+plan says `split kernel before mma`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+
+from tilewright.algebra.expr import Symbol
+from tilewright.ir.core import Block, Op, Program, TileType, Value, building
+from tilewright.ir.tile import REDUCTIONS, TILE
+from tilewright.plan.computed import GIVEN, SIMPLE
+from tilewright.plan.facts.loops import SAME_ELEMENTS
+from tilewright.plan.microkernel import mmas_by_name
+from tilewright.plan.search.partition import BETWEEN
+from tilewright.rewrite.rewriter import Halves, Replacement, between, halved, needed, within
+
+
+def apart(program: Program, sizes: Mapping[Symbol, int]) -> Halves | str:
+    """Return the program as two: the first writes a value that is computed from an MMA to memory, the second reads it.
+
+    Or text: why there is no such value.
+    """
+    with building():
+        candidates = [(op, slice_) for block in _blocks(program) for op, slice_ in _candidates(program, block)]
+        if not candidates:
+            return "nothing that is computed from a product is all that the rest needs of it"
+        op, ops = min(reversed(candidates), key=lambda x: (sum(map(_multiplies, x[1])), x[0].result.type.dtype.bits))
+        memory = between(program, BETWEEN, op.result)
+        read = Op(TILE.ops["read"], (memory,), {}, (Value(op.result.type, op.result.name),), loc=op.loc)
+        rest = Replacement.by_last(op, [read])
+        return halved(program, ("before", ops), {op.result: memory}, rest, sizes, {})
+
+
+def apart_before(program: Program, sizes: Mapping[Symbol, int], name: str) -> Halves | str:
+    """Return the program as two: the first writes a computed operand of the MMA `name` to memory, the second reads it.
+
+    The operand must be computed from reductions, and from no MMA. If both operands are, it is the first one. Or text:
+    why there is no such operand.
+    """
+    product = mmas_by_name(program).get(name)
+    if product is None:
+        return f"the products are {', '.join(mmas_by_name(program))}"
+    block = next((b for b in _blocks(program) if product in b.ops), None)
+    if block is None:
+        return f"{name} lies in a loop within a loop"
+    order = [*([] if block is program.body else program.body.ops), *block.ops]
+    makers = {r: op for op in order for r in op.results}
+    for value in product.operands[:2]:
+        op = makers.get(value)
+        while op is not None and op.name in SAME_ELEMENTS:
+            op = makers.get(op.operands[0])
+        inside = None if op is None else _needed(op, makers, set(program.args), REDUCTIONS)
+        if (
+            op is None
+            or inside is None
+            or not any(x.name in REDUCTIONS for x in inside)
+            or any(map(_multiplies, inside))
+        ):
+            continue
+        with building():
+            memory = between(program, BETWEEN, op.result)
+            read = Op(TILE.ops["read"], (memory,), {}, (Value(op.result.type, op.result.name),), loc=op.loc)
+            ops = [x for x in order if x in inside]
+            rest = Replacement.by_last(op, [read])
+            return halved(program, ("before", ops), {op.result: memory}, rest, sizes, {})
+    return f"no operand of {name} is computed from reductions, and from no product"
+
+
+def _blocks(program: Program) -> Iterator[Block]:
+    """Yield the blocks in which a program may be split: its body, and the bodies of its loops."""
+    yield program.body
+    for op in program.body.ops:
+        if op.name == "iterate" and not op.attrs.get("start"):
+            yield from op.blocks
+
+
+def _candidates(program: Program, block: Block) -> Iterator[tuple[Op, list[Op]]]:
+    """Yield (operation of `block`, all operations that it depends on, in order) if its result may go through memory.
+
+    One kernel then writes the result, and the next reads it.
+    """
+    outer_ops = [] if block is program.body else program.body.ops
+    order = [*outer_ops, *block.ops]
+    makers = {r: op for op in order for r in op.results}
+    users = program.users()
+    for op in block.ops:
+        if len(op.results) != 1 or not isinstance(op.result.type, TileType) or not op.result.type.dims:
+            continue
+        inside = _needed(op, makers, set(program.args))
+        if inside is None or not any(_multiplies(x) for x in inside):
+            continue
+        dependent = _dependent(inside, order)
+        if any(x.name not in SIMPLE and not _multiplies(x) for x in dependent):
+            continue
+        has_other_users = any(
+            u not in inside for x in dependent if x is not op for r in x.results for u in users.get(r, ())
+        )
+        if not has_other_users and _feeds_reduction(op, users, inside):
+            yield op, [x for x in order if x in inside]
+
+
+def _needed(op: Op, makers: Mapping[Value, Op], arguments: set[Value], more: Collection[str] = ()) -> set[Op] | None:
+    """Return all operations that `op` depends on; None if it depends on a value that a loop carries.
+
+    Also None if one of them is no read, MMA, loop or elementwise operation, and not named in `more`. `makers` maps
+    values to the operations that compute them; `arguments` are the program's.
+    """
+    ops = needed(op, makers)
+    known = arguments | {r for x in ops for r in x.results} | {a for x in ops for b in x.blocks for a in b.args}
+    are_allowed = all(x.name in (*SIMPLE, *GIVEN, *more, "read", "mma", "iterate", "yield") for x in ops)
+    return ops if are_allowed and all(v in known for x in ops for v in x.operands) else None
+
+
+def _multiplies(op: Op) -> bool:
+    """True if an operation is an MMA, or has one in its blocks."""
+    return op.name == "mma" or any(x.name == "mma" for x in within(op))
+
+
+def _dependent(needed: set[Op], order: list[Op]) -> list[Op]:
+    """Return the MMAs among `needed`, and the operations among `needed` that depend on them, in the order of
+    `order`.
+    """
+    dependent: list[Op] = []
+    values: set[Value] = set()
+    for op in order:
+        if op in needed and (_multiplies(op) or not values.isdisjoint(op.operands)):
+            dependent.append(op)
+            values |= set(op.results)
+    return dependent
+
+
+def _feeds_reduction(op: Op, users: Mapping[Value, list[Op]], inside: set[Op]) -> bool:
+    """True if a reduction, an MMA or a loop outside of `inside` uses the result of `op`, directly or indirectly.
+
+    `users` maps each value to its users. Without such a user, an elementwise epilogue follows.
+    """
+    visited: set[Value] = set()
+    pending = [op.result]
+    while pending:
+        value = pending.pop()
+        if value in visited:
+            continue
+        visited.add(value)
+        for user in users.get(value, ()):
+            if user.name in (*REDUCTIONS, "mma", "iterate") and user not in inside:
+                return True
+            pending += user.results
+    return False

@@ -1,0 +1,201 @@
+"""Puts a loop over the dimension between chained MMAs, so that one tile of the value between them fits registers.
+
+    %h = mma %x, %w1, ... : f32[M, F]          %y = iterate %zero axis=(F) (%acc: f32[M, N]) {
+    %a = ... of %h, element by element           %h = mma %x, %w1, ... : f32[M, F]
+    %y = mma %a, %w2, %zero : f32[M, N]          %a = ... of %h
+                                                 %y = mma %a, %w2, %acc ; yield %y }
+
+Only the last MMA uses the value between them, which is computed element by element from the first: so each tile of it
+adds its part to the result. With a softmax between them the loop carries the maximum so far, and rescales its
+accumulators whenever the maximum grows (`plan/facts/online_softmax.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from tilewright.algebra.expr import Expr, as_expr
+from tilewright.ir.core import Block, Op, Program, TileType, Value, building
+from tilewright.ir.tile import REDUCTIONS, TILE
+from tilewright.ir.verifier import verify
+from tilewright.plan.computed import GIVEN, SIMPLE
+from tilewright.plan.facts.online_softmax import OnlineSoftmax, online_softmax
+from tilewright.plan.general import only_adds
+from tilewright.rewrite.rewriter import Regrouped, acts, within
+
+_ALIKE = {*SIMPLE, *GIVEN, "read", "mma"}
+LOWEST = -3.4028234663852886e38
+"""The lowest finite number of f32, from which a maximum starts; only -inf is below it, whose weight is 0."""
+
+
+def summed_between(program: Program) -> list[Expr]:
+    """Return the dimensions that one MMA sums and that the result of another MMA has."""
+    products = [op for op in program.walk() if op.name == "mma"]
+    results = {d for op in products for d in op.result.type.dims}
+    return list(dict.fromkeys(d for op in products for d in _summed(op) if d in results))
+
+
+def in_a_loop(program: Program, dim: Expr, tile: int) -> Program | str:
+    """Return the program with a loop over `dim`, `tile` elements an iteration, around its MMAs; or text: why not.
+
+    `dim` must be summed by one MMA, or be the dimension of a softmax.
+    """
+    ops = program.body.ops
+    if any(op.name in REDUCTIONS and op.attrs["dim"] is dim for op in ops):
+        softmax = online_softmax(program, dim)
+        return softmax if isinstance(softmax, str) else _with_softmax(program, dim, softmax, tile)
+    last = [op for op in ops if op.name == "mma" and dim in _summed(op)]
+    if len(last) != 1:
+        return f"not one product sums {dim}"
+    (product,) = last
+    inside = [op for op in ops if op is not product and any(_has(v, dim) for v in op.results)]
+    others = [op for op in ops if op not in inside and op is not product]
+    if any(op.name not in _ALIKE and not (op.name == "iterate" and only_adds(op)) for op in inside):
+        return f"what lies along {dim} is not computed element by element from a product"
+    if any(_has(v, dim) for op in others for x in (op, *within(op)) for v in x.operands):
+        return f"what lies along {dim} is used by more than the product that sums it"
+    if any(dim in e.symbols for op in ops for e in op.attrs.get("at", ())):
+        return f"an access depends on the size of {dim}"
+    with building():
+        acc = Value(product.operands[2].type, "sum")
+        added = Op(product.spec, (*product.operands[:2], acc), dict(product.attrs), (Value(acc.type),), loc=product.loc)
+        body = Block((acc,), [*inside, added, Op(TILE.ops["yield"], (added.result,), {}, loc=product.loc)])
+        loop = Op(TILE.ops["iterate"], product.operands[2:], {"axis": dim}, product.results, (body,), product.loc)
+        at = ops.index(product)
+        looped = [*(op for op in ops[:at] if op not in inside), loop, *(op for op in ops[at + 1 :] if op not in inside)]
+        return _tiled(program, looped, dim, tile)
+
+
+def has_only_tile(program: Program, dim: Expr) -> bool:
+    """True if the constraints on the loop over `dim` state at most its tile size, not its start or number of
+    iterations.
+    """
+    stated = {name for r in program.records if r.name == "tiling" and r.attrs["dim"] is dim for name in r.attrs}
+    return stated <= {"dim", "tile"}
+
+
+def with_tile(program: Program, dim: Expr, tile: int) -> Program:
+    """Return the program with `tile` elements per iteration of its loop over `dim`; its constraint is replaced."""
+    others = [r for r in program.records if r.name != "tiling" or r.attrs["dim"] is not dim]
+    with building():
+        return _tiled(replace(program, records=others), program.body.ops, dim, tile)
+
+
+def _tiled(program: Program, ops: list[Op], dim: Expr, tile: int) -> Program:
+    """Return the program with the operations `ops`, and a constraint that the loop over `dim` has tiles of `tile`
+    elements.
+    """
+    tiling = Op(TILE.records["tiling"], (), {"dim": dim, "tile": as_expr(tile)})
+    return replace(program, body=Block(program.body.args, ops), records=[*program.records, tiling])
+
+
+def _with_softmax(program: Program, dim: Expr, softmax: OnlineSoftmax, tile: int) -> Program:
+    """Return the program with a loop over the dimension of a softmax, `tile` elements an iteration.
+
+    The loop carries the maximum, the sums and the accumulators of MMAs.
+    """
+    ends = (softmax.maximum, *softmax.sums, *softmax.products)
+    with building():
+        args = tuple(Value(op.result.type, op.result.name) for op in ends)
+        body = _softmax_body(dim, softmax, dict(zip(ends, args, strict=True)))
+        starts = [_filled(op, LOWEST if op is softmax.maximum else 0) for op in ends]
+        loop = Op(
+            TILE.ops["iterate"],
+            tuple(op.result for op in starts),
+            {"axis": dim},
+            tuple(op.result for op in ends),
+            (Block(args, body),),
+            softmax.maximum.loc,
+        )
+        inside = {*softmax.along, *ends}
+        before, after = list[Op](), list[Op]()
+        results = set(loop.results)
+        for op in (op for op in program.body.ops if op not in inside):
+            follows = not results.isdisjoint(op.operands)
+            results |= set(op.results) if follows else set()
+            (after if follows or acts(op) else before).append(op)
+        looped = _tiled(program, [*before, *starts, loop, *after], dim, tile)
+        verify(looped)
+    return looped
+
+
+def _softmax_body(dim: Expr, softmax: OnlineSoftmax, carried: dict[Op, Value]) -> list[Op]:
+    """Return the operations of the loop's body; sums are rescaled to the new maximum before the tile's terms are added.
+
+    `carried` maps each operation with a carried result to the body's argument.
+    """
+    maximum, ops = softmax.maximum, list[Op]()
+    values: dict[Value, Value] = {}
+
+    def add(name: str, operands: tuple[Value, ...], given: Op, result: Value | None = None, **attrs: object) -> Value:
+        """Append the operation `name`, at the author's line of `given`; return its result, of the type of `result`."""
+        kind = result.type if result is not None else operands[0].type
+        op = Op(TILE.ops[name], operands, attrs, (Value(kind),), (), given.loc)
+        ops.append(op)
+        return op.result
+
+    def next_maximum() -> None:
+        """Append the new maximum, and the factor that rescales carried sums to it."""
+        higher = add("max", (maximum.operands[0], carried[maximum]), maximum, maximum.result, dim=dim, acc=True)
+        shrink = add(softmax.power.name, (add("sub", (carried[maximum], higher), maximum),), maximum)
+        values.update({maximum.result: higher, carried[maximum]: shrink})
+
+    for op in softmax.along:
+        if maximum.result in op.operands and maximum.result not in values:
+            next_maximum()
+        operands = tuple(values.get(v, v) for v in op.operands)
+        changed = operands != op.operands
+        ops.append(Op(op.spec, operands, op.attrs, op.results, op.blocks, op.loc) if changed else op)
+    shrink = values[carried[maximum]]
+    ends = [values[maximum.result]]
+    for op in (*softmax.sums, *softmax.products):
+        rescaled = add("mul", (carried[op], shrink), op)
+        attrs = {**op.attrs, **({"acc": True} if op.name == "sum" else {})}
+        inputs = (op.operands[0], rescaled) if op.name == "sum" else (*op.operands[:2], rescaled)
+        ends.append(add(op.name, inputs, op, op.result, **attrs))
+    ops.append(Op(TILE.ops["yield"], tuple(ends), {}, loc=maximum.loc))
+    return ops
+
+
+def _filled(op: Op, value: float) -> Op:
+    """Return a fill with `value` of the type of the result of `op`."""
+    return Op(TILE.ops["fill"], (), {"value": value}, (Value(op.result.type),), (), op.loc)
+
+
+def without_k_loops(program: Program, free: Collection[Op]) -> tuple[Program, Collection[Op]]:
+    """Return (program without the loops of `free` that only add MMAs, its free loops); its MMAs then sum all of K at
+    once.
+
+    `free` are the loops with the same result for every tile size.
+    """
+    gone = {op for op in free if only_adds(op)}
+    if not gone:
+        return program, free
+    with building():
+        rewrite = _WithoutLoops(gone)
+        rewritten = replace(program, body=rewrite.body(program.body))
+    return rewritten, {rewrite.kept[op] for op in free if op in rewrite.kept}
+
+
+class _WithoutLoops(Regrouped):
+    """Rewrites a program without the loops in `gone`, over the same dimensions; their bodies take their places."""
+
+    def __init__(self, gone: Collection[Op]):
+        super().__init__(())
+        self.gone = gone
+
+    def goes(self, op: Op) -> bool:
+        """True if the loop `op` is removed."""
+        return op in self.gone
+
+
+def _summed(op: Op) -> list[Expr]:
+    """Return the dimensions that an MMA sums (K)."""
+    a, b, c = (v.type.dims for v in op.operands)
+    return [d for d in a if d in b and d not in c]
+
+
+def _has(value: Value, dim: Expr) -> bool:
+    """True if a value is a tile that has the dimension `dim`."""
+    return isinstance(value.type, TileType) and dim in value.type.dims

@@ -1,0 +1,118 @@
+"""Replaces matrix-vector products by sums on GPUs: an MMA without M or without N multiplies elements and adds them.
+
+    %0 = read %x : bf16[K]                          %0 = read %x : bf16[K]
+    %1 = read %w : bf16[N, K]                       %1 = read %w : bf16[N, K]
+    %2 = mma %1, %0, %zero : f32[N]                 %2 = mul of both in f32 : f32[N, K]
+                                                    %3 = sum %2 dim=(K) : f32[N]
+
+Every element of the larger operand is used once, so that memory limits the kernel: lanes are fast enough, and the
+planner of reductions splits the sum over tasks and lanes as any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from tilewright.algebra.expr import Expr
+from tilewright.ir.core import Block, Op, Program, TileType, Value, building, walk_block
+from tilewright.ir.tile import TILE
+from tilewright.ir.verifier import verify
+from tilewright.rewrite.tile_between_gemms import without_k_loops
+
+PLAIN = frozenset({"tag"})
+"""Attributes of an MMA that do not change what it computes."""
+
+
+def with_sums_of_terms(program: Program, free: Collection[Op]) -> tuple[Program, Collection[Op]] | None:
+    """Return (program with a sum in place of each MMA, its free loops); None unless all MMAs lack M or N.
+
+    `free` are the loops with the same result for every tile size; those that only add MMAs are removed, and None is
+    returned if an MMA is in any other loop.
+
+    >>> from tilewright.ir.tile import parse_tile
+    >>> program = parse_tile('''tile product(%x: global f32[K], %w: global f32[N, K], %y: global f32[N])
+    ...   symbols K, N
+    ... {
+    ...   %0 = fill value=0 : f32[N]
+    ...   %1 = read %x : f32[K]
+    ...   %2 = read %w : f32[N, K]
+    ...   %3 = mma %1, %2, %0 : f32[N]
+    ...   write %3, %y
+    ... }''')
+    >>> for op in with_sums_of_terms(program, ())[0].walk():
+    ...     print(op.name, *(v.type for v in op.results))
+    read f32[K]
+    read f32[N, K]
+    mul f32[N, K]
+    sum f32[N]
+    write
+    """
+    products = [op for op in program.walk() if op.name == "mma"]
+    if not products or program.records or not all(_is_vector_product(op) for op in products):
+        return None
+    program, free = without_k_loops(program, free)
+    ops = program.body.ops
+    if any(op.name == "mma" and op not in ops for op in program.walk()):
+        return None
+    with building():
+        summed: list[Op] = []
+        values: dict[Value, Value] = {}
+        copy_of_op: dict[Op, Op] = {}
+        zeros = {op.result for op in ops if op.name == "fill" and op.attrs["value"] == 0}
+        for op in ops:
+            if op.name == "mma":
+                operands = tuple(values.get(v, v) for v in op.operands)
+                values[op.result] = _sum_of_terms(op, operands, zeros, summed)
+            else:
+                summed.append(_with_values(op, values, copy_of_op))
+        used = {v for op in walk_block(Block((), summed)) for v in op.operands}
+        rewritten = replace(program, body=Block(program.body.args, [op for op in summed if _is_used(op, used)]))
+        verify(rewritten)
+    return rewritten, {copy_of_op[op] for op in free}
+
+
+def _with_values(op: Op, values: Mapping[Value, Value], kept: dict[Op, Op]) -> Op:
+    """Return a copy of `op` with the same results; `values` maps old to new operands, also in its blocks.
+
+    `kept` gets {operation: its copy}, also for operations in its blocks.
+    """
+    blocks = tuple(Block(block.args, [_with_values(inner, values, kept) for inner in block.ops]) for block in op.blocks)
+    kept[op] = Op(op.spec, tuple(values.get(v, v) for v in op.operands), op.attrs, op.results, blocks, op.loc)
+    return kept[op]
+
+
+def _is_vector_product(op: Op) -> bool:
+    """True if an MMA has no M or no N, and has no attributes that change its arithmetic."""
+    a, b, c = (set(v.type.dims) for v in op.operands)
+    return not ((a - b) & c and (b - a) & c) and (a | b) >= c and set(op.attrs) <= PLAIN
+
+
+def _is_used(op: Op, used: Collection[Value]) -> bool:
+    """True unless `op` is a constant (fill, scalar) none of whose results is in `used`."""
+    return op.name not in ("fill", "scalar") or any(r in used for r in op.results)
+
+
+def _sum_of_terms(op: Op, operands: tuple[Value, ...], zeros: Collection[Value], ops: list[Op]) -> Value:
+    """Append operations that compute the MMA `op` by elementwise products and sums to `ops`; return the result.
+
+    `operands` are its rewritten operands; an accumulator that is in `zeros` is not added.
+    """
+    *multiplied, start = operands
+    kind = op.result.type
+
+    def add(name: str, of: tuple[Value, ...], dims: tuple[Expr, ...], **attrs: object) -> Value:
+        """Append the operation `name` on the values `of`, with a result of the dimensions `dims`; return its result."""
+        ops.append(Op(TILE.ops[name], of, attrs, (Value(TileType(kind.dtype, dims)),), loc=op.loc))
+        return ops[-1].result
+
+    widened = [
+        v if v.type.dtype is kind.dtype else add("cast", (v,), v.type.dims, dtype=kind.dtype) for v in multiplied
+    ]
+    one, two = sorted(widened, key=lambda v: -len(v.type.dims))
+    total = add("mul", (one, two), (*one.type.dims, *(d for d in two.type.dims if d not in one.type.dims)))
+    for dim in [d for d in reversed(total.type.dims) if d not in kind.dims]:
+        total = add("sum", (total,), tuple(d for d in total.type.dims if d is not dim), dim=dim)
+    if total.type.dims != kind.dims:
+        total = add("permute", (total,), kind.dims, to=kind.dims)
+    return total if start in zeros else add("add", (total, start), kind.dims)

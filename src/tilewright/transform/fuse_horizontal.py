@@ -1,0 +1,88 @@
+"""Horizontal fusion: independent block programs as one launch, the tasks of one program after those of the other.
+
+    tasks t_x in 0..805 { A }              tasks t in 0..861 {
+    tasks t_w in 0..56 { B }                 if (t <= 804) { A, with t_x = min(804, t) }
+                                             if (t >= 805) { B, with t_w = max(0, t - 805) }
+                                           }
+
+A launch waits for the one before it, even if it does not need its results. A few small programs that copy arguments
+take little longer together than the largest of them alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.algebra.expr import Expr, Symbol
+from tilewright.algebra.expr_conditions import all_of
+from tilewright.algebra.expr_rules import maximum, minimum
+from tilewright.ir.attrs import Range
+from tilewright.ir.binding import replaced
+from tilewright.ir.block import BLOCK
+from tilewright.ir.core import Block, Op, Program, building
+from tilewright.ir.verifier import verify
+from tilewright.lower.block.lower import Lowered
+
+
+def fuse_horizontally(name: str, parts: Sequence[Lowered]) -> Lowered | None:
+    """Return one program named `name` that does the tasks of all `parts` in one launch; None if there are fewer than
+    two parts, or if a part is not one flat loop over tasks. Its launch constraints are those of the part with the most
+    waves.
+    """
+    ranges = [_task_range(part) for part in parts]
+    if len(parts) < 2 or any(r is None for r in ranges):
+        return None
+    with building():
+        total = sum(int(r.hi) for r in ranges if r is not None)
+        every, before, cases = Range.of("t", 0, total), 0, []
+        for part, task_range in zip(parts, ranges, strict=True):
+            assert task_range is not None
+            count = int(task_range.hi)
+            cases.append(_branch_of(part, task_range.symbol, every.symbol, before, count))
+            before += count
+        tasks = Op(BLOCK.ops["tasks"], (), {"ranges": (every,)}, (), (Block((), cases),))
+        args = tuple(arg for part in parts for arg in part.program.args)
+        program = Program(BLOCK, name, args, Block((), [tasks]), _records(parts))
+        verify(program)
+    first = parts[0]
+    return Lowered(program, tuple(a for part in parts for a in part.arguments), first.logs, first.faults, first.lost)
+
+
+def _task_range(part: Lowered) -> Range | None:
+    """Return the Range of the task loop of a program that is one flat loop over tasks from 0; None for any other
+    program.
+    """
+    ops = part.program.body.ops
+    if part.packs or part.logs or part.faults or part.before or len(ops) != 1 or ops[0].name != "tasks":
+        return None
+    (tasks,) = ops
+    plain = len(tasks.attrs["ranges"]) == 1 and set(tasks.attrs) <= {"ranges"} and len(tasks.blocks) == 1
+    task_range: Range | None = tasks.attrs["ranges"][0] if plain else None
+    return (
+        task_range
+        if task_range is not None and task_range.rounds is not None and task_range.rounds == int(task_range.hi)
+        else None
+    )
+
+
+def _branch_of(part: Lowered, task_of_part: Symbol, task: Symbol, before: int, count: int) -> Op:
+    """Return an `if` operation that does the work of `part` for the task numbers from `before` up to `before` +
+    `count`. `task_of_part` is the symbol of the task number in `part`, `task` the symbol over all parts.
+    """
+    clamped: Expr = minimum(
+        maximum(task - before, 0), count - 1
+    )  # equal to task - before inside the branch, and always in bounds
+    arguments = {a: a for a in part.program.args}
+    body = replaced(part.program.body.ops[0].blocks[0], {task_of_part: clamped}, arguments)
+    when = all_of(task >= before, task < before + count)
+    return Op(BLOCK.ops["if"], (), {"when": when}, (), (body,))
+
+
+def _records(parts: Sequence[Lowered]) -> list[Op]:
+    """Return the records (launch constraints) of the part whose workgroups have the most waves."""
+
+    def waves(part: Lowered) -> int:
+        record = part.program.record("waves")
+        return 1 if record is None else int(record.attrs["count"])
+
+    return list(max(parts, key=waves).program.records)

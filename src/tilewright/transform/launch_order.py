@@ -1,0 +1,82 @@
+"""When a launch starts: after the previous launch on its stream has ended, or early, while that one ends.
+
+Early is the default if the machine can do it. It hides the time from the end of one grid to the first copy of the
+next: the launch itself, the initialisation of barriers, the allocation of registers. These rules hold:
+
+- Every role waits until the launch before has ended, and its results can be read, before it touches memory. Before
+  that wait a workgroup touches only its own barriers, registers and tensor descriptions.
+- A memory-bound program lets the next launch start right after that wait: all earlier launches have ended by then, and
+  waiting for one predecessor is enough. A program with MMAs does so when its workgroups end: they take a core each, and
+  workgroups that came earlier would crowd on the few free cores (1000x1000x1000 lost 0.6 us that way).
+- All programs of one plan do the same: the merge of split-K parts launches early if the MMA does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright.errors import ArgumentError
+from tilewright.ir.block import BLOCK
+from tilewright.ir.core import Op
+from tilewright.lower.block.lower import Lowered
+from tilewright.machine import Machine
+from tilewright.plan.general import GeneralChoice
+from tilewright.plan.schedule import LAUNCHES, Schedule
+
+EARLY = "programmatic"
+"""The launch of a block program that begins while the one before ends."""
+
+
+def can_be_early(machine: Machine) -> bool:
+    """True if the machine can start a launch while the previous one ends."""
+    return EARLY in machine.launches
+
+
+def launching(machine: Machine, early: bool) -> float:
+    """Return the cycles that a launch takes; an `early` one takes at most as long as a launch that directly follows
+    another.
+    """
+    limits = machine.limits
+    return min(limits.launch_cycles, limits.following_cycles) if early else limits.launch_cycles
+
+
+def with_known_launch(plan: Schedule, machine: Machine) -> Schedule:
+    """Return the plan as the machine can launch it. On a machine without early launches, refuse a plan that asks for
+    one, and remove the word `launch` from others.
+    """
+    if can_be_early(machine):
+        return plan
+    if plan.early:
+        word = f"launch {LAUNCHES[True]}"
+        raise ArgumentError(f"plan: `{word}`: {machine.name} has no launches that begin while another ends")
+    return replace(plan, early=None)
+
+
+def with_launch(choice: GeneralChoice, stated: bool | None) -> GeneralChoice:
+    """Return a choice whose plans say whether they launch early, with their predicted times adjusted. `stated` is what
+    the plan says (None: early); on machines without early launches the choice is unchanged.
+    """
+    machine = choice.machine
+    if not can_be_early(machine):
+        return choice
+    early = stated is None or stated
+    saved_cycles = launching(machine, early=False) - launching(machine, early)
+    return replace(
+        choice,
+        plan=replace(choice.plan, early=early),
+        cycles=max(0.0, choice.cycles - saved_cycles),
+        candidates=tuple(replace(plan, early=early) for plan in choice.candidates),
+        costs=tuple(cost - saved_cycles for cost in choice.costs),
+    )
+
+
+def launched(lowered: Lowered, early: bool | None) -> Lowered:
+    """Return a block program, and the programs before it, with records that say whether they launch early. Programs
+    that pack an argument get no such record, because they are for any machine.
+    """
+    program = lowered.program
+    records = [record for record in program.records if record.name != "launch"]
+    if early:
+        records.append(Op(BLOCK.records["launch"], (), {"how": EARLY}))
+    before = tuple(launched(each, early) for each in lowered.before)
+    return replace(lowered, program=replace(program, records=records), before=before)

@@ -1,0 +1,46 @@
+"""Shared memory of a block program with the scratch memory of its operations, which the lowering to loops adds."""
+
+from __future__ import annotations
+
+from math import prod
+
+from tilewright.ir.core import Program
+from tilewright.ir.tensors import RegisterType, TensorType
+from tilewright.lower.gpu.lower import lower_waves, past_shared
+from tilewright.machine import Machine
+
+WITHOUT_SCRATCH = ("mma", "fill", "copy", "map", "view", "alloc")
+"""Operations on register tensors that need no scratch memory."""
+
+
+def scratch_overflow(program: Program, machine: Machine) -> str:
+    """Return a text that says by how much the loop program of a block program exceeds shared memory; empty if it fits.
+
+    Only programs that may exceed it are lowered: those whose allocations, with an operand of the largest operation that
+    needs scratch memory, are too large.
+    """
+    limit = machine.spaces["shared"].bytes
+    if limit is None or _allocated(program) + _largest_scratch(program) <= limit:
+        return ""
+    excess = past_shared(lower_waves(program, machine), machine)
+    return f"shared memory: {limit + excess} bytes are needed with scratch memory" if excess > 0 else ""
+
+
+def _allocated(program: Program) -> int:
+    """Return the bytes of all tensors that a block program allocates in shared memory."""
+    kinds = (op.attrs["type"] for op in program.walk() if op.name == "alloc")
+    return sum(kind.cosize() * kind.dtype.numpy.itemsize for kind in kinds if isinstance(kind, TensorType))
+
+
+def _largest_scratch(program: Program) -> int:
+    """Return the bytes of the largest register tensor of an operation that may pass it through scratch memory."""
+    return max(
+        (
+            prod(int(e) for e in kind.shape) * kind.dtype.numpy.itemsize
+            for op in program.walk()
+            if op.name not in WITHOUT_SCRATCH
+            for kind in (value.type for value in op.operands)
+            if isinstance(kind, RegisterType)
+        ),
+        default=0,
+    )
