@@ -22,6 +22,7 @@ from tilewright.plan.schedule import REVERSED, Schedule
 from tilewright.plan.unlowered import refuse_unlowered
 from tilewright.transform.launch_order import can_be_early, with_known_launch
 from tilewright.transform.reuse_shared import reuse_shared_memory
+from tilewright.transform.scratch_memory import shared_overflow
 
 
 def bind_pinned(forms: RequestForms, pinned: Schedule, between: str, choose: ChoosePlan) -> BoundPlan:
@@ -97,9 +98,10 @@ def lower_pinned(bound: BoundPlan, unpinned: Callable[[], BoundPlan], lower: Low
         raise refused(stage_statements(pinned), fault.what) from None
     request = bound.request
     may_overflow = isinstance(bound.kernels, OneKernel | MergedParts) and not request.opened
-    overflow = past_shared_memory(lowered.program, request.machine) if may_overflow else None
-    if overflow is not None and not _is_chosen_plan(pinned, unpinned, lower):
-        _refuse_overflow(lowered, overflow.what, pinned, request.machine)
+    roles = bound.plan.pipeline is not None
+    overflow = shared_overflow(lowered.program, request.machine, roles=roles) if may_overflow else ""
+    if overflow and not _is_chosen_plan(pinned, unpinned, lower):
+        _refuse_overflow(lowered, overflow, pinned, request.machine)
     return with_workspace(bound, lowered)
 
 

@@ -12,7 +12,6 @@ from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
-from tilewright.check.block import past_shared_memory
 from tilewright.driver.bind import bind_plan
 from tilewright.driver.bound_plan import (
     BoundPlan,
@@ -47,7 +46,7 @@ from tilewright.plan.search import (
     refusals,
     search_facts,
 )
-from tilewright.transform.scratch_memory import scratch_overflow
+from tilewright.transform.scratch_memory import shared_overflow
 
 SHOWN = 24
 """The most candidates that `explain` and the tuner show."""
@@ -175,9 +174,7 @@ def _over_shared_memory(bound: BoundPlan, lowered: Lowered) -> str:
     request = bound.request
     if request.opened or not isinstance(bound.kernels, OneKernel | MergedParts):
         return ""
-    if overflow := past_shared_memory(lowered.program, request.machine):
-        return overflow.what
-    return scratch_overflow(lowered.program, request.machine) if bound.plan.pipeline is not None else ""
+    return shared_overflow(lowered.program, request.machine, roles=bound.plan.pipeline is not None)
 
 
 def _plan_name(candidate: PlanCandidate, plan: Schedule) -> str:

@@ -27,7 +27,7 @@ Statements are separated by newlines or semicolons. Words in brackets are option
 | `overlap HOW` | what overlaps MMAs: `delayed store`, `mma ahead`, `ordered` |
 | `split kernel after mma` | two kernels; statements of the second follow `then` |
 | `whole N` | the author's loop over N becomes one iteration, if its states can be merged |
-| `split kernel before mma` | the same, with a computed operand of that MMA in memory between them |
+| `split kernel before mma` | the same, with a reduction that the MMA or its epilogue needs in memory between them |
 | `parts K 4` | split-K: separate tasks for four parts of K; a second kernel adds them up |
 | `waves 8` | the number of waves (warps) of a task, without a pipeline |
 | `lanes vector 4, box 2x2` | the elements that a lane reads at once, and the results that it computes |

@@ -10,14 +10,16 @@ not depend on carried values: the first program then computes it for all tiles a
 again.
 
 An operand that is computed by reductions, such as rows that are normalised before an MMA, goes through memory if the
-plan says `split kernel before mma`.
+plan says `split kernel before mma`; so does a reduction that the epilogue of the MMA uses, such as lengths of rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from math import prod
 
 from tilewright.algebra.expr import Symbol
+from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import Block, Op, Program, TileType, Value, building
 from tilewright.ir.tile import REDUCTIONS, TILE
 from tilewright.plan.computed import GIVEN, SIMPLE
@@ -44,10 +46,10 @@ def apart(program: Program, sizes: Mapping[Symbol, int]) -> Halves | str:
 
 
 def apart_before(program: Program, sizes: Mapping[Symbol, int], name: str) -> Halves | str:
-    """Return the program as two: the first writes a computed operand of the MMA `name` to memory, the second reads it.
+    """Return the program as two: the first writes a value that the MMA `name` needs to memory, the second reads it.
 
-    The operand must be computed from reductions, and from no MMA. If both operands are, it is the first one. Or text:
-    why there is no such operand.
+    The value depends on no MMA. It is the first operand that is computed from reductions; or, if there is none, the
+    reduction with the fewest bytes that the MMA's epilogue uses. Or text: why there is no such value.
     """
     product = mmas_by_name(program).get(name)
     if product is None:
@@ -57,17 +59,11 @@ def apart_before(program: Program, sizes: Mapping[Symbol, int], name: str) -> Ha
         return f"{name} lies in a loop within a loop"
     order = [*([] if block is program.body else program.body.ops), *block.ops]
     makers = {r: op for op in order for r in op.results}
-    for value in product.operands[:2]:
-        op = makers.get(value)
-        while op is not None and op.name in SAME_ELEMENTS:
-            op = makers.get(op.operands[0])
-        inside = None if op is None else _needed(op, makers, set(program.args), REDUCTIONS)
-        if (
-            op is None
-            or inside is None
-            or not any(x.name in REDUCTIONS for x in inside)
-            or any(map(_multiplies, inside))
-        ):
+    operands = [op for value in product.operands[:2] if (op := _maker(value, makers)) is not None]
+    reduced = [op for op in operands if any(x.name in REDUCTIONS for x in needed(op, makers))]
+    for op in reduced or _reductions_beside(program, product, sizes):
+        inside = _needed(op, makers, set(program.args), REDUCTIONS)
+        if inside is None or any(map(_multiplies, inside)):
             continue
         with building():
             memory = between(program, BETWEEN, op.result)
@@ -75,7 +71,36 @@ def apart_before(program: Program, sizes: Mapping[Symbol, int], name: str) -> Ha
             ops = [x for x in order if x in inside]
             rest = Replacement.by_last(op, [read])
             return halved(program, ("before", ops), {op.result: memory}, rest, sizes, {})
-    return f"no operand of {name} is computed from reductions, and from no product"
+    return f"neither an operand nor the epilogue of {name} needs a reduction that depends on no product"
+
+
+def _maker(value: Value, makers: Mapping[Value, Op]) -> Op | None:
+    """Return the operation that computes the elements of `value`, or of the value that it renames; None if there is
+    none in `makers`.
+    """
+    op = makers.get(value)
+    while op is not None and op.name in SAME_ELEMENTS:
+        op = makers.get(op.operands[0])
+    return op
+
+
+def _reductions_beside(program: Program, product: Op, sizes: Mapping[Symbol, int]) -> list[Op]:
+    """Return the reduction with the fewest bytes that the epilogue of the MMA `product` uses, the first of several.
+
+    The reduction depends on no MMA, and is in the program's body as the MMA is. The list is empty if there is none.
+    """
+    ops, makers, numbers = program.body.ops, program.makers(), Substitution(sizes)
+    if product not in ops:
+        return []
+    behind = {op: needed(op, makers) for op in ops}
+    used = {x for op in ops if op is not product and product in behind[op] for x in behind[op]}
+
+    def size(op: Op) -> int:
+        bits: int = op.result.type.dtype.bits
+        return prod(int(numbers(d)) for d in op.result.type.dims) * bits
+
+    reductions = (op for op in ops if op.name in REDUCTIONS and op.result.type.dims and op in used)
+    return sorted((op for op in reductions if not any(map(_multiplies, behind[op]))), key=size)[:1]
 
 
 def _blocks(program: Program) -> Iterator[Block]:

@@ -10,7 +10,7 @@
 | new_ops              | operations that a pass adds: inferred types, unused names                    |
 | pipeline_mma         | software pipelining: an iteration's first MMA, started one iteration earlier |
 | reuse_shared         | tensors that are never needed at the same time share shared memory           |
-| scratch_memory       | shared memory with the scratch memory of operations, before a plan is taken  |
+| scratch_memory       | shared memory that a program needs, with the scratch memory of operations    |
 | skip_zero_iterations | loops without iterations that only multiply zeros                            |
 | spill_shared         | shared tensors that do not fit, in workspaces                                |
 | warp_specialize      | warp specialisation: a role that loads, a role that multiplies               |

@@ -1,9 +1,10 @@
-"""Shared memory of a block program with the scratch memory of its operations, which the lowering to loops adds."""
+"""Shared memory that a block program needs, with the scratch memory that the lowering to loops adds."""
 
 from __future__ import annotations
 
 from math import prod
 
+from tilewright.check.block import past_shared_memory
 from tilewright.ir.core import Program
 from tilewright.ir.tensors import RegisterType, TensorType
 from tilewright.lower.gpu.lower import lower_waves, past_shared
@@ -13,7 +14,17 @@ WITHOUT_SCRATCH = ("mma", "fill", "copy", "map", "view", "alloc")
 """Operations on register tensors that need no scratch memory."""
 
 
-def scratch_overflow(program: Program, machine: Machine) -> str:
+def shared_overflow(program: Program, machine: Machine, *, roles: bool) -> str:
+    """Return a text that says why a block program needs more shared memory than a workgroup has; empty if it fits.
+
+    `roles` says that waves have roles: then no tensor moves to registers, and scratch memory counts too.
+    """
+    if overflow := past_shared_memory(program, machine):
+        return overflow.what
+    return _scratch_overflow(program, machine) if roles else ""
+
+
+def _scratch_overflow(program: Program, machine: Machine) -> str:
     """Return a text that says by how much the loop program of a block program exceeds shared memory; empty if it fits.
 
     Only programs that may exceed it are lowered: those whose allocations, with an operand of the largest operation that

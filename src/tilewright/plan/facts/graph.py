@@ -109,6 +109,14 @@ class Facts:
         """The ProductFacts (M, N, K, batch and operands) of all MMAs of the program, in program order."""
         return products_of(self.nodes)
 
+    @cached_property
+    def reductions_beside_mmas(self) -> tuple[ValueFacts, ...]:
+        """The reductions (not MMAs) that depend on no MMA, and on which no MMA depends, in program order."""
+        mmas = {p.node for p in self.products}
+        behind_mmas = {i for mma in mmas for i in self.behind(mma)}
+        every = (n for n in self.nodes if n.reduces and n.op != "mma" and n.id not in behind_mmas)
+        return tuple(n for n in every if mmas.isdisjoint(self.behind(n.id)))
+
     def behind(self, value: int, stop_at: tuple[str, ...] = ()) -> Iterator[int]:
         """Yield the numbers of the node `value` and of all nodes that it is computed from, each once.
 

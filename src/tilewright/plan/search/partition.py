@@ -27,10 +27,10 @@ TIMES_WHOLE = 16
 class GraphCut:
     """A program split at a value into two kernels: its name in `explain`, the facts of both, the MMA next to the value.
 
-    `after` is the last MMA of the first kernel; `before` the MMA whose operand the value is, if the first kernel has no
-    MMA. `after` is empty if the lowering cannot split there: the first kernel has no MMA, or not the program's first
-    ones, or reduces an MMA's result, or a loop that carries its accumulators has more MMAs, or no MMA or reduction
-    depends on the value.
+    `after` is the last MMA of the first kernel; `before` the MMA whose operand or epilogue needs the value, if the
+    first kernel has no MMA. `after` is empty if the lowering cannot split there: the first kernel has no MMA, or not
+    the program's first ones, or reduces an MMA's result, or a loop that carries its accumulators has more MMAs, or no
+    MMA or reduction depends on the value.
     """
 
     what: str
@@ -78,21 +78,39 @@ def two_kernel_splits(facts: Facts, ranking: Ranking, times: int = TIMES) -> Ite
 
 
 def _splits_before_mmas(facts: Facts, heavy: set[int]) -> Iterator[GraphCut]:
-    """Yield a GraphCut (the facts of two kernels) for each operand of an MMA that needs a reduction, such as a norm.
+    """Yield a GraphCut (the facts of two kernels) for each MMA that needs a reduction which depends on no MMA.
 
-    The operand must not depend on an MMA. The first kernel computes it; the second reads it from memory. `heavy` has
-    the node numbers of all MMAs, reductions and scans. `facts` is the analysed program.
+    The first kernel computes an operand of the MMA that needs a reduction, such as normalised rows; or, if there is
+    none, a reduction that the MMA's epilogue uses, such as the lengths of rows. The second reads it from memory.
+    `heavy` has the node numbers of all MMAs, reductions and scans. `facts` is the analysed program.
     """
     mmas = {p.node for p in facts.products}
     for p in facts.products:
-        for operand in (p.a, p.b):
-            value = operand.value
-            while facts.nodes[value].op in RENAMING and facts.nodes[value].args:
-                (value,) = facts.nodes[value].args
+        operands = [_without_renaming(facts, x.value) for x in (p.a, p.b)]
+        reduced = [v for v in operands if heavy & set(facts.behind(v))]
+        for value in reduced or _reductions_beside(facts, p.node):
             first = set(facts.behind(value))
-            if first & heavy and not first & mmas and _can_split_after(facts, value, first):
+            if not first & mmas and _can_split_after(facts, value, first):
                 what = f"two kernels, split before {p.name}"
                 yield GraphCut(what, _first_kernel(facts, value), _second_kernel(facts, value), "", p.name)
+
+
+def _without_renaming(facts: Facts, value: int) -> int:
+    """Return the node number of the value that `value` only renames, as broadcasts do; else `value` itself."""
+    while facts.nodes[value].op in RENAMING and facts.nodes[value].args:
+        (value,) = facts.nodes[value].args
+    return value
+
+
+def _reductions_beside(facts: Facts, mma: int) -> list[int]:
+    """Return the node number of the reduction that the epilogue of the MMA `mma` uses and that has the fewest bytes.
+
+    The reduction depends on no MMA; of several with as many bytes it is the first. The list is empty if there is none.
+    """
+    epilogue = {n.id for n in facts.nodes if n.id != mma and mma in facts.behind(n.id)}
+    used = {i for user in epilogue for i in facts.behind(user)}
+    beside = [n for n in facts.reductions_beside_mmas if n.id in used and n.dims]
+    return [n.id for n in sorted(beside, key=lambda n: facts.size(n.dims) * n.bytes)[:1]]
 
 
 def _has_first_mmas(facts: Facts, first: Facts) -> bool:

@@ -96,7 +96,23 @@ def place_operands(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops
     for x, _ in t.o.through_shared:
         value = t.facts.nodes[x.value]
         placement.between += t.span(value.dims) * value.bytes
+    placement.between += _reduced_bytes(t)
     return placement
+
+
+def _reduced_bytes(t: Tiling) -> float:
+    """Return the bytes of shared memory per workgroup of computed values that are reduced beside the MMAs.
+
+    Such a value depends on no MMA, and no MMA on its reduction: squares of elements whose sum the epilogue uses. It is
+    computed for a workgroup's tile and all of the reduced dimensions. `t` (a Tiling) has the tile sizes.
+    """
+    facts, reduced = t.facts, 0.0
+    for n in facts.reductions_beside_mmas:
+        value = facts.nodes[n.args[0]]
+        if value.op != "read":
+            spans = (t.size[d] if d in facts.loops else facts.extents[d] for d in n.reduces)
+            reduced += t.span(value.dims - n.reduces) * prod(spans) * value.bytes
+    return reduced
 
 
 @lru_cache

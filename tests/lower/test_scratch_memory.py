@@ -7,6 +7,7 @@ from loop_level import on_the_loop_level
 import tilewright.lang as tkl
 import tilewright.wave as tkw
 from tilewright.compiler.native import kernel_for
+from tilewright.errors import ArgumentError
 from tilewright.targets.registry import machine
 
 M, N, K = tkl.sym.M, tkl.sym.N, tkl.sym.K
@@ -24,14 +25,30 @@ def squared_distances(
     tkw.write(norms - 2.0 * products, d)
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")
+PLAN = """axis M = (M 4096): task 128
+axis N = (N 4096): task 32
+axis K = (K 128): loop 32
+grid M, N
+mma by fma.m64n32k4.f32, tile 128x32
+producer 1 wave 40 registers, consumer 8 waves 232 registers, stages STAGES, epilogue stages 2
+"""
+
+
 def test_a_plan_without_room_for_scratch_memory_is_refused():
-    kernel = kernel_for(squared_distances, {"M": 4096, "N": 4096, "K": 128}, target="gpu:hopper")
-    assert "bytes are needed with scratch memory" in kernel.explain()
-    assert ".entry" in kernel.text("asm")
+    """Its code was made, and the assembler refused it."""
+    sizes = {"M": 4096, "N": 4096, "K": 128}
+    with pytest.raises(ArgumentError, match=r"stages 6, .*239616 bytes are needed with scratch memory"):
+        kernel_for(squared_distances, sizes, machine=machine("hopper"), plan=PLAN.replace("STAGES", "6")).plan  # noqa: B018
+    assert kernel_for(squared_distances, sizes, machine=machine("hopper"), plan=PLAN.replace("STAGES", "5")).plan
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_lengths_of_rows_are_kernels_before_the_product():
+    """They were computed beside it, in so much shared memory that no pipeline had room."""
+    kernel = kernel_for(squared_distances, {"M": 4096, "N": 4096, "K": 128}, machine=machine("hopper"))
+    assert kernel.text("plan").count("split kernel before mma") == 2
+    assert "stages 4" in kernel.text("plan")
+
+
 def test_squared_distances_are_exact():
     rng = np.random.default_rng(3)
     x, y = (rng.integers(-1, 2, (n, 128)).astype(np.float32) for n in (70, 45))
