@@ -722,3 +722,39 @@ def test_wave_compile_takes_values_for_symbols_that_the_kernel_has_not():
 
     run = wave_compile(WaveCompileOptions(subs={"ZZ": 3, M: 2, N: 3}), online_sum([tkw.TilingConstraint(N, 1)]))
     assert run(np.ones((2, 3), np.float32)) is not None
+
+
+def test_steps_of_loops_are_refused():
+    """A loop took all tiles, whatever its step."""
+
+    @tkw.wave([tkw.TilingConstraint(N, 4)])
+    def kernel(x: tkl.Memory[M, N, tkl.GLOBAL_ADDRESS_SPACE, tkl.f32], y: f32_m):
+        @tkw.iterate(N, init_args=[tkl.Register[M, tkl.f32](0.0)], step=2)
+        def total(acc):
+            return tkw.sum(tkw.read(x), acc, dim=N)
+
+        tkw.write(total, y)
+
+    with pytest.raises(OutOfScope, match=r"iterate: step=2: a loop takes every tile of its axis, step=1") as fault:
+        kernel.trace()
+    assert "init_args" in str(fault.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"address_space": tkl.GLOBAL_ADDRESS_SPACE}, r"allocate: address_space=.*: memory is allocated in SHARED_ADD"),
+        ({"parent": 1, "offset": 0}, "allocate: parent, offset: allocated memory is no part of other memory"),
+    ],
+)
+def test_memory_that_is_not_a_workgroups_own_is_refused(options, said):
+    """Such memory was allocated as shared memory of its own."""
+
+    @tkw.wave()
+    def kernel(x: f32_m, y: f32_m):
+        held = tkw.allocate((M,), (M,), tkl.f32, **options)
+        tkw.write(tkw.read(x), held)
+        tkw.write(tkw.read(held), y)
+
+    with pytest.raises(OutOfScope, match=said):
+        kernel.trace()

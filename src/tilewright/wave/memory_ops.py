@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 
 from tilewright.algebra.expr import Expr, ExprLike, Symbol, as_expr
-from tilewright.errors import BadMapping, DimensionMismatch, DtypeMismatch
+from tilewright.errors import BadMapping, DimensionMismatch, DtypeMismatch, OutOfScope
 from tilewright.ir import dtypes
 from tilewright.ir.core import MemoryType, Op, TileType, Value
 from tilewright.ir.dtypes import DTypeLike, element_type
 from tilewright.ir.location import author_location
 from tilewright.ir.tile import dims_text
 from tilewright.lang.mapping import IndexMapping
+from tilewright.lang.symbols import SHARED_ADDRESS_SPACE
 from tilewright.limits import written
 from tilewright.wave.tracer import MemoryArgument, Tile, dims_of, memory_of, operand, tile_of, tracer
 
@@ -404,9 +405,16 @@ def allocate(
 ) -> MemoryArgument:
     """Emit an allocation of memory shared by the threads of a workgroup and return it as a `MemoryArgument`.
 
-    `distributed_shape` is the tile of `shape` that one workgroup holds. `address_space` and the later parameters are
-    accepted for Wave and ignored.
+    `distributed_shape` is the tile of `shape` that one workgroup holds. `padding`, `tail_padding` and `tag` are Wave's
+    and ignored: the layout is the compiler's. Raises OutOfScope for an address space that is not shared memory, and for
+    memory at an `offset` in a `parent`.
     """
+    where = author_location()
+    if address_space not in (None, SHARED_ADDRESS_SPACE):
+        space = written(address_space)
+        raise OutOfScope(f"allocate: address_space={space}: memory is allocated in SHARED_ADDRESS_SPACE", where)
+    if parent is not None or offset is not None:
+        raise OutOfScope("allocate: parent, offset: allocated memory is no part of other memory; leave both out", where)
     memory_type = MemoryType(element_type(dtype), dims_of(shape), "shared")
     op = tracer("allocate").emit("allocate", (), {"tile": dims_of(distributed_shape)}, (memory_type,))
     return MemoryArgument(op.result)

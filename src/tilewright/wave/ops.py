@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tilewright.algebra.expr import And, AtLeastZero, Expr, ExprLike, IsZero, Or, Symbol, as_expr, symbol
-from tilewright.errors import BadMapping, DimensionMismatch, DtypeMismatch, ProgramError
+from tilewright.errors import BadMapping, DimensionMismatch, DtypeMismatch, OutOfScope, ProgramError
 from tilewright.ir import dtypes
 from tilewright.ir.core import Value
 from tilewright.ir.dtypes import DTypeLike, element_type, plain_number
@@ -50,9 +50,12 @@ def iterate(
 
     The function takes the carried values, first `init_args`, and returns the next ones. With `start` and `condition` it
     is a while loop: `axis` begins at the scalar `start`, and the body sets it by `tkw.set_symbol(axis, next)`.
-    `any_tile` promises that the results do not depend on the tile size. `step` and `tag` are ignored.
+    `any_tile` promises that the results do not depend on the tile size. `tag` is ignored. Raises OutOfScope if `step`,
+    the number of tiles between two iterations, is not 1.
     """
     where = author_location()
+    if step != 1:
+        raise OutOfScope(f"iterate: step={written(step)}: a loop takes every tile of its axis, step=1", where)
 
     def decorate(body: Callable[..., Any]) -> Any:
         trace = tracer("iterate")
