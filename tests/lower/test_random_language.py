@@ -260,7 +260,7 @@ def test_lanes_of_other_waves_read_before_a_transposing_map_stores():
     )
 
 
-def test_a_window_of_more_elements_than_a_lane_has_registers_is_shared():
+def test_a_window_with_more_elements_than_a_fragment_for_each_lane_is_shared():
     exact(
         """tile windows(%x1: global f8e5m2[P], %y4: global f8e5m2[A, B])
   symbols A, B, P, it0, it1

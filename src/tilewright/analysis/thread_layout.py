@@ -33,6 +33,7 @@ from tilewright.analysis.shifted import Seen, Shifted, composed, shifted_of
 from tilewright.analysis.views import Places
 from tilewright.ir.core import Block, Op, Program, Value
 from tilewright.ir.tensors import RegisterType, TensorType, numbers
+from tilewright.limits import VECTOR
 from tilewright.machine import Machine
 
 VECTORS = 3
@@ -540,7 +541,7 @@ class _Classes:
     def windows_across_lanes(self) -> set[Value]:
         """Return the tensors read at shifted coordinates that one lane cannot hold completely: along a class of
         contiguous axes they have more bytes than a lane may own, or the data of adjacent lanes is farther apart than
-        that, or an operation that reads them needs more values than a lane has registers.
+        that, or an operation that reads them needs more values than a fragment has for each lane.
         """
         votes, extents = self._contiguity(), self._extents()
         own_bytes, distances = self._frames.access.own_bytes, self._lane_distances()
@@ -554,11 +555,11 @@ class _Classes:
         }
 
     def _exceeds_a_lane(self, op: Op, extents: Mapping[Node, int]) -> bool:
-        """True if the axes of `op` that are not distributed have more elements together than a lane has registers;
-        `extents` are those of the classes of axes.
+        """True if the axes of `op` that are not distributed have more elements together than a fragment has for each
+        lane; `extents` are those of the classes of axes.
         """
         own_axes = [c for c in self._classes_of(op) if c in self._own]
-        return prod(extents.get(c, 1) for c in own_axes) > self._frames.registers.lane_values
+        return prod(extents.get(c, 1) for c in own_axes) * self._frames.lanes > VECTOR.most
 
     def _lane_distances(self) -> dict[Node, int]:
         """Return for each class of axes along which an argument is contiguous how many bytes the data of adjacent lanes
