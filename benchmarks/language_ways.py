@@ -31,6 +31,7 @@ from language_numpy import Unsaid, evaluated
 
 import tilewright
 from tilewright.algebra.expr import as_expr
+from tilewright.compiler.device import device_of
 from tilewright.compiler.native import kernel_for
 from tilewright.errors import (
     ArgumentError,
@@ -42,6 +43,7 @@ from tilewright.errors import (
 from tilewright.ir.core import Program
 from tilewright.ir.printer import program_symbols
 from tilewright.machine import Machine
+from tilewright.targets.nvidia.disassembly import assembled, tool
 from tilewright.targets.registry import MACHINES, machine
 
 ROWS = (*(m for m in MACHINES if m != "x86.avx512f"), "aarch64.neon.bf16.i8mm")
@@ -50,6 +52,8 @@ SLOW = "slow "
 """Before the name of a machine: one whose memory is slow."""
 NATIVE = {"native": 1.0, "general": 0.25, "pinned": 0.3, "again": 1.0, "in place": 1.0}
 """How often a program runs natively in each way."""
+CODE, CODE_OFTEN = "code of hopper", 0.3
+"""The way that makes PTX for a Hopper GPU, and assembles it where ptxas is installed; the share of programs."""
 VERDICTS = ("exact", "refused", "unsaid", "fault", "wrong", "untyped")
 FAILURES = ("fault", "wrong", "untyped")
 """A typed error where there should be none; other numbers, or what an interpreter reports; any other exception."""
@@ -88,7 +92,7 @@ def ways(number: int, seed: int, rows: int, native: bool) -> list[str]:
         found.append(f"{SLOW}{row}" if rng.random() < 0.35 else row)
         if rng.random() < 0.15:
             found.append(f"{row}, pinned")
-    return found
+    return [*found, CODE] if rng.random() < CODE_OFTEN else found
 
 
 class Case:
@@ -211,6 +215,8 @@ def _tried(case: Case, way: str, plans: list[str]) -> tuple[str, str]:
         return _for_other_sizes(case)
     if way == "in place":
         return _in_place(case)
+    if way == CODE:
+        return _assembled(case)
     if way == "pinned":
         row, pinned = "", "pinned"
     kernel = case.kernel(row)
@@ -261,6 +267,18 @@ def _bound(case: Case, kernel: Any, *, loops: bool) -> str:
         launch = on_the_loop_level(kernel).bind([given[a.name] for a in kernel.module.host.args])
     launch()
     return differs(case.wanted, arrays)
+
+
+def _assembled(case: Case) -> tuple[str, str]:
+    """The code of all kernels for a Hopper GPU is made; ptxas takes it."""
+    program, told = case.bound()
+    kernel = kernel_for(Traced(program), told, target="gpu:hopper")
+    device = device_of("gpu:hopper")
+    for each in kernel.module.programs.values():
+        prepared: Any = device.prepare(each, {})
+        if tool("ptxas") is not None:
+            assembled(prepared.kernel.assembly, "sm_90a")
+    return _judged("")
 
 
 def _for_other_sizes(case: Case) -> tuple[str, str]:
